@@ -1,0 +1,61 @@
+# Every target makes .venv by itself, from the lock file, and is quick when nothing changed.
+PYTHON ?= python3
+# loadscope: the tests of a module stay together, so that what they share is made once.
+PYTEST_ARGS ?= -n auto --dist loadscope
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements/dev.lock
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench soak mutate docs lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## see messages put back in order
+	@$(BIN)/seriatim demo
+
+test: lint ## lint, types and every test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed ## ruff (lint and format) and mypy --strict
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/mypy --no-error-summary
+
+format: $(VENV)/.installed ## repair layout and import order
+	@$(BIN)/ruff check --fix --quiet
+	@$(BIN)/ruff format --quiet
+
+bench: $(VENV)/.installed ## operations per second of the core
+	@$(BIN)/python -m bench.core
+
+soak: $(VENV)/.installed ## the property tests, with many more examples
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST_ARGS) -m hypothesis
+
+mutate: $(VENV)/.installed ## mutation testing of the core
+	@$(BIN)/python bench/mutate.py
+
+docs: $(VENV)/.installed ## redraw the generated parts of the docs
+	@$(BIN)/python docs/diagrams.py
+
+lock: ## pin every dependency again
+	@PYTHON=$(PYTHON) requirements/lock $(LOCK)
+
+clean: ## remove what the other targets made
+	@rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/.locked: $(LOCK)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Seriatim needs Python 3.11 or newer. Name one: make PYTHON=python3.12 <target>" >&2; exit 1; }
+	@echo "Making $(VENV) from $(LOCK) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --require-hashes -r $(LOCK)
+	@touch $@
+
+# --no-build-isolation: the build back end comes from the lock too, so nothing unpinned is ever fetched.
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) check
+	@touch $@

@@ -1,0 +1,17 @@
+"""Seriatim keeps messages in order, per key: on the way in, in the middle, and on the way out."""
+
+# The tree is the architecture. Each layer imports only what stands below it (tests/test_architecture.py enforces it).
+#
+#   cli/        commands, each imported when it is used
+#   config.py   one configuration: file, environment, command line
+#   log.py      one logger
+#   extras.py   optional parts, and how a missing one is named
+#   testing/    clock, faulty network and reference models, for our tests and for yours
+#   core/       PURE state machines that decide order: no IO, no clock, no threads, no randomness
+#   errors.py   the one error tree
+
+from seriatim.errors import SeriatimError
+
+__version__ = "0.1.0"
+
+__all__ = ["SeriatimError", "__version__"]

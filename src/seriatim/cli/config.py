@@ -1,0 +1,39 @@
+"""``seriatim config``: each setting and where its value came from."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+
+import click
+
+from seriatim.cli.display import new_table, print_table
+from seriatim.cli.session import configured
+from seriatim.config import LoadedConfig, describe
+
+
+@click.command("config")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@configured
+def command(loaded: LoadedConfig, as_json: bool) -> None:
+    """Show each setting and where its value came from.
+
+    The password of a store's address is hidden.
+    """
+    values = {key: _without_password(value) for key, value in asdict(loaded.values).items()}
+    if as_json:
+        click.echo(json.dumps({key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}))
+        return
+    table = new_table("setting", "value", "from", "meaning")
+    for key, value in values.items():
+        table.add_row(key, _as_toml(value), loaded.origins[key], describe(key))
+    print_table(table)
+
+
+def _without_password(value: object) -> object:
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", value) if isinstance(value, str) else value
+
+
+def _as_toml(value: object) -> str:
+    return json.dumps(value)  # strings and booleans are written alike in both

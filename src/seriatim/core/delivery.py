@@ -1,0 +1,129 @@
+"""What lanes are told and what they answer: retry policy, leases and effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+from typing import NamedTuple, TypeAlias
+
+from seriatim.errors import InvalidArgument
+
+
+class Release(StrEnum):
+    """When the next message of a key may go out."""
+
+    DURABLE = "durable"  # after the ack of the one before is confirmed to be durable: no crash can show 1, 2, 1
+    RECEIPT = "receipt"  # when the ack arrives: faster on hot keys, and a crash may repeat
+
+
+class RetryMode(StrEnum):
+    BLOCK = "block"  # a message that waits for its retry blocks its key
+    OVERTAKE = "overtake"  # later messages of the key pass it
+
+
+class OnExhausted(StrEnum):
+    """What happens to a message that used up its delivery attempts."""
+
+    DEAD_LETTER = "dead-letter"  # it leaves, and its key goes on
+    DEAD_LETTER_REST = "dead-letter-rest"  # it leaves together with everything queued behind it
+    PAUSE = "pause"  # it stays, and its key waits for an operator
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How failed deliveries come back: at once (the default), or after a backoff that doubles between two bounds."""
+
+    min_backoff: float = 0
+    max_backoff: float = 600
+    mode: RetryMode = RetryMode.BLOCK
+    max_attempts: int | None = None
+    on_exhausted: OnExhausted = OnExhausted.DEAD_LETTER
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.min_backoff) and self.min_backoff >= 0):
+            raise InvalidArgument(f"min_backoff must be 0 seconds or more, not {self.min_backoff!r}")
+        if not (isfinite(self.max_backoff) and self.max_backoff >= self.min_backoff):
+            raise InvalidArgument(
+                f"max_backoff must be min_backoff ({self.min_backoff}) or more, not {self.max_backoff!r}"
+            )
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise InvalidArgument(f"max_attempts must be 1 or more, or None for no limit, not {self.max_attempts!r}")
+
+    def backoff(self, failures: int) -> float:
+        """How long to wait after the ``failures``-th failed delivery."""
+        # Doubling is stopped early: a float overflows after a thousand failures.
+        return min(self.max_backoff, self.min_backoff * 2.0 ** min(failures - 1, 64))
+
+    def is_exhausted(self, failures: int) -> bool:
+        return self.max_attempts is not None and failures >= self.max_attempts
+
+
+class Lease(NamedTuple):
+    """A delivery under way. ``token`` fences it: whatever is said with another token changes nothing."""
+
+    token: int
+    key: str | None
+    offset: int
+    attempt: int
+    deadline: float
+
+
+class Settled(NamedTuple):
+    """A message is done. Write it down, then ``confirm`` its offset."""
+
+    key: str | None
+    offset: int
+
+
+class DeadLettered(NamedTuple):
+    """A message leaves its lane undelivered. Store it elsewhere, then ``confirm`` its offset."""
+
+    key: str | None
+    offset: int
+    attempts: int
+    error: str | None
+
+
+class Removed(NamedTuple):
+    """A message was removed by its offset. Write it down, then ``confirm`` its offset."""
+
+    key: str | None
+    offset: int
+
+
+class Redriven(NamedTuple):
+    """A dead letter is back at its place. Write it down, then ``confirm`` its offset."""
+
+    key: str | None
+    offset: int
+
+
+class Returned(NamedTuple):
+    """A delivery failed; the message waits at its place until ``not_before``."""
+
+    key: str | None
+    offset: int
+    attempts: int
+    not_before: float
+    error: str | None
+
+
+class Fenced(NamedTuple):
+    """A lease was taken back because an earlier message of its key failed; the message will be delivered again, in order."""
+
+    token: int
+    key: str | None
+    offset: int
+
+
+class KeyPaused(NamedTuple):
+    """A key used up its attempts and waits for an operator (``on_exhausted=PAUSE``)."""
+
+    key: str
+    offset: int
+    attempts: int
+    error: str | None
+
+
+Effect: TypeAlias = Settled | DeadLettered | Removed | Redriven | Returned | Fenced | KeyPaused

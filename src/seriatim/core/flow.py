@@ -1,0 +1,204 @@
+"""Flow control: how much may be published and not yet confirmed, and who waits for room.
+
+Rules
+-----
+1. Each message asks for room with a ticket of its own, and holds it until the message is durable: then it is released.
+2. There is room while fewer than ``max_outstanding_messages`` messages and ``max_outstanding_bytes`` bytes are
+   outstanding, and the message's own bytes fit as well. A message that could never fit is admitted alone, when nothing
+   else is outstanding.
+3. Tickets are admitted in the order in which they asked: a small message never overtakes a large one that waits.
+4. A ticket that has waited for ``timeout`` seconds leaves with an error that names the limit which held it back; with a
+   timeout of 0 nobody waits at all. Those behind one that leaves are admitted if they fit, before they too time out.
+
+Theory of operation
+-------------------
+The waiting tickets are an ordered map, which any of them can leave without touching the others. Between two calls the
+first of them never fits, so only whoever frees room, leaves or changes the options has to look for tickets to admit.
+All share one timeout, so they time out in the order in which they asked, also after the timeout has changed; ``now``
+must not go backwards. A finished ticket is forgotten, and is new again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeVar
+
+from seriatim.core.batching import require_duration, require_whole
+from seriatim.core.table import TransitionTable
+from seriatim.errors import FlowControlTimeout
+
+T = TypeVar("T", bound=Hashable)
+
+
+class TicketState(StrEnum):
+    """Where a ticket stands."""
+
+    NEW = "new"
+    WAITING = "waiting"
+    ADMITTED = "admitted"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+
+class TicketEvent(StrEnum):
+    """What can happen to a ticket."""
+
+    REQUEST = "request"
+    ADMIT = "admit"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    EXPIRE = "expire"
+
+
+TICKETS = TransitionTable(
+    "flow control ticket",
+    TicketState.NEW,
+    {
+        TicketState.NEW: {TicketEvent.REQUEST: frozenset({TicketState.ADMITTED, TicketState.WAITING})},
+        TicketState.WAITING: {
+            TicketEvent.ADMIT: frozenset({TicketState.ADMITTED}),
+            TicketEvent.CANCEL: frozenset({TicketState.CANCELLED}),
+            TicketEvent.EXPIRE: frozenset({TicketState.TIMED_OUT}),
+        },
+        TicketState.ADMITTED: {TicketEvent.RELEASE: frozenset({TicketState.RELEASED})},
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowControl:
+    """How much may be outstanding (None: any amount), and for how many seconds a message waits (None: for ever)."""
+
+    max_outstanding_messages: int | None = None
+    max_outstanding_bytes: int | None = None
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_outstanding_messages is not None:
+            require_whole("max_outstanding_messages", self.max_outstanding_messages, 1)
+        if self.max_outstanding_bytes is not None:
+            require_whole("max_outstanding_bytes", self.max_outstanding_bytes, 1)
+        if self.timeout is not None:
+            require_duration("timeout", self.timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Expired(Generic[T]):
+    """Who left without room, each with the error to raise, and who got room because of that."""
+
+    timed_out: tuple[tuple[T, FlowControlTimeout], ...]
+    admitted: tuple[T, ...]
+
+
+class _Wait(NamedTuple):
+    size: int
+    since: float
+
+
+class FlowGate(Generic[T]):
+    """Admits tickets while there is room. Tickets that a method returns are admitted by it, in that order."""
+
+    def __init__(self, options: FlowControl) -> None:
+        self._options = options
+        self._admitted: dict[T, int] = {}  # ticket: size
+        self._queue: OrderedDict[T, _Wait] = OrderedDict()
+        self.outstanding_bytes = 0
+
+    @property
+    def outstanding_messages(self) -> int:
+        return len(self._admitted)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    def state(self, ticket: T) -> TicketState:
+        """Where a ticket stands; one that has finished is new again."""
+        if ticket in self._admitted:
+            return TicketState.ADMITTED
+        return TicketState.WAITING if ticket in self._queue else TicketState.NEW
+
+    def request(self, ticket: T, size: int, now: float) -> bool:
+        """Ask for room for a message of ``size`` bytes: True when admitted, False when it waits in the queue.
+
+        With a timeout of 0 nobody waits: FlowControlTimeout is raised instead, and the ticket stays new.
+        """
+        if size < 0:
+            require_whole("size", size, 0)
+        room = not self._queue and self._fits(size)
+        answer = TicketState.ADMITTED if room else TicketState.WAITING
+        TICKETS.check(self.state(ticket), TicketEvent.REQUEST, answer)
+        if answer is TicketState.ADMITTED:
+            self._admit(ticket, size)
+            return True
+        if self._options.timeout == 0:
+            raise self._refusal()
+        self._queue[ticket] = _Wait(size, now)
+        return False
+
+    def release(self, ticket: T) -> tuple[T, ...]:
+        """An admitted message is durable, or has failed: its room goes to those who wait."""
+        TICKETS.check(self.state(ticket), TicketEvent.RELEASE, TicketState.RELEASED)
+        self.outstanding_bytes -= self._admitted.pop(ticket)
+        return self._admit_waiting()
+
+    def cancel(self, ticket: T) -> tuple[T, ...]:
+        """A waiting ticket gives up its place."""
+        TICKETS.check(self.state(ticket), TicketEvent.CANCEL, TicketState.CANCELLED)
+        del self._queue[ticket]
+        return self._admit_waiting()
+
+    def expire(self, now: float) -> Expired[T]:
+        """Let those leave who have waited too long."""
+        admitted = [*self._admit_waiting()]
+        timed_out: list[tuple[T, FlowControlTimeout]] = []
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            ticket, _ = self._queue.popitem(last=False)
+            timed_out.append((ticket, self._refusal()))
+            admitted += self._admit_waiting()
+        return Expired(tuple(timed_out), tuple(admitted))
+
+    def next_deadline(self) -> float | None:
+        """When ``expire`` has something to do next, or None."""
+        timeout = self._options.timeout
+        if timeout is None or not self._queue:
+            return None
+        return next(iter(self._queue.values())).since + timeout
+
+    def set_options(self, options: FlowControl, now: float) -> Expired[T]:
+        """Apply new limits at once, to those who wait too."""
+        self._options = options
+        return self.expire(now)
+
+    def _is_full(self) -> bool:
+        limit = self._options.max_outstanding_messages
+        return limit is not None and len(self._admitted) >= limit
+
+    def _fits(self, size: int) -> bool:
+        if self._is_full():
+            return False
+        limit = self._options.max_outstanding_bytes
+        # At the limit not even an empty message fits, hence at least 1.
+        return limit is None or not self._admitted or self.outstanding_bytes + max(size, 1) <= limit
+
+    def _refusal(self) -> FlowControlTimeout:
+        """The error that names the limit which holds back the first of the queue, and so everybody behind it."""
+        limit = "messages" if self._is_full() else "bytes"
+        return FlowControlTimeout(f"Flow control: max outstanding {limit} exceeded")
+
+    def _admit(self, ticket: T, size: int) -> None:
+        self._admitted[ticket] = size
+        self.outstanding_bytes += size
+
+    def _admit_waiting(self) -> tuple[T, ...]:
+        """Admit from the front of the queue for as long as the first one fits."""
+        admitted: list[T] = []
+        while self._queue and self._fits(next(iter(self._queue.values())).size):
+            ticket, wait = self._queue.popitem(last=False)
+            self._admit(ticket, wait.size)
+            admitted.append(ticket)
+        return tuple(admitted)

@@ -1,0 +1,530 @@
+"""Guarantees: what a delivery promises about order, duplicates and loss, and what an observed trace shows of it.
+
+Rules
+    - A guarantee is three bits: **no inversion**, **no duplicate**, **no loss**. The named levels need no inversion::
+
+          level       no inversion   no duplicate   no loss
+          none
+          monotonic        x
+          strict           x              x
+          continuous       x                            x
+          absolute         x              x             x
+
+    - Guarantees hold per route and per key. Local delivery (an empty chain of stages) is absolute.
+    - **Pipelining weakens**: two deliveries one after the other give the meet, the bits that both give.
+    - A stage further down may restore order (by sorting on a number that the source stamped) and uniqueness (by
+      remembering what it saw). It cannot restore what never reaches it: no loss is restored only by a pipe *around* a
+      route, whose sender keeps messages and sends them again (``enclose``). Such a pipe repairs its own route and nothing
+      before it.
+    - Reliability is the probability that a message gets through. Pipelining multiplies it; no loss means exactly 1.
+
+Theory of operation
+    Why bits, when there are five named levels? Because "nothing is lost, but in any order" has no name and is still worth a
+    lot: a resequencer behind it gives continuous delivery. Collapsing to levels between stages would forget that.
+
+    A stage turns what arrives into ``(arriving & passes) | restores``; a chain is stages applied from left to right, and the
+    result says at which stage each missing bit was lost for good.
+
+    A trace of one key is judged in one pass. Each number becomes a position (plain integers, one apart); a position below
+    the highest so far is an inversion, one seen before is a duplicate, and a hole in the set of seen positions is a loss.
+    The set is kept as ranges, so an ordered trace costs constant memory.
+
+Where the source text is ambiguous
+    - *Continuous* is defined as "m2, sent after m1, cannot be received before m1". Taken literally 1, 2, 1 is allowed: m1
+      was received before m2, and once more after it. But the type is called "continuously *monotonic*", and "no message loss"
+      is named as its only difference from monotonic, which forbids 1, 2, 1. **We forbid it.** So a resend that arrives after
+      its successor is an inversion as well as a duplicate, and at-least-once delivery is continuous only when its repeats
+      stay in place (1, 1, 2).
+    - *Strict* is defined as "m1, sent before m2, cannot be received after m2 or after m1", which says nothing about a
+      repeated last message. The difference that is named, no duplicates, does; we forbid every duplicate.
+    - No sentence about pairs of received messages sees a loss at the **end** of a trace. It is a loss all the same, but can
+      only be seen by someone who knows what was sent: ``classify(received, sent=...)``. Without ``sent`` or ``start`` a
+      trace is judged from the lowest to the highest number seen in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum
+from itertools import takewhile
+from math import prod
+from typing import Literal, Protocol
+
+from seriatim.core.ranges import RangeSet
+from seriatim.core.sequence import SequenceSpace
+from seriatim.errors import GuaranteeNotMet, InvalidArgument
+
+# --- guarantees and levels ------------------------------------------------------------------------------------------
+
+
+class Guarantee(IntFlag):
+    """What a delivery promises, as bits."""
+
+    NONE = 0
+    NO_INVERSION = 1
+    NO_DUPLICATE = 2
+    NO_LOSS = 4
+
+    MONOTONIC = NO_INVERSION
+    STRICT = NO_INVERSION | NO_DUPLICATE
+    CONTINUOUS = NO_INVERSION | NO_LOSS
+    ABSOLUTE = NO_INVERSION | NO_DUPLICATE | NO_LOSS
+
+    def in_words(self) -> str:
+        """The named level, and beside ``none`` the bits that are left."""
+        name = level(self).value
+        return f"{name} ({_list_bits(self)})" if self and name == Level.NONE else name
+
+
+class Level(StrEnum):
+    """The named kinds of ordering."""
+
+    NONE = "none"
+    MONOTONIC = "monotonic"
+    STRICT = "strict"
+    CONTINUOUS = "continuous"
+    ABSOLUTE = "absolute"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee[self.name]
+
+
+def level(guarantee: Guarantee) -> Level:
+    """The strongest named level that ``guarantee`` includes."""
+    if not guarantee & Guarantee.NO_INVERSION:
+        return Level.NONE
+    return next(named for named in Level if named.guarantee == guarantee)
+
+
+def meet(first: Guarantee, second: Guarantee) -> Guarantee:
+    """What is left when two deliveries are pipelined: the bits that both give."""
+    return first & second
+
+
+_BIT_NAMES = {
+    Guarantee.NO_INVERSION: "no inversion",
+    Guarantee.NO_DUPLICATE: "no duplicate",
+    Guarantee.NO_LOSS: "no loss",
+}
+
+
+def _bits(guarantee: Guarantee) -> Iterator[Guarantee]:
+    return (bit for bit in _BIT_NAMES if guarantee & bit)
+
+
+def _list_bits(guarantee: Guarantee) -> str:
+    return ", ".join(_BIT_NAMES[bit] for bit in _bits(guarantee))
+
+
+# --- delivery modes -------------------------------------------------------------------------------------------------
+
+
+class DeliveryMode(StrEnum):
+    """How often a message may be delivered. A mode says nothing about order."""
+
+    BEST_EFFORT = "best_effort"
+    AT_MOST_ONCE = "at_most_once"
+    AT_LEAST_ONCE = "at_least_once"
+    EXACTLY_ONCE = "exactly_once"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return _MODE_GUARANTEES[self]
+
+
+_MODE_GUARANTEES = {
+    DeliveryMode.BEST_EFFORT: Guarantee.NONE,
+    DeliveryMode.AT_MOST_ONCE: Guarantee.NO_DUPLICATE,
+    DeliveryMode.AT_LEAST_ONCE: Guarantee.NO_LOSS,
+    DeliveryMode.EXACTLY_ONCE: Guarantee.NO_DUPLICATE | Guarantee.NO_LOSS,
+}
+
+
+def together(order: Guarantee, mode: DeliveryMode) -> Guarantee:
+    """What one delivery gives when both promises hold: ordered and at most once is strict, and so on."""
+    return order | mode.guarantee
+
+
+# --- chains of stages -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a route: what it keeps of a guarantee, what it restores, and how often a message gets through."""
+
+    name: str
+    passes: Guarantee
+    restores: Guarantee = Guarantee.NONE
+    reliability: float = 1.0
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.restores & Guarantee.NO_LOSS:
+            raise InvalidArgument(
+                f"stage '{self.name}' cannot restore no loss: what is lost before a stage never reaches it;"
+                " put a pipe with resends around the route instead (enclose)"
+            )
+        if not 0.0 <= self.reliability <= 1.0:
+            raise InvalidArgument(f"reliability of stage '{self.name}' must be from 0 to 1, not {self.reliability!r}")
+        if self.reliability < 1.0 and self.passes & Guarantee.NO_LOSS:
+            raise InvalidArgument(
+                f"stage '{self.name}' cannot promise no loss with a reliability of {self.reliability}, below 1"
+            )
+
+    def after(self, arriving: Guarantee) -> Guarantee:
+        """What is left of ``arriving`` behind this stage."""
+        return meet(arriving, self.passes) | self.restores
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stage in its place in a chain: what arrives, what leaves, and the reliability up to here."""
+
+    stage: Stage
+    arriving: Guarantee
+    guarantee: Guarantee
+    reliability: float
+
+    @property
+    def lost(self) -> Guarantee:
+        return self.arriving & ~self.guarantee
+
+    @property
+    def restored(self) -> Guarantee:
+        return self.guarantee & ~self.arriving
+
+    @property
+    def reason(self) -> str:
+        changes = []
+        if self.lost:
+            changes.append(f"gives up {_list_bits(self.lost)}")
+        if self.restored:
+            changes.append(f"restores {_list_bits(self.restored)}")
+        change = " and ".join(changes) or "keeps what arrives"
+        return f"{change}: {self.stage.why}" if self.stage.why else change
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A whole chain, multiplied out."""
+
+    source: Guarantee
+    steps: tuple[Step, ...]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self.steps[-1].guarantee if self.steps else self.source
+
+    @property
+    def level(self) -> Level:
+        return level(self.guarantee)
+
+    @property
+    def reliability(self) -> float:
+        return self.steps[-1].reliability if self.steps else 1.0
+
+    def require(self, needed: Level | Guarantee) -> None:
+        """Raise GuaranteeNotMet, naming the stage to blame for each missing bit, unless the chain gives ``needed``."""
+        wanted = needed.guarantee if isinstance(needed, Level) else needed
+        missing = wanted & ~self.guarantee
+        if missing:
+            complaints = "; ".join(self._complaint(bit) for bit in _bits(missing))
+            raise GuaranteeNotMet(
+                f"{wanted.in_words()} is required, but the chain gives {self.guarantee.in_words()}: {complaints}"
+            )
+
+    def describe(self) -> list[str]:
+        """The chain for people, one line for the source, each stage, and the whole."""
+        lines = [f"source: {self.source.in_words()}"]
+        for number, step in enumerate(self.steps, start=1):
+            lines.append(f"{number}. {step.stage.name}: {_figures(step.guarantee, step.reliability)} - {step.reason}")
+        lines.append(f"end to end: {_figures(self.guarantee, self.reliability)}")
+        return lines
+
+    def _complaint(self, bit: Guarantee) -> str:
+        culprit = self._culprit(bit)
+        if culprit is None:
+            return f"{_BIT_NAMES[bit]} is missing from the source; {_remedy(bit, None)}"
+        stage = culprit.stage
+        because = f" ({stage.why})" if stage.why else ""
+        return f"{_BIT_NAMES[bit]} is lost at '{stage.name}'{because}; {_remedy(bit, stage)}"
+
+    def _culprit(self, bit: Guarantee) -> Step | None:
+        """The step that lost ``bit`` for good, or None when it was never there: an earlier loss was made good since."""
+        without = list(takewhile(lambda step: not step.guarantee & bit, reversed(self.steps)))
+        return next((step for step in reversed(without) if step.lost & bit), None)
+
+
+def compose(stages: Iterable[Stage], source: Guarantee = Guarantee.ABSOLUTE) -> Composition:
+    """Multiply a chain out, stage by stage; no stages at all is local delivery, which changes nothing."""
+    steps: list[Step] = []
+    arriving, reliability = source, 1.0
+    for stage in stages:
+        leaving = stage.after(arriving)
+        reliability *= stage.reliability
+        steps.append(Step(stage, arriving, leaving, reliability))
+        arriving = leaving
+    return Composition(source, tuple(steps))
+
+
+def enclose(route: Stage | Sequence[Stage], name: str, restores: Guarantee, why: str = "") -> Stage:
+    """A pipe around ``route`` as one stage: sender and receiver together make good what the route in between breaks.
+
+    The receiver hands over what the sender took in, in the sender's order. So the pipe keeps every bit that the route keeps
+    or the pipe itself restores, and repairs nothing that was broken before the sender, not even where the route would have.
+    """
+    stages = (route,) if isinstance(route, Stage) else tuple(route)
+    reliability = prod(stage.reliability for stage in stages)
+    if restores & Guarantee.NO_LOSS:
+        if reliability == 0.0:
+            raise InvalidArgument(
+                f"pipe '{name}' cannot restore no loss: nothing gets through its route, however often it is sent"
+            )
+        reliability = 1.0
+    return Stage(name, passes=compose(stages).guarantee | restores, reliability=reliability, why=why)
+
+
+def _figures(guarantee: Guarantee, reliability: float) -> str:
+    return f"{guarantee.in_words()}, reliability {reliability:g}"
+
+
+def _remedy(bit: Guarantee, culprit: Stage | None) -> str:
+    if bit == Guarantee.NO_INVERSION:
+        return "a resequencing stage at the end of the chain restores it"
+    if bit == Guarantee.NO_DUPLICATE:
+        return "a deduplicating stage at the end of the chain restores it"
+    if culprit is None:
+        return "nothing behind the source restores it"
+    return f"only a pipe with resends around the route from '{culprit.name}' on restores it"
+
+
+# --- observed traces ------------------------------------------------------------------------------------------------
+
+UNBOUNDED = SequenceSpace()
+
+WitnessKind = Literal["phantom", "inversion", "duplicate", "loss"]
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """The first thing in a trace that speaks against a guarantee.
+
+    ``at`` is an index in the trace; None for a loss, which happens nowhere in it. ``other`` is the message that overtook
+    (inversion), that came before (duplicate), or that follows the hole (loss); None when there is none.
+    """
+
+    kind: WitnessKind
+    at: int | None
+    sequence: Hashable
+    other: Hashable
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a trace of one key shows.
+
+    ``reordered`` counts the messages whose *first* arrival was behind a later one, ``max_displacement`` is how far behind,
+    at most: a resequencer must hold that many positions to put the trace right.
+    """
+
+    guarantee: Guarantee
+    witnesses: tuple[Witness, ...]
+    received: int
+    distinct: int
+    duplicates: int
+    phantoms: int
+    lost: int
+    reordered: int
+    max_displacement: int
+
+    @property
+    def level(self) -> Level:
+        return level(self.guarantee)
+
+    @property
+    def witness(self) -> Witness | None:
+        """The first witness against the next level; None when the trace is absolute."""
+        return self.witnesses[0] if self.witnesses else None
+
+
+class TraceChecker:
+    """Judges the trace of one key while it is being observed, by numbers of a space or by the list of what was sent."""
+
+    def __init__(
+        self,
+        *,
+        sent: Sequence[Hashable] | None = None,
+        space: SequenceSpace = UNBOUNDED,
+        start: int | None = None,
+    ) -> None:
+        if sent is not None and (space != UNBOUNDED or start is not None):
+            raise InvalidArgument("sent says already what is expected: leave out space and start")
+        self._ids: _Ids = _Counted(space, start) if sent is None else _Listed(sent)
+        self._seen = RangeSet()
+        self._highest: int | None = None
+        self._received = self._duplicates = self._phantoms = self._reordered = self._max_displacement = 0
+        self._first: dict[WitnessKind, Witness] = {}
+
+    def observe(self, sequence: Hashable) -> None:
+        """Take in the next message received; InvalidSequence, and nothing changed, when it is no number of the space."""
+        position = self._ids.position(sequence, self._highest)
+        at = self._received
+        self._received += 1
+        if position is None:
+            self._phantoms += 1
+            self._note("phantom", at, sequence, None, "was never sent")
+            return
+        is_duplicate = position in self._seen
+        if is_duplicate:
+            self._duplicates += 1
+            self._note("duplicate", at, sequence, sequence, "was received before")
+        if self._highest is None or position > self._highest:
+            self._highest = position
+        elif position < self._highest:
+            self._note_inversion(at, sequence, self._highest)
+            if not is_duplicate:
+                self._reordered += 1
+                self._max_displacement = max(self._max_displacement, self._highest - position)
+        self._seen.add(position)
+
+    def verdict(self) -> Verdict:
+        """The verdict on everything observed so far."""
+        missing = list(self._missing())
+        witnesses = self._witnesses(missing)
+        return Verdict(
+            guarantee=_without_what_witnesses_deny(witnesses),
+            witnesses=witnesses,
+            received=self._received,
+            distinct=self._seen.count(),
+            duplicates=self._duplicates,
+            phantoms=self._phantoms,
+            lost=sum(hi - lo + 1 for lo, hi in missing),
+            reordered=self._reordered,
+            max_displacement=self._max_displacement,
+        )
+
+    def _note_inversion(self, at: int, sequence: Hashable, highest: int) -> None:
+        overtaker = self._ids.label(highest)
+        self._note("inversion", at, sequence, overtaker, f"was received after {overtaker!r}, which was sent later")
+
+    def _note(self, kind: WitnessKind, at: int, sequence: Hashable, other: Hashable, what: str) -> None:
+        if kind not in self._first:
+            self._first[kind] = Witness(kind, at, sequence, other, f"{sequence!r} at index {at} {what}")
+
+    def _missing(self) -> Iterator[tuple[int, int]]:
+        seen = self._seen.first()
+        lo = seen[0] if seen and self._ids.lowest is None else self._ids.lowest
+        hi = self._highest if self._ids.highest is None else self._ids.highest
+        return iter(()) if lo is None or hi is None else self._seen.gaps(lo, hi)
+
+    def _witnesses(self, missing: Sequence[tuple[int, int]]) -> tuple[Witness, ...]:
+        # The order of _DENIES: what denies the lowest level first.
+        found = [self._first[kind] for kind in _DENIES if kind in self._first]
+        if missing:
+            lo, hi = missing[0]
+            found.append(self._loss(lo, hi + 1 if hi + 1 in self._seen else None))
+        return tuple(found)
+
+    def _loss(self, missing: int, next_seen: int | None) -> Witness:
+        sequence = self._ids.label(missing)
+        if next_seen is None:
+            return Witness("loss", None, sequence, None, f"{sequence!r} was sent but never received")
+        other = self._ids.label(next_seen)
+        return Witness("loss", None, sequence, other, f"{sequence!r} is missing before {other!r}")
+
+
+def classify(
+    received: Iterable[Hashable],
+    *,
+    sent: Sequence[Hashable] | None = None,
+    space: SequenceSpace = UNBOUNDED,
+    start: int | None = None,
+) -> Verdict:
+    """The strongest guarantee that the trace of one key satisfies, with a witness against each bit that it does not.
+
+    ``start`` is the first number sent, so that a loss before the first message received is seen. ``sent`` is everything that
+    was sent, in order, each once: any hashable ids; it shows losses at the end too, and phantoms.
+    """
+    checker = TraceChecker(sent=sent, space=space, start=start)
+    for sequence in received:
+        checker.observe(sequence)
+    return checker.verdict()
+
+
+_DENIES: dict[WitnessKind, Guarantee] = {
+    "phantom": Guarantee.ABSOLUTE,
+    "inversion": Guarantee.NO_INVERSION,
+    "duplicate": Guarantee.NO_DUPLICATE,
+    "loss": Guarantee.NO_LOSS,
+}
+
+
+def _without_what_witnesses_deny(witnesses: Iterable[Witness]) -> Guarantee:
+    left = Guarantee.ABSOLUTE
+    for witness in witnesses:
+        left &= ~_DENIES[witness.kind]
+    return left
+
+
+class _Ids(Protocol):
+    """Turns ids of messages into positions, one apart, and back. ``lowest`` and ``highest`` are positions known to be sent."""
+
+    @property
+    def lowest(self) -> int | None: ...
+
+    @property
+    def highest(self) -> int | None: ...
+
+    def position(self, sequence: Hashable, highest_seen: int | None, /) -> int | None:
+        """The position of ``sequence``, or None when it cannot have been sent."""
+
+    def label(self, position: int) -> Hashable: ...
+
+
+class _Counted:
+    """Ids are numbers of a sequence space; what was sent is known from ``start`` on, if at all."""
+
+    highest: int | None = None
+
+    def __init__(self, space: SequenceSpace, start: int | None) -> None:
+        self._space = space
+        self._origin = None if start is None else space.validate(start)
+        self.lowest = None if start is None else 0
+
+    def position(self, sequence: Hashable, highest_seen: int | None) -> int | None:
+        number = self._space.validate(sequence)
+        if self._origin is None:
+            self._origin = number
+        expected = 0 if highest_seen is None else highest_seen + 1
+        unwrapped = self._space.unwrap(number, self._unwrapped(expected))
+        position = (unwrapped - self._origin) // self._space.increment
+        return None if self.lowest is not None and position < self.lowest else position
+
+    def label(self, position: int) -> int:
+        return self._space.wrap(self._unwrapped(position))
+
+    def _unwrapped(self, position: int) -> int:
+        assert self._origin is not None
+        return self._origin + position * self._space.increment
+
+
+class _Listed:
+    """Ids are whatever was sent, in the order of a list."""
+
+    lowest: int | None = 0
+
+    def __init__(self, sent: Sequence[Hashable]) -> None:
+        self._sent = tuple(sent)
+        self._positions = {sequence: position for position, sequence in enumerate(self._sent)}
+        if len(self._positions) < len(self._sent):
+            raise InvalidArgument("sent must name each message once: give repeated messages ids of their own")
+        self.highest: int | None = len(self._sent) - 1
+
+    def position(self, sequence: Hashable, _highest_seen: int | None, /) -> int | None:
+        return self._positions.get(sequence)
+
+    def label(self, position: int) -> Hashable:
+        return self._sent[position]

@@ -1,0 +1,637 @@
+"""The map of lanes: every key's strict queue, and whose turn it is.
+
+Rules
+-----
+1. Each key has its own lane (see ``lane.py``); one key's trouble never stops another's. Keyless messages share a loose lane.
+2. Ready lanes stand in a ring and are served in turn, so a ready lane waits at most one turn of each other ready lane.
+3. Every lease carries a token that rises and is never given twice. Settling, returning or extending with a token that is not
+   held raises StaleLease and changes nothing.
+4. A delivery attempt counts when it fails: by a return (nack) or because its lease expires. A message that used up
+   ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused.
+5. Time passes only in ``advance(now)``; every other command stamps what it must and lets nothing fall due. Time never runs
+   backwards: an earlier ``now`` counts as the latest one seen.
+6. A dead letter may be redriven to its place as long as no later message of its key is settled or leased.
+7. A drained key costs nothing: its lane is dropped.
+
+Theory of operation
+-------------------
+No command looks at a backlog or at other keys. The ring is a deque of lanes; a lane stands in it at most once, and one that
+stopped being ready is passed over when its turn comes. Lease deadlines and delays are two schedules (``Deadlines``), keyed
+by token and by offset. Changes that must become durable are noted in ``_unconfirmed`` until ``confirm(offset)``; what is saved
+meanwhile is the state without them, so restoring a saved map *is* what a crash at that moment would leave.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+from operator import attrgetter, itemgetter
+
+from seriatim.core.deadlines import Deadlines
+from seriatim.core.delivery import (
+    DeadLettered,
+    Effect,
+    Fenced,
+    KeyPaused,
+    Lease,
+    OnExhausted,
+    Redriven,
+    Release,
+    Removed,
+    RetryMode,
+    RetryPolicy,
+    Returned,
+    Settled,
+)
+from seriatim.core.lane import TABLE, Flight, Lane, LaneEvent, LaneState, LooseLane
+from seriatim.core.offsets import OffsetQueue
+from seriatim.errors import (
+    FailedPrecondition,
+    IllegalTransition,
+    InvalidArgument,
+    NotFound,
+    RedriveRefused,
+    StaleLease,
+)
+
+EXPIRED = "lease expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The options of a map of lanes."""
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    window: int = 1
+    release: Release = Release.DURABLE
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise InvalidArgument(f"window must be 1 message in flight per key or more, not {self.window!r}")
+
+
+class _Change(StrEnum):
+    """What is not durable yet."""
+
+    SETTLED = "settled"
+    DEAD_LETTERED = "dead-lettered"
+    REMOVED = "removed"
+    REDRIVEN = "redriven"
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What a message carries besides its offset: failed deliveries, a delay, the last error."""
+
+    lane: Lane
+    failures: int = 0
+    not_before: float = -inf
+    error: str | None = None
+    steps_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many messages there are, and how many of them are what."""
+
+    total: int
+    ready: int
+    leased: int
+    delayed: int
+    blocked: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """One key as an operator wants to see it."""
+
+    key: str | None
+    state: LaneState
+    depth: int
+    in_flight: int
+    head: int | None
+    attempts: int
+    not_before: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMessage:
+    key: str | None
+    offset: int
+    failures: int = 0
+    not_before: float = -inf
+    error: str | None = None
+    steps_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLanes:
+    """What must survive a crash, as plain data. Leases do not: their messages are at their places again."""
+
+    now: float
+    next_token: int
+    messages: tuple[SavedMessage, ...]
+    paused: tuple[str | None, ...]
+    dead_letters: tuple[tuple[str | None, int], ...]
+
+
+class Lanes:
+    """Many strict ordered queues behind one ``take``. See the module's rules."""
+
+    def __init__(self, delivery: Delivery | None = None, first_token: int = 1) -> None:
+        self._delivery = delivery or Delivery()
+        self._now = -inf
+        self._next_token = first_token
+        self._lanes: dict[str | None, Lane] = {}
+        self._ring: deque[Lane] = deque()
+        self._flights: dict[int, Flight] = {}
+        self._expiry: Deadlines[int] = Deadlines()
+        self._delays: Deadlines[int] = Deadlines()
+        self._troubles: dict[int, _Trouble] = {}
+        self._unconfirmed: dict[int, tuple[Lane, _Change]] = {}
+        self._dead: dict[str | None, list[int]] = {}
+        self._total = 0
+        self._in_flight = 0
+        self._ready_lanes = 0
+        self._ghosts = 0
+
+    # -- messages in, messages out --------------------------------------------------------------------------------------
+
+    def push(self, key: str | None, offset: int, now: float, delay: float = 0) -> None:
+        """Queue a message behind the others of its key. ``delay`` blocks its own key only, until it has passed."""
+        lane = self._lanes.get(key) or self._new_lane(key)
+        if delay > 0:
+            self._push_delayed(lane, offset, max(now, self._now) + delay)
+        else:
+            lane.waiting.push(offset)
+        self._total += 1
+        state = lane.state
+        # Behind others, a message changes nothing for the head: no state needs to be looked at.
+        if state is not LaneState.READY and lane.in_flight + lane.pending < lane.window:
+            self._refresh(lane, LaneEvent.PUSH)
+
+    def take(self, now: float, lease_time: float, limit: int = 1) -> list[Lease]:
+        """Lease up to ``limit`` messages, one from each ready lane in turn."""
+        now = max(now, self._now)
+        leases: list[Lease] = []
+        ring = self._ring
+        while ring and len(leases) < limit:
+            lane = ring.popleft()
+            lane.in_ring = False
+            if lane.state is LaneState.READY:
+                leases.append(self._lease(lane, now + lease_time))
+        return leases
+
+    def _lease(self, lane: Lane, deadline: float) -> Lease:
+        offset, token = lane.waiting.pop(), self._next_token
+        self._next_token = token + 1
+        trouble = self._troubles.get(offset) if self._troubles else None
+        attempt = trouble.failures + 1 if trouble else 1
+        flight = Flight(lane, token, offset, attempt)
+        lane.give_out(flight)
+        self._in_flight += 1
+        self._flights[token] = flight
+        self._expiry.set(token, deadline)
+        self._refresh(lane, LaneEvent.TAKE)
+        return Lease(token, lane.key, offset, attempt, deadline)
+
+    def settle(self, token: int) -> list[Settled]:
+        """Take an ack. Returns what is thereby settled, in order: nothing while an earlier message of the key is out."""
+        flight = self._end_lease(token)
+        settled = self._leave_settled(flight.lane, flight.lane.ack(flight))
+        self._refresh(flight.lane, LaneEvent.SETTLE)
+        return settled
+
+    def give_back(
+        self, token: int, now: float, delay: float | None = None, error: str | None = None, count: bool = True
+    ) -> list[Effect]:
+        """Return a message to its place (nack).
+
+        ``delay`` overrides the retry policy's backoff. ``count=False`` is for a delivery that nobody tried: its consumer went
+        away, or the process is shutting down.
+        """
+        return self._fail(self._end_lease(token), max(now, self._now), delay, error, count)
+
+    def extend(self, token: int, now: float, lease_time: float) -> float:
+        """Move a lease's deadline to ``lease_time`` from now, and return it."""
+        if token not in self._flights:
+            raise self._stale(token)
+        deadline = max(now, self._now) + lease_time
+        self._expiry.set(token, deadline)
+        return deadline
+
+    def advance(self, now: float) -> list[Effect]:
+        """Let time pass: leases expire, delayed messages fall due."""
+        self._now = now = max(now, self._now)
+        effects: list[Effect] = []
+        for token in self._expiry.pop_due(now):
+            # A lease that fell due with this one may have been fenced by its failure meanwhile.
+            if token in self._flights:
+                effects += self._fail(self._end_lease(token), now, None, EXPIRED, count=True)
+        for offset in self._delays.pop_due(now):
+            self._fall_due(offset)
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When ``advance`` has something to do, or None."""
+        deadlines = [when for when in (self._expiry.next(), self._delays.next()) if when is not None]
+        return min(deadlines, default=None)
+
+    def confirm(self, offset: int) -> None:
+        """A change (Settled, DeadLettered, Removed, Redriven) is durable."""
+        pending = self._unconfirmed.pop(offset, None)
+        if pending is None:
+            raise IllegalTransition(f"nothing about offset {offset} waits to be confirmed")
+        lane, change = pending
+        lane.pending -= 1
+        self._finish(lane, offset, change)
+        self._refresh(lane, LaneEvent.CONFIRM)
+
+    # -- an operator's hand ---------------------------------------------------------------------------------------------
+
+    def pause(self, key: str | None) -> None:
+        """Give out nothing more of ``key`` until it is resumed. Leases that are out go on."""
+        lane = self._lanes.get(key)
+        TABLE.targets(lane.state if lane else LaneState.EMPTY, LaneEvent.PAUSE)
+        lane = lane or self._new_lane(key)
+        lane.paused = True
+        self._refresh(lane, LaneEvent.PAUSE)
+
+    def resume(self, key: str | None) -> None:
+        lane = self._lanes.get(key)
+        TABLE.targets(lane.state if lane else LaneState.EMPTY, LaneEvent.RESUME)
+        assert lane is not None
+        lane.paused = False
+        self._refresh(lane, LaneEvent.RESUME)
+
+    def dead_letter(self, key: str | None, error: str | None = None, rest: bool = False) -> list[Effect]:
+        """Dead-letter the head of a key, or all of it. Leases of the key are fenced: the operator's word wins."""
+        lane = self._lanes.get(key)
+        head = self._head(lane) if lane else None
+        if lane is None or head is None:
+            raise NotFound(f"key {key!r} has no message to dead-letter")
+        if not rest:
+            self._check_confirmed(head)
+        tried = {flight.offset for flight in lane.flight if not flight.acked}
+        effects: list[Effect] = [*self._fence(lane, lane.take_back_all())]
+        offsets = self._take_out_all(lane) if rest else [self._take_out_one(lane, head)]
+        effects += [self._dead_letter_one(lane, offset, error, offset in tried) for offset in offsets]
+        self._refresh(lane, LaneEvent.DEAD_LETTER)
+        return effects
+
+    def remove(self, key: str | None, offset: int) -> Removed:
+        """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
+        self._check_confirmed(offset)
+        lane = self._lanes.get(key)
+        if lane is None or not self._take_out(lane, offset):
+            if lane and any(flight.lane is lane and flight.offset == offset for flight in self._flights.values()):
+                raise FailedPrecondition(f"message {offset} is in flight: ack it, or return it first")
+            raise NotFound(f"key {key!r} has no message {offset} waiting")
+        self._await_confirmation(lane, offset, _Change.REMOVED)
+        self._refresh(lane, LaneEvent.REMOVE)
+        return Removed(key, offset)
+
+    def _check_confirmed(self, offset: int | None) -> None:
+        if offset in self._unconfirmed:
+            raise FailedPrecondition(f"message {offset} is just being {self._unconfirmed[offset][1]}: try again")
+
+    def redrive(self, key: str | None, offset: int) -> Redriven:
+        """Put a dead letter back at its original place, or refuse with the reason."""
+        lane = self._lanes.get(key)
+        self._check_redrive(key, lane, offset)
+        self._dead[key].remove(offset)
+        if not self._dead[key]:
+            del self._dead[key]
+        lane = lane or self._new_lane(key)
+        lane.waiting.insert(offset)
+        self._total += 1
+        self._await_confirmation(lane, offset, _Change.REDRIVEN)
+        self._refresh(lane, LaneEvent.REDRIVE)
+        return Redriven(key, offset)
+
+    def _check_redrive(self, key: str | None, lane: Lane | None, offset: int) -> None:
+        if offset not in self._dead.get(key, ()) or (lane and lane.last_settled > offset):
+            raise RedriveRefused(
+                f"message {offset} can't go back to its place in key {key!r}: a later message of the key is settled, or it "
+                "is no dead letter of this lane; append it at the end instead"
+            )
+        later = [flight.offset for flight in lane.flight if flight.offset > offset] if lane else []
+        if later:
+            raise RedriveRefused(
+                f"message {offset} can't go back to its place in key {key!r} while the later message {later[0]} is in flight; "
+                "pause the key and try again, or append it at the end"
+            )
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    def counts(self) -> Counts:
+        loose = self._lanes.get(None)
+        # The loose lane counts as one ready lane, but all of its waiting messages can be taken.
+        more = len(loose.waiting) - 1 if loose and loose.state is LaneState.READY else 0
+        ready, delayed = self._ready_lanes + more, len(self._delays)
+        blocked = self._total - ready - delayed - self._in_flight
+        return Counts(self._total, ready, self._in_flight, delayed, blocked)
+
+    def view(self, key: str | None) -> LaneView | None:
+        """A key as it stands, or None when it has no messages and is not paused."""
+        lane = self._lanes.get(key)
+        return self._view(lane) if lane else None
+
+    def views(self) -> Iterator[LaneView]:
+        """Every key that has messages or is paused."""
+        return (self._view(lane) for lane in self._lanes.values())
+
+    def _view(self, lane: Lane) -> LaneView:
+        head = self._head(lane)
+        trouble = self._troubles.get(head) if head is not None else None
+        leased = any(flight.offset == head for flight in lane.flight)
+        return LaneView(
+            key=lane.key,
+            state=lane.state,
+            depth=lane.depth,
+            in_flight=lane.in_flight,
+            head=head,
+            attempts=(trouble.failures if trouble else 0) + leased,
+            not_before=trouble.not_before if trouble and trouble.not_before > self._now else None,
+            error=trouble.error if trouble else None,
+        )
+
+    def __len__(self) -> int:
+        return self._total
+
+    # -- leaving flight -------------------------------------------------------------------------------------------------
+
+    def _end_lease(self, token: int) -> Flight:
+        flight = self._flights.pop(token, None)
+        if flight is None:
+            raise self._stale(token)
+        self._expiry.discard(token)
+        return flight
+
+    @staticmethod
+    def _stale(token: int) -> StaleLease:
+        return StaleLease(
+            f"lease {token} is not held any more: it was settled or returned, it expired, or it was fenced; "
+            "the message is delivered again if it is not settled"
+        )
+
+    def _leave_settled(self, lane: Lane, offsets: list[int]) -> list[Settled]:
+        self._in_flight -= len(offsets)
+        self._total -= len(offsets)
+        for offset in offsets:
+            lane.last_settled = offset
+            self._await_confirmation(lane, offset, _Change.SETTLED)
+        return [Settled(lane.key, offset) for offset in offsets]
+
+    def _fail(
+        self, flight: Flight, now: float, delay: float | None, error: str | None, count: bool
+    ) -> list[Effect]:
+        """A delivery ended without an ack."""
+        lane, offset, retry = flight.lane, flight.offset, self._delivery.retry
+        passes = retry.mode is RetryMode.OVERTAKE or lane.key is None
+        effects: list[Effect] = [*self._fence(lane, lane.take_back(flight, alone=passes))]
+        self._in_flight -= 1
+        trouble = self._troubles.get(offset) or _Trouble(lane)
+        trouble.failures += count
+        trouble.error = error
+        if count and retry.is_exhausted(trouble.failures):
+            self._troubles[offset] = trouble
+            effects += self._exhaust(lane, offset, trouble)
+        else:
+            if delay is None:
+                delay = retry.backoff(trouble.failures) if count else 0
+            trouble.not_before = now + delay if delay > 0 else -inf
+            self._put_back(offset, trouble, passes)
+            effects.append(Returned(lane.key, offset, trouble.failures, now + max(delay, 0), error))
+        effects += self._leave_settled(lane, lane.settle_acked_front())
+        self._refresh(lane, LaneEvent.RETURN)
+        return effects
+
+    def _fence(self, lane: Lane, flights: list[Flight]) -> list[Fenced]:
+        """Take leases back, and put their messages at their places, the last one first: each then goes to the front."""
+        for flight in reversed(flights):
+            lane.waiting.insert(flight.offset)
+            if not flight.acked:
+                self._end_lease(flight.token)
+        self._in_flight -= len(flights)
+        return [Fenced(flight.token, lane.key, flight.offset) for flight in flights]
+
+    def _put_back(self, offset: int, trouble: _Trouble, passes: bool) -> None:
+        trouble.steps_aside = passes
+        self._queue_again(offset, trouble)
+
+    def _queue_again(self, offset: int, trouble: _Trouble) -> None:
+        self._troubles[offset] = trouble
+        if trouble.steps_aside and trouble.not_before > self._now:
+            trouble.lane.set_aside(offset)
+            self._delays.set(offset, trouble.not_before)
+        else:
+            trouble.lane.waiting.insert(offset)
+
+    def _exhaust(self, lane: Lane, offset: int, trouble: _Trouble) -> list[Effect]:
+        policy = self._delivery.retry.on_exhausted
+        if lane.key is not None and policy is OnExhausted.PAUSE:
+            lane.waiting.insert(offset)
+            lane.paused = True
+            return [KeyPaused(lane.key, offset, trouble.failures, trouble.error)]
+        self._total -= 1
+        effects: list[Effect] = [self._dead_letter_one(lane, offset, None, tried=False)]
+        if lane.key is not None and policy is OnExhausted.DEAD_LETTER_REST:
+            error = f"behind message {offset} of its key, which was dead-lettered"
+            effects += [self._dead_letter_one(lane, later, error, tried=False) for later in self._take_out_all(lane)]
+        return effects
+
+    def _dead_letter_one(self, lane: Lane, offset: int, error: str | None, tried: bool) -> DeadLettered:
+        trouble = self._troubles.get(offset)
+        attempts = (trouble.failures if trouble else 0) + tried
+        if error is None and trouble is not None:
+            error = trouble.error
+        self._await_confirmation(lane, offset, _Change.DEAD_LETTERED)
+        return DeadLettered(lane.key, offset, attempts, error)
+
+    # -- leaving the queue ----------------------------------------------------------------------------------------------
+
+    def _take_out(self, lane: Lane, offset: int) -> bool:
+        """Take a waiting message out of its lane; False when it is not waiting there."""
+        if not lane.waiting.remove(offset):
+            if not lane.aside or offset not in lane.aside:
+                return False
+            lane.aside.discard(offset)
+        self._delays.discard(offset)
+        self._total -= 1
+        return True
+
+    def _take_out_one(self, lane: Lane, offset: int) -> int:
+        self._take_out(lane, offset)
+        return offset
+
+    def _take_out_all(self, lane: Lane) -> list[int]:
+        """Take out everything that waits, but for what is just being redriven."""
+        waiting = sorted([*lane.waiting, *(lane.aside or ())])
+        leaving = [offset for offset in waiting if offset not in self._unconfirmed]
+        lane.waiting = OffsetQueue(offset for offset in waiting if offset in self._unconfirmed)
+        lane.aside = None
+        for offset in leaving:
+            self._delays.discard(offset)
+        self._total -= len(leaving)
+        return leaving
+
+    @staticmethod
+    def _head(lane: Lane) -> int | None:
+        """The message that the lane stands at: in flight, or next; one that was overtaken only when nothing else is left."""
+        if lane.flight:
+            return lane.flight[0].offset
+        head = lane.waiting.peek()
+        return min(lane.aside) if head is None and lane.aside else head
+
+    # -- durability -----------------------------------------------------------------------------------------------------
+
+    def _await_confirmation(self, lane: Lane, offset: int, change: _Change) -> None:
+        if self._delivery.release is Release.RECEIPT:
+            self._finish(lane, offset, change)
+        else:
+            self._unconfirmed[offset] = (lane, change)
+            lane.pending += 1
+
+    def _finish(self, lane: Lane, offset: int, change: _Change) -> None:
+        if change is _Change.REDRIVEN:
+            return
+        if self._troubles:
+            self._troubles.pop(offset, None)
+        if change is _Change.DEAD_LETTERED:
+            insort(self._dead.setdefault(lane.key, []), offset)
+        elif change is _Change.SETTLED and lane.key is not None and lane.key in self._dead:
+            self._forget_dead_letters_before(lane.key, offset)
+
+    def _forget_dead_letters_before(self, key: str, offset: int) -> None:
+        """A later message is settled: earlier dead letters can't go back to their places any more."""
+        dead = self._dead[key]
+        del dead[: bisect_left(dead, offset)]
+        if not dead:
+            del self._dead[key]
+
+    # -- whose turn it is -----------------------------------------------------------------------------------------------
+
+    def _new_lane(self, key: str | None) -> Lane:
+        lane = LooseLane() if key is None else Lane(key, self._delivery.window)
+        self._lanes[key] = lane
+        return lane
+
+    def _push_delayed(self, lane: Lane, offset: int, not_before: float) -> None:
+        trouble = _Trouble(lane, not_before=not_before, steps_aside=lane.key is None)
+        self._queue_again(offset, trouble)
+
+    def _fall_due(self, offset: int) -> None:
+        lane = self._troubles[offset].lane
+        if lane.aside and offset in lane.aside:
+            lane.aside.discard(offset)
+            lane.waiting.insert(offset)
+        self._refresh(lane, LaneEvent.DUE)
+
+    def _refresh(self, lane: Lane, event: LaneEvent) -> None:
+        """Something happened to a lane: give it the state that it is in now, and its place in the ring."""
+        before, state = lane.state, self._resting_state(lane)
+        TABLE.check(before, event, state)
+        if state is not before:
+            lane.state = state
+            self._ready_lanes += (state is LaneState.READY) - (before is LaneState.READY)
+            if state is LaneState.EMPTY:
+                self._drop(lane)
+        if state is LaneState.READY and not lane.in_ring:
+            lane.in_ring = True
+            self._ring.append(lane)
+
+    def _resting_state(self, lane: Lane) -> LaneState:
+        if lane.paused:
+            return LaneState.PAUSED
+        head, busy = lane.waiting.peek(), lane.in_flight + lane.pending
+        if head is not None and busy < lane.window and head not in self._unconfirmed:
+            trouble = self._troubles.get(head) if self._troubles else None
+            if trouble is None or trouble.not_before <= self._now:
+                return LaneState.READY
+            if head not in self._delays:
+                self._delays.set(head, trouble.not_before)
+        if busy:
+            return LaneState.LEASED if lane.in_flight else LaneState.SETTLING
+        return LaneState.EMPTY if head is None and not lane.aside else LaneState.DELAYED
+
+    def _drop(self, lane: Lane) -> None:
+        """A drained key costs nothing. Its place in the ring is passed over, and cleared away before such places add up."""
+        del self._lanes[lane.key]
+        if lane.in_ring:
+            self._ghosts += 1
+            if self._ghosts * 2 > len(self._ring):
+                self._ring = deque(known for known in self._ring if known.state is not LaneState.EMPTY)
+                self._ghosts = 0
+
+    # -- state as data --------------------------------------------------------------------------------------------------
+
+    def save(self, count_leases: bool = True) -> SavedLanes:
+        """What a crash now would leave: nothing is leased, and what was not confirmed did not happen.
+
+        ``count_leases`` says whether the record of each lease had been written; its delivery then counts as an attempt.
+        """
+        changes = {offset: change for offset, (_, change) in self._unconfirmed.items()}
+        tried = {offset for offset, change in changes.items() if change is _Change.SETTLED}
+        tried |= {flight.offset for flight in self._all_flights()}
+        queued = [*self._queued(), *((flight.lane.key, flight.offset) for flight in self._all_flights())]
+        queued += [(lane.key, offset) for offset, (lane, _) in self._unconfirmed.items()]
+        messages = [
+            self._saved(key, offset, count_leases and offset in tried)
+            for key, offset in queued
+            if changes.get(offset) is not _Change.REDRIVEN
+        ]
+        dead = [(key, offset) for key, offsets in self._dead.items() for offset in offsets]
+        dead += [(lane.key, at) for at, (lane, change) in self._unconfirmed.items() if change is _Change.REDRIVEN]
+        return SavedLanes(
+            now=self._now,
+            next_token=self._next_token,
+            messages=tuple(sorted(messages, key=attrgetter("offset"))),
+            paused=tuple(lane.key for lane in self._lanes.values() if lane.paused),
+            dead_letters=tuple(sorted(dead, key=itemgetter(1))),
+        )
+
+    def _queued(self) -> Iterator[tuple[str | None, int]]:
+        for key, lane in self._lanes.items():
+            yield from ((key, offset) for offset in (*lane.waiting, *(lane.aside or ())))
+
+    def _all_flights(self) -> Iterator[Flight]:
+        """Everything in flight: acked provisionally, which only the lanes know, or not, which the loose lane does not list."""
+        for lane in self._lanes.values():
+            yield from (flight for flight in lane.flight if flight.acked)
+        yield from self._flights.values()
+
+    def _saved(self, key: str | None, offset: int, tried: bool) -> SavedMessage:
+        trouble = self._troubles.get(offset)
+        if trouble is None:
+            return SavedMessage(key, offset, failures=int(tried))
+        failures = trouble.failures + tried
+        return SavedMessage(key, offset, failures, trouble.not_before, trouble.error, trouble.steps_aside)
+
+    @classmethod
+    def restore(cls, saved: SavedLanes, delivery: Delivery | None = None) -> Lanes:
+        """A map of lanes that goes on where the saved one was."""
+        self = cls(delivery, saved.next_token)
+        self._now = saved.now
+        for paused_key in saved.paused:
+            self.pause(paused_key)
+        for message in saved.messages:
+            self._restore_message(message)
+        for key, offset in saved.dead_letters:
+            self._dead.setdefault(key, []).append(offset)
+        return self
+
+    def _restore_message(self, message: SavedMessage) -> None:
+        lane = self._lanes.get(message.key) or self._new_lane(message.key)
+        if message == SavedMessage(message.key, message.offset):
+            lane.waiting.push(message.offset)
+        else:
+            trouble = _Trouble(lane, message.failures, message.not_before, message.error, message.steps_aside)
+            self._queue_again(message.offset, trouble)
+        self._total += 1
+        self._refresh(lane, LaneEvent.PUSH)

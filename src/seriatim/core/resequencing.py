@@ -1,0 +1,223 @@
+"""What a resequencer is told and what it answers: its options, its effects and its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from seriatim.core.sequence import SequenceSpace
+from seriatim.errors import InvalidArgument
+
+M = TypeVar("M")
+
+
+class StartRule(StrEnum):
+    LITERAL = "literal"
+    FIRST_SEEN = "first seen"
+    LOWEST_WITHIN = "lowest within"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Which number a session starts with."""
+
+    rule: StartRule
+    value: float = 0
+
+    @classmethod
+    def at(cls, number: int) -> Start:
+        """A literal first number: what is missing from it on is a gap."""
+        return cls(StartRule.LITERAL, number)
+
+    @classmethod
+    def first_seen(cls) -> Start:
+        """Whatever arrives first."""
+        return cls(StartRule.FIRST_SEEN)
+
+    @classmethod
+    def lowest_within(cls, time: float) -> Start:
+        """The lowest number that arrives within ``time`` of the first."""
+        if not time >= 0:
+            raise InvalidArgument(f"Start.lowest_within takes a time of 0 or more, not {time!r}")
+        return cls(StartRule.LOWEST_WITHIN, time)
+
+
+class OnGap(StrEnum):
+    SKIP = "skip"
+    HOLD = "hold"
+    DEAD_LETTER = "dead-letter"
+    REQUEST = "request"
+
+
+class OnLate(StrEnum):
+    DROP = "drop"
+    SIDE_OUTPUT = "side-output"
+    RAISE = "raise"
+
+
+class OnDuplicate(StrEnum):
+    FIRST = "first"
+    LAST = "last"
+    CONFLICT = "conflict"
+
+
+class OnOverflow(StrEnum):
+    GIVE_UP = "give-up"
+    DROP = "drop"
+    RAISE = "raise"
+
+
+class OnEpoch(StrEnum):
+    RELEASE = "release"
+    DISCARD = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Resequencing:
+    """The options of a resequencer. Times are in whatever unit ``now`` is in.
+
+    ``capacity`` bounds the messages held for one key and, under a modulus, can't exceed the half circle ahead.
+    ``on_overflow`` says what happens to a message that finds it full: the head gap is given up to make room (the default,
+    except with ``on_gap=HOLD``, which never gives up by itself), the message is dropped with a ledger entry, or
+    CapacityExceeded is raised and the caller slows down. ``remember`` bounds the ranges of given-up numbers that are kept to
+    tell late from duplicate; a number older than those counts as late. ``resync_after`` defaults to 3 under a modulus and
+    to never without one.
+    """
+
+    space: SequenceSpace = field(default_factory=SequenceSpace)
+    start: Start = field(default_factory=Start.first_seen)
+    gap_timeout: float | None = None
+    on_gap: OnGap = OnGap.SKIP
+    max_requests: int = 3
+    on_late: OnLate = OnLate.DROP
+    on_duplicate: OnDuplicate = OnDuplicate.FIRST
+    on_epoch: OnEpoch = OnEpoch.RELEASE
+    capacity: int | None = None
+    on_overflow: OnOverflow | None = None
+    remember: int = 128
+    resync_after: int | None = None
+
+    DEFAULT_CAPACITY = 10_000
+    DEFAULT_RESYNC_AFTER = 3
+
+    def __post_init__(self) -> None:
+        if self.gap_timeout is not None and not self.gap_timeout >= 0:
+            raise InvalidArgument(f"gap_timeout must be 0 or more, or None to wait for ever, not {self.gap_timeout!r}")
+        if self.on_gap is OnGap.REQUEST and not self.gap_timeout:
+            raise InvalidArgument("on_gap=REQUEST asks when a gap_timeout of more than 0 has passed: set one")
+        if self.max_requests < 1:
+            raise InvalidArgument(
+                f"max_requests must be 1 or more, not {self.max_requests}; to ask for nothing use skip"
+            )
+        if self.remember < 1:
+            raise InvalidArgument(f"remember must be 1 or more ranges, not {self.remember}")
+        if self.resync_after is not None and self.resync_after < 2:
+            raise InvalidArgument(f"resync_after must be 2 or more messages in a row, not {self.resync_after}")
+        if self.start.rule is StartRule.LITERAL:
+            self.space.validate(self.start.value)
+        self._resolve_overflow()
+        self._resolve_capacity()
+        if self.resync_after is None and self.space.modulus is not None:
+            object.__setattr__(self, "resync_after", self.DEFAULT_RESYNC_AFTER)
+
+    def _resolve_overflow(self) -> None:
+        holds = self.on_gap is OnGap.HOLD
+        if self.on_overflow is None:
+            object.__setattr__(self, "on_overflow", OnOverflow.RAISE if holds else OnOverflow.GIVE_UP)
+        elif holds and self.on_overflow is OnOverflow.GIVE_UP:
+            raise InvalidArgument("on_gap=HOLD never gives up a gap by itself: choose on_overflow=DROP or RAISE")
+
+    def _resolve_capacity(self) -> None:
+        limit = self.space.max_ahead
+        if self.capacity is None:
+            object.__setattr__(self, "capacity", min(self.DEFAULT_CAPACITY, limit or self.DEFAULT_CAPACITY))
+        elif self.capacity < 1:
+            raise InvalidArgument(f"capacity must be 1 message or more, not {self.capacity}")
+        elif limit is not None and self.capacity > limit:
+            raise InvalidArgument(
+                f"capacity {self.capacity} is more than the {limit} numbers that can be told to be ahead "
+                f"modulo {self.space.modulus}; choose {limit} or less"
+            )
+
+
+class Reason(StrEnum):
+    """Why a message, or a range of numbers, was not released."""
+
+    LATE = "late"
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    LOST = "lost"
+    OVERFLOW = "overflow"
+    DEAD_LETTER = "dead-letter"
+    DISCARDED = "discarded"
+    SYNC_LOST = "sync-lost"
+
+
+class Released(NamedTuple, Generic[M]):
+    """The next message in order."""
+
+    key: Hashable
+    epoch: int
+    sequence: int
+    message: M
+
+
+class LedgerEntry(NamedTuple, Generic[M]):
+    """Something was not released: one message, or a range of numbers that never came."""
+
+    key: Hashable
+    epoch: int
+    reason: Reason
+    first: int
+    last: int
+    size: int
+    time: float
+    detail: str
+    message: M | None = None
+
+
+class Late(NamedTuple, Generic[M]):
+    """A late message on the side output (its ledger entry comes with it)."""
+
+    key: Hashable
+    epoch: int
+    sequence: int
+    message: M
+
+
+class DeadLettered(NamedTuple, Generic[M]):
+    """A message stranded behind a gap that was given up (its ledger entry comes with it)."""
+
+    key: Hashable
+    epoch: int
+    sequence: int
+    message: M
+
+
+class ResendRequested(NamedTuple):
+    """Ask the source for every missing number: inclusive ranges, in order."""
+
+    key: Hashable
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class GapReported(NamedTuple):
+    """Gaps are overdue and wait for an operator (``on_gap=HOLD``)."""
+
+    key: Hashable
+    epoch: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class SyncLost(NamedTuple):
+    """The source seems to count elsewhere: ask it for a resend or a rebirth."""
+
+    key: Hashable
+    epoch: int
+    sequence: int
+
+
+Effect: TypeAlias = Released[M] | LedgerEntry[M] | Late[M] | DeadLettered[M] | ResendRequested | GapReported | SyncLost

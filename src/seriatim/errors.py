@@ -1,0 +1,118 @@
+"""Every error that Seriatim raises, in one tree.
+
+The type says whose fault it is, ``code`` is the gRPC status that the error maps to, and the message says what to do next.
+
+::
+
+    SeriatimError                 2  unknown
+    ├── InvalidArgument           3  the caller passed a value that can never work
+    │   └── InvalidSequence       3  a sequence number outside its space
+    ├── NotFound                  5  the named thing does not exist
+    ├── AlreadyExists             6  the named thing exists already
+    ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
+    │   ├── CapacityExceeded      8  too many messages are held
+    │   └── FlowControlTimeout    8  no room to publish within the timeout
+    └── FailedPrecondition        9  right call, wrong moment: the state must change first
+        ├── IllegalTransition     9  a state machine was sent an event that its state does not allow
+        ├── LateMessage           9  a message arrived behind what was released (late policy ``raise``)
+        ├── StaleLease            9  an ack, nack or extension of a lease that is no longer held
+        ├── RedriveRefused        9  a dead letter cannot go back to its original place
+        ├── PublishingPaused      9  a key is paused after a failed publish
+        ├── GuaranteeNotMet       9  a chain of stages promises more than it can keep
+        └── MissingExtra          9  an optional part of Seriatim is not installed
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """The gRPC status codes that errors map to."""
+
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+
+
+class SeriatimError(Exception):
+    """The root of the tree: ``except SeriatimError`` catches whatever Seriatim raises on purpose."""
+
+    code: Status = Status.UNKNOWN
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class InvalidArgument(SeriatimError):
+    """The caller passed a value that can never work."""
+
+    code = Status.INVALID_ARGUMENT
+
+
+class InvalidSequence(InvalidArgument):
+    """A sequence number is not a number of its sequence space."""
+
+
+class NotFound(SeriatimError):
+    """The named thing does not exist."""
+
+    code = Status.NOT_FOUND
+
+
+class AlreadyExists(SeriatimError):
+    """The named thing exists already."""
+
+    code = Status.ALREADY_EXISTS
+
+
+class ResourceExhausted(SeriatimError):
+    """A limit is reached: slow down, or raise the limit."""
+
+    code = Status.RESOURCE_EXHAUSTED
+
+
+class CapacityExceeded(ResourceExhausted):
+    """Too many messages are held behind gaps (overflow policy ``raise``)."""
+
+
+class FlowControlTimeout(ResourceExhausted):
+    """There was no room to publish within the flow control timeout."""
+
+
+class FailedPrecondition(SeriatimError):
+    """Right call, wrong moment: the state must change first."""
+
+    code = Status.FAILED_PRECONDITION
+
+
+class IllegalTransition(FailedPrecondition):
+    """A state machine was sent an event that its state does not allow; nothing was changed."""
+
+
+class LateMessage(FailedPrecondition):
+    """A message arrived behind what was already released (late policy ``raise``)."""
+
+
+class StaleLease(FailedPrecondition):
+    """An ack, nack or extension of a lease that is no longer held; nothing was changed."""
+
+
+class RedriveRefused(FailedPrecondition):
+    """A dead letter cannot go back to its original place."""
+
+
+class PublishingPaused(FailedPrecondition):
+    """A key is paused after a failed publish, so that later messages can't overtake the failed one."""
+
+
+class GuaranteeNotMet(FailedPrecondition):
+    """A chain of stages promises more than it can keep."""
+
+
+class MissingExtra(FailedPrecondition):
+    """An optional part of Seriatim is not installed."""

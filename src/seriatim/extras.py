@@ -1,0 +1,20 @@
+"""Optional parts: what is installed with ``pip install 'seriatim[extra]'``."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from seriatim.errors import MissingExtra
+
+
+def require_extra(extra: str, *modules: str, what: str) -> None:
+    """Raise MissingExtra, naming the extra to install, unless every one of ``modules`` can be imported."""
+    if not all(map(_is_installed, modules)):
+        raise MissingExtra(f"{what} needs the extra '{extra}': pip install 'seriatim[{extra}]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # even the package that should hold the module is missing
+        return False

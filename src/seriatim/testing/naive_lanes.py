@@ -1,0 +1,239 @@
+"""A reference model of the map of lanes, written the slow and obvious way: one flat list of messages, searched every time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from seriatim.core.delivery import (
+    DeadLettered,
+    Effect,
+    Fenced,
+    KeyPaused,
+    Lease,
+    OnExhausted,
+    Release,
+    RetryMode,
+    Returned,
+    Settled,
+)
+from seriatim.core.lanes import Delivery
+
+
+@dataclass
+class NaiveMessage:
+    """One message of one lane, and everything about it."""
+
+    key: str | None
+    offset: int
+    where: str = "waiting"  # or: aside, out, acked
+    failures: int = 0
+    not_before: float = -inf
+    error: str | None = None
+    token: int = 0
+    deadline: float = inf
+
+
+class NaiveLanes:
+    """The map of lanes as one flat list of messages. Which ready lane is next is left open: ``takeable`` names them all."""
+
+    def __init__(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.now = -inf
+        self.messages: list[NaiveMessage] = []
+        self.pending: list[tuple[str, NaiveMessage]] = []
+        self.dead: list[NaiveMessage] = []
+        self.paused: set[str | None] = set()
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    def of(self, key: str | None, *places: str) -> list[NaiveMessage]:
+        found = [m for m in self.messages if m.key == key and (not places or m.where in places)]
+        return sorted(found, key=lambda m: m.offset)
+
+    def find(self, key: str | None, offset: int) -> NaiveMessage | None:
+        return next((m for m in self.of(key) if m.offset == offset), None)
+
+    def changing(self, key: str | None) -> list[NaiveMessage]:
+        return [m for _, m in self.pending if m.key == key]
+
+    def takeable(self) -> list[tuple[str | None, int]]:
+        """What ``take`` may give out next."""
+        found: list[tuple[str | None, int]] = []
+        for key in {m.key for m in self.messages} - self.paused:
+            waiting = self.of(key, "waiting")
+            busy = len(self.of(key, "out", "acked")) + len(self.changing(key))
+            if waiting and (key is None or busy < self.delivery.window) and self._may_go(waiting[0]):
+                found.append((key, waiting[0].offset))
+        return found
+
+    def _may_go(self, message: NaiveMessage) -> bool:
+        return message.not_before <= self.now and message not in self.changing(message.key)
+
+    # -- commands -------------------------------------------------------------------------------------------------------
+
+    def push(self, key: str | None, offset: int, now: float, delay: float) -> None:
+        message = NaiveMessage(key, offset)
+        if delay > 0:
+            message.not_before = max(now, self.now) + delay
+            message.where = "aside" if key is None else "waiting"
+        self.messages.append(message)
+
+    def taken(self, lease: Lease) -> None:
+        message = self.find(lease.key, lease.offset)
+        assert message is not None
+        message.where, message.token, message.deadline = "out", lease.token, lease.deadline
+
+    def leased(self, token: int) -> NaiveMessage | None:
+        return next((m for m in self.messages if m.where == "out" and m.token == token), None)
+
+    def settle(self, token: int) -> list[Effect]:
+        message = self.leased(token)
+        assert message is not None
+        message.where = "acked"
+        if message.key is None:
+            self._leave("settled", message)
+            return [Settled(None, message.offset)]
+        return self._settle_front(message.key)
+
+    def _settle_front(self, key: str | None) -> list[Effect]:
+        effects: list[Effect] = []
+        for message in self._in_order_of_lease(key):
+            if message.where != "acked":
+                break
+            self._leave("settled", message)
+            effects.append(Settled(key, message.offset))
+        return effects
+
+    def _in_order_of_lease(self, key: str | None) -> list[NaiveMessage]:
+        return sorted(self.of(key, "out", "acked"), key=lambda m: m.token)
+
+    def give_back(self, token: int, now: float, delay: float | None, error: str | None, count: bool) -> list[Effect]:
+        message = self.leased(token)
+        assert message is not None
+        now, retry, key = max(now, self.now), self.delivery.retry, message.key
+        passes = key is None or retry.mode is RetryMode.OVERTAKE
+        effects: list[Effect] = []
+        message.where = "waiting"
+        if not passes:
+            effects += [self._fence(m) for m in self._in_order_of_lease(key) if m.token > token]
+        message.failures += count
+        message.error = error
+        if count and retry.max_attempts is not None and message.failures >= retry.max_attempts:
+            effects += self._exhaust(message)
+        else:
+            if delay is None:
+                doubled = [retry.min_backoff * 2**n for n in range(message.failures)] if count else [0]
+                delay = min(retry.max_backoff, doubled[-1])
+            message.not_before = now + delay if delay > 0 else -inf
+            if passes and message.not_before > self.now:
+                message.where = "aside"
+            effects.append(Returned(key, message.offset, message.failures, now + max(delay, 0), error))
+        return effects + ([] if key is None else self._settle_front(key))
+
+    def _fence(self, message: NaiveMessage) -> Effect:
+        message.where = "waiting"
+        return Fenced(message.token, message.key, message.offset)
+
+    def _exhaust(self, message: NaiveMessage) -> list[Effect]:
+        policy = self.delivery.retry.on_exhausted
+        if message.key is not None and policy is OnExhausted.PAUSE:
+            self.paused.add(message.key)
+            return [KeyPaused(message.key, message.offset, message.failures, message.error)]
+        effects: list[Effect] = [DeadLettered(message.key, message.offset, message.failures, message.error)]
+        self._leave("dead", message)
+        if message.key is not None and policy is OnExhausted.DEAD_LETTER_REST:
+            reason = f"behind message {message.offset} of its key, which was dead-lettered"
+            effects += self._dead_letter_waiting(message.key, reason)
+        return effects
+
+    def _dead_letter_waiting(
+        self, key: str | None, error: str | None, tried: frozenset[int] = frozenset()
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        for m in self.of(key, "waiting", "aside"):
+            if m not in self.changing(key):
+                self._leave("dead", m)
+                attempts = m.failures + (m.offset in tried)
+                effects.append(DeadLettered(key, m.offset, attempts, m.error if error is None else error))
+        return effects
+
+    def advance(self, now: float) -> list[Effect]:
+        self.now = now = max(now, self.now)
+        effects: list[Effect] = []
+        overdue = [m for m in self.messages if m.where == "out" and m.deadline <= now]
+        for message in sorted(overdue, key=lambda m: (m.deadline, m.token)):
+            if message.where == "out":
+                effects += self.give_back(message.token, now, None, "lease expired", True)
+        for message in self.messages:
+            if message.where == "aside" and message.not_before <= now:
+                message.where = "waiting"
+        return effects
+
+    def dead_letter(self, key: str | None, error: str | None, rest: bool) -> list[Effect]:
+        out = self._in_order_of_lease(key) if key is not None else []
+        tried = frozenset(m.offset for m in out if m.where == "out")
+        effects = [self._fence(m) for m in out]
+        if rest:
+            return effects + self._dead_letter_waiting(key, error, tried)
+        head = self.head(key, out)
+        assert head is not None
+        self._leave("dead", head)
+        attempts = head.failures + (head.offset in tried)
+        return [*effects, DeadLettered(key, head.offset, attempts, head.error if error is None else error)]
+
+    def head(self, key: str | None, out: list[NaiveMessage] | None = None) -> NaiveMessage | None:
+        if out is None:
+            out = self._in_order_of_lease(key) if key is not None else []
+        candidates = out or self.of(key, "waiting") or self.of(key, "aside")
+        return candidates[0] if candidates else None
+
+    def remove(self, message: NaiveMessage) -> None:
+        self._leave("removed", message)
+
+    def redrive(self, message: NaiveMessage) -> None:
+        self.dead.remove(message)
+        self.messages.append(message)
+        self._note("redriven", message)
+
+    def may_be_redriven(self, message: NaiveMessage) -> bool:
+        key = message.key
+        settling = [m for change, m in self.pending if change == "settled" and m.key == key and key is not None]
+        in_flight = self._in_order_of_lease(key) if key is not None else []
+        return message in self.dead and not any(m.offset > message.offset for m in settling + in_flight)
+
+    # -- durability -----------------------------------------------------------------------------------------------------
+
+    def _leave(self, change: str, message: NaiveMessage) -> None:
+        self.messages.remove(message)
+        self._note(change, message)
+
+    def _note(self, change: str, message: NaiveMessage) -> None:
+        self.pending.append((change, message))
+        if self.delivery.release is Release.RECEIPT:
+            self.confirm(message.offset)
+
+    def confirm(self, offset: int) -> None:
+        change, message = next(pair for pair in self.pending if pair[1].offset == offset)
+        self.pending.remove((change, message))
+        if change == "settled" and message.key is not None:
+            self.dead = [m for m in self.dead if m.key != message.key or m.offset > offset]
+        if change == "dead":
+            self.dead.append(NaiveMessage(message.key, offset))
+
+    def crash(self, count_leases: bool) -> None:
+        """Leases are gone, and what was not confirmed did not happen."""
+        for change, message in self.pending:
+            if change == "redriven":
+                self.messages.remove(message)
+                self.dead.append(NaiveMessage(message.key, message.offset))
+                continue
+            self.messages.append(message)
+            message.failures += count_leases and change == "settled"
+            if change == "settled":
+                message.where = "waiting"
+        self.pending = []
+        for message in self.messages:
+            if message.where in ("out", "acked"):
+                message.failures += count_leases
+                message.where = "waiting"

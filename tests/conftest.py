@@ -1,0 +1,36 @@
+"""What all tests share: Hypothesis profiles, and a world without anybody's own settings.
+
+``dev``     a quick look with fresh random examples, the default
+``ci``      the same examples on every run and machine, so that a red build can be repeated; the default where CI=true
+``soak``    many more, fresh examples (``make soak``)
+``mutate``  few and fixed examples, because mutation testing runs them once for every mutant
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from seriatim import log
+
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, max_examples=200, derandomize=True, print_blob=True)
+settings.register_profile("soak", deadline=None, max_examples=5_000, stateful_step_count=100, print_blob=True)
+settings.register_profile("mutate", deadline=None, max_examples=25, derandomize=True)
+
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") == "true" else "dev"))
+
+for variable in [name for name in os.environ if name.startswith("SERIATIM_")]:
+    del os.environ[variable]
+
+
+@pytest.fixture
+def logger_as_it_was() -> Iterator[None]:
+    """Undo what a test does to the logger."""
+    handlers, level = log.logger.handlers[:], log.logger.level
+    yield
+    log.logger.handlers[:] = handlers
+    log.logger.setLevel(level)

@@ -1,0 +1,242 @@
+"""The map of lanes does exactly what the naive reference model does, through commands, time and crashes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
+from seriatim.core.lane import LaneState
+from seriatim.core.lanes import Delivery, Lanes
+from seriatim.errors import FailedPrecondition, IllegalTransition, NotFound, RedriveRefused, StaleLease
+from seriatim.testing.naive_lanes import NaiveLanes
+
+KEYS = st.sampled_from(["a", "a", "b", "c", None])
+
+
+@st.composite
+def deliveries(draw: st.DrawFn) -> Delivery:
+    retry = RetryPolicy(
+        min_backoff=draw(st.sampled_from([0, 0, 2])),
+        max_backoff=draw(st.sampled_from([2, 3, 600])),
+        mode=draw(st.sampled_from(RetryMode)),
+        max_attempts=draw(st.sampled_from([None, None, 1, 2, 3])),
+        on_exhausted=draw(st.sampled_from(OnExhausted)),
+    )
+    return Delivery(retry, draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from(Release)))
+
+
+class LanesAgainstModel(RuleBasedStateMachine):
+    @initialize(delivery=deliveries())
+    def begin(self, delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.lanes = Lanes(delivery)
+        self.model = NaiveLanes(delivery)
+        self.now = 0.0
+        self.offset = 0
+        self.tokens: list[int] = []
+
+    @rule(key=KEYS, delay=st.sampled_from([0, 0, 0, 0, 1, 3]))
+    def push(self, key: str | None, delay: float) -> None:
+        self.offset += 1
+        self.lanes.push(key, self.offset, self.now, delay)
+        self.model.push(key, self.offset, self.now, delay)
+
+    @rule(limit=st.sampled_from([1, 2, 3, 10]), lease_time=st.sampled_from([1, 4]))
+    def take(self, limit: int, lease_time: float) -> None:
+        for _ in range(limit):
+            allowed = self.model.takeable()
+            leases = self.lanes.take(self.now, lease_time)
+            assert len(leases) == min(1, len(allowed))
+            for lease in leases:
+                assert (lease.key, lease.offset) in allowed
+                assert lease.token > max(self.tokens, default=0)
+                assert lease.deadline == max(self.now, self.model.now) + lease_time
+                self.tokens.append(lease.token)
+                self.model.taken(lease)
+                message = self.model.leased(lease.token)
+                assert message is not None
+                assert lease.attempt == message.failures + 1
+
+    def token(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(self.tokens[-6:] or [999]))
+
+    def is_stale(self, token: int) -> bool:
+        """A token that is not held changes nothing, whatever is said with it."""
+        if self.model.leased(token) is not None:
+            return False
+        before = self.lanes.save()
+        with pytest.raises(StaleLease, match=f"lease {token} is not held any more"):
+            self.lanes.settle(token)
+        with pytest.raises(StaleLease):
+            self.lanes.give_back(token, self.now, 1, "late")
+        with pytest.raises(StaleLease):
+            self.lanes.extend(token, self.now, 60)
+        assert self.lanes.save() == before
+        return True
+
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        token = self.token(data)
+        if not self.is_stale(token):
+            assert self.lanes.settle(token) == self.model.settle(token)
+
+    @rule(data=st.data(), delay=st.sampled_from([None, None, 0, 2]), count=st.sampled_from([True, True, False]))
+    def give_back(self, data: st.DataObject, delay: float | None, count: bool) -> None:
+        token = self.token(data)
+        if not self.is_stale(token):
+            error = f"error {token}"
+            effects = self.lanes.give_back(token, self.now, delay, error, count)
+            assert effects == self.model.give_back(token, self.now, delay, error, count)
+
+    @rule(data=st.data(), lease_time=st.sampled_from([0, 1, 2, 9]))
+    def extend(self, data: st.DataObject, lease_time: float) -> None:
+        token = self.token(data)
+        if not self.is_stale(token):
+            message = self.model.leased(token)
+            assert message is not None
+            # A fresh fraction keeps deadlines apart, so that expiry has one right order.
+            lease_time += token / 1e6
+            message.deadline = max(self.now, self.model.now) + lease_time
+            assert self.lanes.extend(token, self.now, lease_time) == message.deadline
+
+    @rule(seconds=st.sampled_from([0, 1, 2, 5]))
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        assert self.lanes.advance(self.now) == self.model.advance(self.now)
+
+    @rule()
+    def clock_goes_back(self) -> None:
+        self.now -= 1
+
+    @rule(data=st.data())
+    def confirm(self, data: st.DataObject) -> None:
+        if self.model.pending:
+            offset = data.draw(st.sampled_from([m.offset for _, m in self.model.pending]))
+            self.lanes.confirm(offset)
+            self.model.confirm(offset)
+        else:
+            with pytest.raises(IllegalTransition, match="nothing about offset 1 waits to be confirmed"):
+                self.lanes.confirm(1)
+
+    @rule()
+    def commit(self) -> None:
+        for _, message in list(self.model.pending):
+            self.lanes.confirm(message.offset)
+            self.model.confirm(message.offset)
+
+    @rule(key=KEYS)
+    def pause(self, key: str | None) -> None:
+        if key in self.model.paused:
+            with pytest.raises(IllegalTransition, match="'pause' is not possible while 'paused'"):
+                self.lanes.pause(key)
+        else:
+            self.lanes.pause(key)
+            self.model.paused.add(key)
+
+    @rule(key=KEYS)
+    def resume(self, key: str | None) -> None:
+        if key in self.model.paused:
+            self.lanes.resume(key)
+            self.model.paused.remove(key)
+        else:
+            with pytest.raises(IllegalTransition, match="'resume' is not possible while"):
+                self.lanes.resume(key)
+
+    @rule(key=KEYS, rest=st.booleans(), error=st.sampled_from([None, "no use"]))
+    def dead_letter(self, key: str | None, rest: bool, error: str | None) -> None:
+        head = self.model.head(key)
+        if head is None:
+            with pytest.raises(NotFound, match="has no message to dead-letter"):
+                self.lanes.dead_letter(key, error, rest)
+        elif not rest and head in self.model.changing(key):
+            with pytest.raises(FailedPrecondition, match="is just being redriven"):
+                self.lanes.dead_letter(key, error, rest)
+        else:
+            assert self.lanes.dead_letter(key, error, rest) == self.model.dead_letter(key, error, rest)
+
+    @rule(key=KEYS, data=st.data())
+    def remove(self, key: str | None, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(max(1, self.offset - 6), self.offset + 1))
+        changing = [m.offset for _, m in self.model.pending]
+        message = self.model.find(key, offset)
+        if offset in changing:
+            with pytest.raises(FailedPrecondition, match="is just being"):
+                self.lanes.remove(key, offset)
+        elif message is None or message.where == "acked":
+            with pytest.raises(NotFound, match=f"has no message {offset} waiting"):
+                self.lanes.remove(key, offset)
+        elif message.where == "out":
+            with pytest.raises(FailedPrecondition, match=f"message {offset} is in flight"):
+                self.lanes.remove(key, offset)
+        else:
+            assert self.lanes.remove(key, offset) == (key, offset)
+            self.model.remove(message)
+
+    @rule(data=st.data())
+    def redrive(self, data: st.DataObject) -> None:
+        if not self.model.dead:
+            with pytest.raises(RedriveRefused):
+                self.lanes.redrive("a", 1)
+            return
+        message = data.draw(st.sampled_from(self.model.dead))
+        if self.model.may_be_redriven(message):
+            assert self.lanes.redrive(message.key, message.offset) == (message.key, message.offset)
+            self.model.redrive(message)
+        else:
+            before = self.lanes.save()
+            with pytest.raises(RedriveRefused):
+                self.lanes.redrive(message.key, message.offset)
+            assert self.lanes.save() == before
+
+    @rule(count_leases=st.booleans())
+    def crash_and_restart(self, count_leases: bool) -> None:
+        self.lanes = Lanes.restore(self.lanes.save(count_leases), self.delivery)
+        self.model.crash(count_leases)
+
+    @invariant()
+    def same_messages(self) -> None:
+        if not hasattr(self, "lanes"):
+            return
+        counts, model = self.lanes.counts(), self.model
+        assert len(self.lanes) == counts.total == len(model.messages)
+        assert counts.leased == len([m for m in model.messages if m.where in ("out", "acked")])
+        assert counts.total == counts.ready + counts.leased + counts.delayed + counts.blocked
+        assert min(counts.ready, counts.delayed, counts.blocked) >= 0
+        assert bool(counts.ready) == bool(model.takeable())
+
+    @invariant()
+    def same_keys(self) -> None:
+        if not hasattr(self, "lanes"):
+            return
+        model = self.model
+        alive = {m.key for m in model.messages} | {m.key for _, m in model.pending} | model.paused
+        assert {view.key for view in self.lanes.views()} == alive
+        for view in self.lanes.views():
+            head = model.head(view.key)
+            assert view.depth == len(model.of(view.key))
+            assert view.head == (head.offset if head else None)
+            assert (view.state is LaneState.PAUSED) == (view.key in model.paused)
+            assert (view.state is LaneState.READY) == (view.key in dict(model.takeable()))
+            if head:
+                self.same_head(view, head)
+
+    def same_head(self, view: Any, head: Any) -> None:
+        assert view.attempts == head.failures + (head.where == "out")
+        assert view.not_before == (head.not_before if head.not_before > self.model.now else None)
+        assert view.error == head.error
+
+    @invariant()
+    def a_deadline_is_known_while_something_waits_for_time(self) -> None:
+        if hasattr(self, "lanes"):
+            waits = [m.deadline for m in self.model.messages if m.where == "out"]
+            waits += [m.not_before for m in self.model.messages if m.where == "aside"]
+            deadline = self.lanes.next_deadline()
+            assert deadline is not None or not waits
+            assert not waits or (deadline is not None and deadline <= min(waits))
+
+
+TestLanesAgainstModel = LanesAgainstModel.TestCase

@@ -1,0 +1,235 @@
+"""The tree is the architecture: who may import whom, checked on the source of every module.
+
+Imports inside functions and under ``TYPE_CHECKING`` count as well for directions: a dependency is one however it is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src"
+
+# What every layer but the core may use besides its own modules.
+BASE = {"errors", "log", "extras"}
+FRONT = {"engine", "core"} | BASE
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "log": {"errors"},
+    "extras": {"errors"},
+    "config": {"errors"},
+    "core": {"errors"},
+    "store.base": {"core"} | BASE,
+    "store": {"store.base", "core"} | BASE,
+    "engine": {"core", "store.base"} | BASE,
+    "wire": {"core"} | BASE,
+    "client": FRONT | {"wire"},
+    "pubsub": FRONT | {"wire"},
+    "sparkplug": FRONT,
+    "pipes": FRONT,
+    "spark": FRONT | {"store", "store.base"},
+    "testing": {"errors", "core", "store.base"},
+    "(door)": {"errors", "core", "client"},
+    "__main__": {"cli"},
+}
+ANYTHING = {"cli"}
+
+CORE_MAY_IMPORT_STANDARD = {
+    *("__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "fractions"),
+    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "typing"),
+}
+
+
+class Import(NamedTuple):
+    target: str
+    when_loaded: bool
+    """False inside a function or under TYPE_CHECKING."""
+
+
+def imports_of(source: str) -> Iterator[Import]:
+    yield from _imports_below(ast.parse(source), when_loaded=True)
+
+
+def _imports_below(node: ast.AST, *, when_loaded: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(name.name, when_loaded) for name in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            base = "." * child.level + (child.module or "")
+            yield from (Import(f"{base}.{name.name}", when_loaded) for name in child.names)
+        else:
+            delayed = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(child)
+            yield from _imports_below(child, when_loaded=when_loaded and not delayed)
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def layer_of(module: str) -> str:
+    """The part of the tree that a module (or a name in it) belongs to."""
+    parts = module.split(".")[1:]
+    if parts[:2] == ["store", "base"]:
+        return "store.base"
+    known = MAY_IMPORT.keys() | ANYTHING
+    return parts[0] if parts and parts[0] in known else "(door)"
+
+
+def violations(module: str, source: str) -> list[str]:
+    """What ``module`` imports although its layer may not."""
+    layer = layer_of(module)
+    return [
+        f"{module} imports {found.target}: {problem}"
+        for found in imports_of(source)
+        if (problem := _problem(layer, found.target))
+    ]
+
+
+def _problem(layer: str, target: str) -> str | None:
+    if target.startswith("."):
+        return "write it as an absolute import"
+    package = target.split(".", maxsplit=1)[0]
+    if package != "seriatim":
+        forbidden = layer == "core" and package not in CORE_MAY_IMPORT_STANDARD
+        return "core may import only a few pure modules of the standard library" if forbidden else None
+    allowed = layer in ANYTHING or layer_of(target) in MAY_IMPORT[layer] | {layer}
+    return None if allowed else f"{layer} may import {', '.join(sorted(MAY_IMPORT[layer])) or 'nothing'}"
+
+
+def find_cycle(sources: dict[str, str]) -> list[str] | None:
+    """The modules of an import cycle; only imports that run while a module is loaded can close one."""
+    graph = {
+        module: {_module_of(found.target, sources) for found in imports_of(source) if found.when_loaded}
+        - {module, None}
+        for module, source in sources.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return None
+
+
+def _module_of(target: str, sources: dict[str, str]) -> str | None:
+    while target and target not in sources:
+        target = target.rpartition(".")[0]
+    return target or None
+
+
+def read_tree() -> dict[str, str]:
+    def name(path: Path) -> str:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    return {name(path): path.read_text(encoding="utf-8") for path in sorted(ROOT.rglob("*.py"))}
+
+
+TREE = read_tree()
+
+
+@pytest.mark.parametrize("module", TREE)
+def test_a_module_imports_only_what_its_layer_may(module):
+    assert violations(module, TREE[module]) == []
+
+
+@pytest.mark.parametrize("module", TREE)
+def test_every_module_belongs_to_a_layer_of_the_design(module):
+    assert module == "seriatim" or layer_of(module) != "(door)"
+
+
+def test_no_import_cycle():
+    assert find_cycle(TREE) is None
+
+
+def test_listing_the_commands_loads_neither_a_command_nor_the_core():
+    """Lazy on purpose: the command line must answer at once, and work without any extra."""
+    program = "import sys, seriatim.cli.main; print(*(name for name in sys.modules if name.startswith('seriatim.')))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert {layer_of(name) for name in loaded} <= {"errors", "log", "extras", "config", "cli"}
+    assert "seriatim.cli.audit" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("seriatim.core.lane", "import time"),
+        ("seriatim.core.lane", "import os.path"),
+        ("seriatim.core.lane", "from random import Random"),
+        ("seriatim.core.lane", "def wait():\n    import asyncio"),
+        ("seriatim.core.lane", "class Lane:\n    from threading import Lock"),
+        ("seriatim.core.lane", "if TYPE_CHECKING:\n    from logging import Logger"),
+        ("seriatim.core.lane", "import numpy"),
+        ("seriatim.core.lane", "from seriatim.store.base import Store"),
+        ("seriatim.core.lane", "from seriatim import log"),
+        ("seriatim.core.lane", "from seriatim import SeriatimError"),
+        ("seriatim.core.lane", "from .table import TransitionTable"),
+        ("seriatim.core.lane", "from ..errors import NotFound"),
+        ("seriatim.errors", "import seriatim.core.table"),
+        ("seriatim.config", "from seriatim.log import configure"),
+        ("seriatim.log", "from seriatim.config import load"),
+        ("seriatim.store.base", "from seriatim.store.sqlite import SqliteStore"),
+        ("seriatim.store.sqlite", "from seriatim.engine import Engine"),
+        ("seriatim.engine.writer", "from seriatim.store.sqlite import SqliteStore"),
+        ("seriatim.engine.writer", "from seriatim.client import PubSub"),
+        ("seriatim.client.topic", "from seriatim.spark import audit"),
+        ("seriatim.pubsub.server", "from seriatim.client import PubSub"),
+        ("seriatim.pipes.route", "from seriatim.wire import encode"),
+        ("seriatim.sparkplug.host", "from seriatim.store.sqlite import SqliteStore"),
+        ("seriatim.client.topic", "from seriatim.cli.main import main"),
+        ("seriatim.testing.clock", "from seriatim.engine import Engine"),
+        ("seriatim", "from seriatim.cli.main import main"),
+    ],
+)
+def test_the_checker_finds_a_forbidden_import(module, source):
+    assert len(violations(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("seriatim.core.lane", "from __future__ import annotations\nfrom collections.abc import Mapping"),
+        ("seriatim.core.lane", "from seriatim.core.table import TransitionTable\nfrom seriatim.errors import NotFound"),
+        (
+            "seriatim.store.sqlite",
+            "import sqlite3\nfrom seriatim.store.base import Store\nfrom seriatim.store import sql",
+        ),
+        (
+            "seriatim.engine.writer",
+            "import asyncio\nfrom seriatim.store.base import Store\nfrom seriatim import core, log",
+        ),
+        ("seriatim.client.topic", "from seriatim.wire import encode\nfrom seriatim.engine import Engine"),
+        ("seriatim.spark.source", "import pyspark\nfrom seriatim.store.sqlite import read_range"),
+        ("seriatim.testing.model", "import random\nfrom seriatim.core.lane import Lane"),
+        ("seriatim.cli.serve", "from seriatim.pubsub import serve\nfrom seriatim import __version__"),
+        ("seriatim", "from seriatim.errors import SeriatimError"),
+    ],
+)
+def test_the_checker_allows_what_the_design_allows(module, source):
+    assert violations(module, source) == []
+
+
+def test_the_checker_finds_a_cycle():
+    sources = {
+        "seriatim.a": "import seriatim.b",
+        "seriatim.b": "from seriatim.c import d",
+        "seriatim.c": "import seriatim.a",
+    }
+    cycle = find_cycle(sources)
+    assert cycle is not None
+    assert set(cycle) == set(sources)
+
+
+def test_an_import_inside_a_function_or_for_types_closes_no_cycle():
+    sources = {
+        "seriatim.a": "def use():\n    import seriatim.b\nif TYPE_CHECKING:\n    import seriatim.b",
+        "seriatim.b": "import seriatim.a",
+    }
+    assert find_cycle(sources) is None

@@ -1,0 +1,106 @@
+"""What must, and must not, stand in the repository's own files."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.needs import needs_program
+
+ROOT = Path(__file__).parent.parent
+LOCK = ROOT / "requirements/dev.lock"
+
+# Written so that no pattern matches its own text.
+REGISTRY_ADDRESSES = re.compile(r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|maven[.]org|/simple[/](?:\s|$)")
+MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:home|root|work|opt|Users)/[\w.]")
+
+
+def repository_files() -> list[Path]:
+    """Every file that is, or is about to be, under version control."""
+    git = needs_program("git", hint="install git")
+    command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def occurrences(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in repository_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def test_no_file_names_a_package_registry():
+    assert occurrences(REGISTRY_ADDRESSES) == []
+
+
+def test_no_file_names_a_path_of_somebodys_machine():
+    assert occurrences(MACHINE_PATHS) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["see " + "https://pypi" + ".org/project/x", "https://files.python" + "hosted.org/x", "https://x/simple" + "/"],
+)
+def test_a_registry_address_would_be_found(line):
+    assert REGISTRY_ADDRESSES.search(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["/home" + "/ann/x", 'path = "/work' + '/main"', "file:///opt" + "/wheels", "(/root" + "/.x)"]
+)
+def test_a_path_of_a_machine_would_be_found(line):
+    assert MACHINE_PATHS.search(line)
+
+
+def test_the_lock_names_no_place_to_download_from():
+    text = LOCK.read_text()
+    assert "://" not in text
+    assert not re.search(r"^\s*(?:-i|-f|--(?!hash=))", text, re.MULTILINE)
+
+
+def test_the_lock_pins_every_package_with_hashes():
+    entries = re.split(r"\n(?=[a-z])", LOCK.read_text().partition("make lock\n")[2])
+    assert len(entries) > 10
+    assert [
+        entry for entry in entries if not re.match(r"[a-z0-9-]+==\S+ (?:; [^\\]+)?\\\n +--hash=sha256:", entry)
+    ] == []
+
+
+def test_the_lock_satisfies_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
+    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", LOCK.read_text(), re.MULTILINE))
+    unmet = [str(need) for need in needed if locked.get(need.name, "0") not in need.specifier]
+    assert unmet == [], "run `make lock`"
+
+
+@pytest.mark.parametrize("script", [".ci/run", "requirements/lock"])
+def test_scripts_can_be_executed(script):
+    assert os.access(ROOT / script, os.X_OK)
+
+
+def make(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [needs_program("make", hint="install make"), *args]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_make_help_explains_every_target():
+    declared = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert declared is not None
+    assert re.findall(r"^  make (\w+) +\w", make("help").stdout, re.MULTILINE) == declared[1].split()
+
+
+def test_an_old_or_missing_python_is_named_before_anything_is_made(tmp_path):
+    done = make("lint", "PYTHON=no-such-python", f"VENV={tmp_path}/venv")
+    assert done.returncode != 0
+    assert "Seriatim needs Python 3.11 or newer" in done.stderr
+    assert not (tmp_path / "venv").exists()

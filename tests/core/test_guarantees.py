@@ -563,6 +563,7 @@ def test_on_a_circle_exactly_half_a_turn_past_the_expected_number_is_behind() ->
 def test_a_start_on_a_circle_is_the_first_expected_number() -> None:
     assert classify([1, 2], space=SequenceSpace(8), start=6).lost == 3
     assert classify([5], space=SequenceSpace(8), start=6).phantoms == 1
+    assert classify([2], space=SequenceSpace(8), start=6).phantoms == 1  # exactly opposite, so behind
 
 
 def test_numbers_may_be_further_apart_than_one() -> None:

@@ -8,9 +8,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
+from seriatim.core.delivery import Delivery, OnExhausted, Release, RetryMode, RetryPolicy
 from seriatim.core.lane import LaneState
-from seriatim.core.lanes import Delivery, Lanes
+from seriatim.core.lanes import Lanes
 from seriatim.errors import FailedPrecondition, IllegalTransition, NotFound, RedriveRefused, StaleLease
 from seriatim.testing.naive_lanes import NaiveLanes
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple, TypeAlias
 
 from seriatim.errors import InvalidArgument
@@ -57,6 +57,19 @@ class RetryPolicy:
 
     def is_exhausted(self, failures: int) -> bool:
         return self.max_attempts is not None and failures >= self.max_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The options of a map of lanes."""
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    window: int = 1
+    release: Release = Release.DURABLE
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise InvalidArgument(f"window must be 1 message in flight per key or more, not {self.window!r}")
 
 
 class Lease(NamedTuple):
@@ -127,3 +140,49 @@ class KeyPaused(NamedTuple):
 
 
 Effect: TypeAlias = Settled | DeadLettered | Removed | Redriven | Returned | Fenced | KeyPaused
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many messages there are, and how many of them are what."""
+
+    total: int
+    ready: int
+    leased: int
+    delayed: int
+    blocked: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """One key as an operator wants to see it."""
+
+    key: str | None
+    state: str
+    depth: int
+    in_flight: int
+    head: int | None
+    attempts: int
+    not_before: float | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedMessage:
+    key: str | None
+    offset: int
+    failures: int = 0
+    not_before: float = -inf
+    error: str | None = None
+    steps_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLanes:
+    """What must survive a crash, as plain data. Leases do not: their messages are at their places again."""
+
+    now: float
+    next_token: int
+    messages: tuple[SavedMessage, ...]
+    paused: tuple[str | None, ...]
+    dead_letters: tuple[tuple[str | None, int], ...]

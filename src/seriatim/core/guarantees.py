@@ -353,6 +353,19 @@ class Verdict:
 class TraceChecker:
     """Judges the trace of one key while it is being observed, by numbers of a space or by the list of what was sent."""
 
+    # An audit keeps one checker for each key, of which there may be millions.
+    __slots__ = (
+        "_duplicates",
+        "_first",
+        "_highest",
+        "_ids",
+        "_max_displacement",
+        "_phantoms",
+        "_received",
+        "_reordered",
+        "_seen",
+    )
+
     def __init__(
         self,
         *,
@@ -415,8 +428,9 @@ class TraceChecker:
             self._first[kind] = Witness(kind, at, sequence, other, f"{sequence!r} at index {at} {what}")
 
     def _missing(self) -> Iterator[tuple[int, int]]:
-        seen = self._seen.first()
-        lo = seen[0] if seen and self._ids.lowest is None else self._ids.lowest
+        """The holes between what is known to be sent first and last, or else between the lowest and highest seen."""
+        first_seen = self._seen.first()
+        lo = self._ids.lowest if first_seen is None or self._ids.lowest is not None else first_seen[0]
         hi = self._highest if self._ids.highest is None else self._ids.highest
         return iter(()) if lo is None or hi is None else self._seen.gaps(lo, hi)
 
@@ -486,6 +500,8 @@ class _Ids(Protocol):
 
 class _Counted:
     """Ids are numbers of a sequence space; what was sent is known from ``start`` on, if at all."""
+
+    __slots__ = ("_origin", "_space", "lowest")
 
     highest: int | None = None
 

@@ -17,7 +17,7 @@ Theory of operation
 A lane knows offsets, never payloads: ``waiting`` holds what is not given out, ``flight`` what is, both in offset order, and
 ``aside`` what was overtaken and comes back when its time has come. What is rare (attempts, delays, errors) lives in one sparse
 dict of the map, so an ordinary lane is one small object and eight bytes for each message. The state is derived from these
-in one place (``Lanes._resting_state``) whenever something happened, and checked against the table below. With a window of more
+in one place (``Lanes._refresh``) whenever something happened, and checked against the table below. With a window of more
 than 1 a lane may be ``ready`` and still have messages in flight: ready means that another one may be taken now.
 """
 
@@ -26,6 +26,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import inf
 
+from seriatim.core.delivery import Lease
 from seriatim.core.offsets import OffsetQueue
 from seriatim.core.table import TransitionTable
 
@@ -118,29 +119,31 @@ TABLE = TransitionTable(
 )
 
 
-class Flight:
-    """One message given out."""
-
-    __slots__ = ("acked", "attempt", "lane", "offset", "token")
-
-    def __init__(self, lane: Lane, token: int, offset: int, attempt: int) -> None:
-        self.lane = lane
-        self.token = token
-        self.offset = offset
-        self.attempt = attempt
-        self.acked = False
-
-
 class Lane:
     """What the map of lanes knows of one key."""
 
-    __slots__ = ("aside", "flight", "in_ring", "key", "last_settled", "paused", "pending", "state", "waiting", "window")
+    __slots__ = (
+        "acked",
+        "aside",
+        "flight",
+        "in_flight",
+        "in_ring",
+        "key",
+        "last_settled",
+        "paused",
+        "pending",
+        "state",
+        "waiting",
+        "window",
+    )
 
     def __init__(self, key: str | None, window: float) -> None:
         self.key = key
         self.window = window
         self.waiting = OffsetQueue()
-        self.flight: list[Flight] = []
+        self.flight: list[Lease] = []
+        self.in_flight = 0
+        self.acked: set[int] | None = None  # tokens of flights that are acked provisionally
         self.aside: set[int] | None = None
         self.pending = 0
         self.last_settled = -1
@@ -149,40 +152,58 @@ class Lane:
         self.state = LaneState.EMPTY
 
     @property
-    def in_flight(self) -> int:
-        return len(self.flight)
-
-    @property
     def depth(self) -> int:
         """How many messages of the key are not settled, whether in flight or not."""
         return len(self.waiting) + self.in_flight + (len(self.aside) if self.aside else 0)
 
-    def give_out(self, flight: Flight) -> None:
-        self.flight.append(flight)
+    def give_out(self, lease: Lease) -> None:
+        self.flight.append(lease)
+        self.in_flight += 1
 
-    def ack(self, flight: Flight) -> list[int]:
+    def ack(self, token: int) -> list[int]:
         """Take an ack; return the offsets that are thereby settled, in order."""
-        flight.acked = True
+        if self.in_flight == 1:
+            self.in_flight = 0
+            return [self.flight.pop().offset]
+        if self.acked is None:
+            self.acked = set()
+        self.acked.add(token)
         return self.settle_acked_front()
 
     def settle_acked_front(self) -> list[int]:
-        flight, count = self.flight, 0
-        while count < len(flight) and flight[count].acked:
-            count += 1
-        settled = [done.offset for done in flight[:count]]
-        del flight[:count]
+        settled: list[int] = []
+        while self.acked and self.flight and self.flight[0].token in self.acked:
+            lease = self.flight.pop(0)
+            self.acked.discard(lease.token)
+            settled.append(lease.offset)
+        self.in_flight -= len(settled)
         return settled
 
-    def take_back(self, flight: Flight, alone: bool) -> list[Flight]:
-        """Take a failed message out of flight, and unless ``alone`` everything given out after it, which is returned."""
-        index = self.flight.index(flight)
-        after = [] if alone else self.flight[index + 1 :]
-        del self.flight[index : index + 1 + len(after)]
-        return after
+    def take_back(self, token: int, alone: bool) -> tuple[Lease, list[Lease]]:
+        """Take a failed message out of flight, and unless ``alone`` everything given out after it."""
+        index = next(index for index, lease in enumerate(self.flight) if lease.token == token)
+        end = index + 1 if alone else len(self.flight)
+        failed, *after = self.flight[index:end]
+        del self.flight[index:end]
+        self.in_flight -= end - index
+        return failed, after
 
-    def take_back_all(self) -> list[Flight]:
-        flights, self.flight = self.flight, []
-        return flights
+    def leases(self) -> list[Lease]:
+        """What is in flight."""
+        return list(self.flight)
+
+    def take_back_all(self) -> list[Lease]:
+        """Take everything out of flight."""
+        leases, self.flight = self.flight, []
+        self.in_flight = 0
+        return leases
+
+    def unack(self, token: int) -> bool:
+        """Revoke a provisional ack; False when there was none."""
+        if not self.acked or token not in self.acked:
+            return False
+        self.acked.discard(token)
+        return True
 
     def set_aside(self, offset: int) -> None:
         if self.aside is None:
@@ -191,25 +212,24 @@ class Lane:
 
 
 class LooseLane(Lane):
-    """The lane of keyless messages, each of which stands alone."""
+    """The lane of keyless messages, each of which stands alone: no order in flight, no limit, nothing to fence."""
 
-    __slots__ = ("_count",)
+    __slots__ = ("_leases",)
 
     def __init__(self) -> None:
         super().__init__(None, inf)
-        self._count = 0
+        self._leases: dict[int, Lease] = {}
 
-    @property
-    def in_flight(self) -> int:
-        return self._count
+    def give_out(self, lease: Lease) -> None:
+        self._leases[lease.token] = lease
+        self.in_flight += 1
 
-    def give_out(self, flight: Flight) -> None:  # noqa: ARG002
-        self._count += 1
+    def ack(self, token: int) -> list[int]:
+        return [self.take_back(token, alone=True)[0].offset]
 
-    def ack(self, flight: Flight) -> list[int]:
-        self._count -= 1
-        return [flight.offset]
+    def take_back(self, token: int, alone: bool) -> tuple[Lease, list[Lease]]:  # noqa: ARG002
+        self.in_flight -= 1
+        return self._leases.pop(token), []
 
-    def take_back(self, flight: Flight, alone: bool) -> list[Flight]:  # noqa: ARG002
-        self._count -= 1
-        return []
+    def leases(self) -> list[Lease]:
+        return list(self._leases.values())

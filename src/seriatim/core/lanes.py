@@ -26,52 +26,40 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from operator import attrgetter, itemgetter
 
 from seriatim.core.deadlines import Deadlines
 from seriatim.core.delivery import (
+    Counts,
     DeadLettered,
+    Delivery,
     Effect,
     Fenced,
     KeyPaused,
+    LaneView,
     Lease,
     OnExhausted,
     Redriven,
     Release,
     Removed,
     RetryMode,
-    RetryPolicy,
     Returned,
+    SavedLanes,
+    SavedMessage,
     Settled,
 )
-from seriatim.core.lane import TABLE, Flight, Lane, LaneEvent, LaneState, LooseLane
+from seriatim.core.lane import TABLE, Lane, LaneEvent, LaneState, LooseLane
 from seriatim.core.offsets import OffsetQueue
 from seriatim.errors import (
     FailedPrecondition,
     IllegalTransition,
-    InvalidArgument,
     NotFound,
     RedriveRefused,
     StaleLease,
 )
-
-EXPIRED = "lease expired"
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """The options of a map of lanes."""
-
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    window: int = 1
-    release: Release = Release.DURABLE
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise InvalidArgument(f"window must be 1 message in flight per key or more, not {self.window!r}")
 
 
 class _Change(StrEnum):
@@ -81,6 +69,16 @@ class _Change(StrEnum):
     DEAD_LETTERED = "dead-lettered"
     REMOVED = "removed"
     REDRIVEN = "redriven"
+
+
+EXPIRED = "lease expired"
+
+# Looked up for every message: a name of this module is found several times faster than a member of an enum.
+_EMPTY, _READY, _LEASED = LaneState.EMPTY, LaneState.READY, LaneState.LEASED
+_SETTLING, _DELAYED, _PAUSED = LaneState.SETTLING, LaneState.DELAYED, LaneState.PAUSED
+_PUSH, _TAKE, _SETTLE, _CONFIRM = LaneEvent.PUSH, LaneEvent.TAKE, LaneEvent.SETTLE, LaneEvent.CONFIRM
+_LEGAL = frozenset(TABLE)
+_SETTLED, _REDRIVEN = _Change.SETTLED, _Change.REDRIVEN
 
 
 @dataclass(slots=True)
@@ -94,62 +92,17 @@ class _Trouble:
     steps_aside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many messages there are, and how many of them are what."""
-
-    total: int
-    ready: int
-    leased: int
-    delayed: int
-    blocked: int
-
-
-@dataclass(frozen=True, slots=True)
-class LaneView:
-    """One key as an operator wants to see it."""
-
-    key: str | None
-    state: LaneState
-    depth: int
-    in_flight: int
-    head: int | None
-    attempts: int
-    not_before: float | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SavedMessage:
-    key: str | None
-    offset: int
-    failures: int = 0
-    not_before: float = -inf
-    error: str | None = None
-    steps_aside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SavedLanes:
-    """What must survive a crash, as plain data. Leases do not: their messages are at their places again."""
-
-    now: float
-    next_token: int
-    messages: tuple[SavedMessage, ...]
-    paused: tuple[str | None, ...]
-    dead_letters: tuple[tuple[str | None, int], ...]
-
-
 class Lanes:
     """Many strict ordered queues behind one ``take``. See the module's rules."""
 
     def __init__(self, delivery: Delivery | None = None, first_token: int = 1) -> None:
         self._delivery = delivery or Delivery()
+        self._waits_for_commit = self._delivery.release is Release.DURABLE
         self._now = -inf
         self._next_token = first_token
         self._lanes: dict[str | None, Lane] = {}
         self._ring: deque[Lane] = deque()
-        self._flights: dict[int, Flight] = {}
+        self._leased: dict[int, Lane] = {}
         self._expiry: Deadlines[int] = Deadlines()
         self._delays: Deadlines[int] = Deadlines()
         self._troubles: dict[int, _Trouble] = {}
@@ -170,10 +123,9 @@ class Lanes:
         else:
             lane.waiting.push(offset)
         self._total += 1
-        state = lane.state
         # Behind others, a message changes nothing for the head: no state needs to be looked at.
-        if state is not LaneState.READY and lane.in_flight + lane.pending < lane.window:
-            self._refresh(lane, LaneEvent.PUSH)
+        if lane.state is not _READY and lane.in_flight + lane.pending < lane.window:
+            self._refresh(lane, _PUSH)
 
     def take(self, now: float, lease_time: float, limit: int = 1) -> list[Lease]:
         """Lease up to ``limit`` messages, one from each ready lane in turn."""
@@ -183,7 +135,7 @@ class Lanes:
         while ring and len(leases) < limit:
             lane = ring.popleft()
             lane.in_ring = False
-            if lane.state is LaneState.READY:
+            if lane.state is _READY:
                 leases.append(self._lease(lane, now + lease_time))
         return leases
 
@@ -191,20 +143,19 @@ class Lanes:
         offset, token = lane.waiting.pop(), self._next_token
         self._next_token = token + 1
         trouble = self._troubles.get(offset) if self._troubles else None
-        attempt = trouble.failures + 1 if trouble else 1
-        flight = Flight(lane, token, offset, attempt)
-        lane.give_out(flight)
+        lease = Lease(token, lane.key, offset, trouble.failures + 1 if trouble else 1, deadline)
+        lane.give_out(lease)
         self._in_flight += 1
-        self._flights[token] = flight
+        self._leased[token] = lane
         self._expiry.set(token, deadline)
-        self._refresh(lane, LaneEvent.TAKE)
-        return Lease(token, lane.key, offset, attempt, deadline)
+        self._refresh(lane, _TAKE)
+        return lease
 
     def settle(self, token: int) -> list[Settled]:
         """Take an ack. Returns what is thereby settled, in order: nothing while an earlier message of the key is out."""
-        flight = self._end_lease(token)
-        settled = self._leave_settled(flight.lane, flight.lane.ack(flight))
-        self._refresh(flight.lane, LaneEvent.SETTLE)
+        lane = self._end_lease(token)
+        settled = self._leave_settled(lane, lane.ack(token))
+        self._refresh(lane, _SETTLE)
         return settled
 
     def give_back(
@@ -215,11 +166,11 @@ class Lanes:
         ``delay`` overrides the retry policy's backoff. ``count=False`` is for a delivery that nobody tried: its consumer went
         away, or the process is shutting down.
         """
-        return self._fail(self._end_lease(token), max(now, self._now), delay, error, count)
+        return self._fail(token, max(now, self._now), delay, error, count)
 
     def extend(self, token: int, now: float, lease_time: float) -> float:
         """Move a lease's deadline to ``lease_time`` from now, and return it."""
-        if token not in self._flights:
+        if token not in self._leased:
             raise self._stale(token)
         deadline = max(now, self._now) + lease_time
         self._expiry.set(token, deadline)
@@ -231,8 +182,8 @@ class Lanes:
         effects: list[Effect] = []
         for token in self._expiry.pop_due(now):
             # A lease that fell due with this one may have been fenced by its failure meanwhile.
-            if token in self._flights:
-                effects += self._fail(self._end_lease(token), now, None, EXPIRED, count=True)
+            if token in self._leased:
+                effects += self._fail(token, now, None, EXPIRED, count=True)
         for offset in self._delays.pop_due(now):
             self._fall_due(offset)
         return effects
@@ -250,21 +201,21 @@ class Lanes:
         lane, change = pending
         lane.pending -= 1
         self._finish(lane, offset, change)
-        self._refresh(lane, LaneEvent.CONFIRM)
+        self._refresh(lane, _CONFIRM)
 
     # -- an operator's hand ---------------------------------------------------------------------------------------------
 
     def pause(self, key: str | None) -> None:
         """Give out nothing more of ``key`` until it is resumed. Leases that are out go on."""
         lane = self._lanes.get(key)
-        TABLE.targets(lane.state if lane else LaneState.EMPTY, LaneEvent.PAUSE)
+        TABLE.targets(lane.state if lane else _EMPTY, LaneEvent.PAUSE)
         lane = lane or self._new_lane(key)
         lane.paused = True
         self._refresh(lane, LaneEvent.PAUSE)
 
     def resume(self, key: str | None) -> None:
         lane = self._lanes.get(key)
-        TABLE.targets(lane.state if lane else LaneState.EMPTY, LaneEvent.RESUME)
+        TABLE.targets(lane.state if lane else _EMPTY, LaneEvent.RESUME)
         assert lane is not None
         lane.paused = False
         self._refresh(lane, LaneEvent.RESUME)
@@ -277,7 +228,7 @@ class Lanes:
             raise NotFound(f"key {key!r} has no message to dead-letter")
         if not rest:
             self._check_confirmed(head)
-        tried = {flight.offset for flight in lane.flight if not flight.acked}
+        tried = {lease.offset for lease in lane.flight if lease.token in self._leased}
         effects: list[Effect] = [*self._fence(lane, lane.take_back_all())]
         offsets = self._take_out_all(lane) if rest else [self._take_out_one(lane, head)]
         effects += [self._dead_letter_one(lane, offset, error, offset in tried) for offset in offsets]
@@ -289,7 +240,7 @@ class Lanes:
         self._check_confirmed(offset)
         lane = self._lanes.get(key)
         if lane is None or not self._take_out(lane, offset):
-            if lane and any(flight.lane is lane and flight.offset == offset for flight in self._flights.values()):
+            if lane and any(lease.offset == offset and lease.token in self._leased for lease in lane.leases()):
                 raise FailedPrecondition(f"message {offset} is in flight: ack it, or return it first")
             raise NotFound(f"key {key!r} has no message {offset} waiting")
         self._await_confirmation(lane, offset, _Change.REMOVED)
@@ -310,7 +261,7 @@ class Lanes:
         lane = lane or self._new_lane(key)
         lane.waiting.insert(offset)
         self._total += 1
-        self._await_confirmation(lane, offset, _Change.REDRIVEN)
+        self._await_confirmation(lane, offset, _REDRIVEN)
         self._refresh(lane, LaneEvent.REDRIVE)
         return Redriven(key, offset)
 
@@ -320,7 +271,7 @@ class Lanes:
                 f"message {offset} can't go back to its place in key {key!r}: a later message of the key is settled, or it "
                 "is no dead letter of this lane; append it at the end instead"
             )
-        later = [flight.offset for flight in lane.flight if flight.offset > offset] if lane else []
+        later = [lease.offset for lease in lane.flight if lease.offset > offset] if lane else []
         if later:
             raise RedriveRefused(
                 f"message {offset} can't go back to its place in key {key!r} while the later message {later[0]} is in flight; "
@@ -332,7 +283,7 @@ class Lanes:
     def counts(self) -> Counts:
         loose = self._lanes.get(None)
         # The loose lane counts as one ready lane, but all of its waiting messages can be taken.
-        more = len(loose.waiting) - 1 if loose and loose.state is LaneState.READY else 0
+        more = len(loose.waiting) - 1 if loose and loose.state is _READY else 0
         ready, delayed = self._ready_lanes + more, len(self._delays)
         blocked = self._total - ready - delayed - self._in_flight
         return Counts(self._total, ready, self._in_flight, delayed, blocked)
@@ -349,7 +300,7 @@ class Lanes:
     def _view(self, lane: Lane) -> LaneView:
         head = self._head(lane)
         trouble = self._troubles.get(head) if head is not None else None
-        leased = any(flight.offset == head for flight in lane.flight)
+        leased = bool(lane.flight) and lane.flight[0].token in self._leased
         return LaneView(
             key=lane.key,
             state=lane.state,
@@ -366,12 +317,12 @@ class Lanes:
 
     # -- leaving flight -------------------------------------------------------------------------------------------------
 
-    def _end_lease(self, token: int) -> Flight:
-        flight = self._flights.pop(token, None)
-        if flight is None:
+    def _end_lease(self, token: int) -> Lane:
+        lane = self._leased.pop(token, None)
+        if lane is None:
             raise self._stale(token)
         self._expiry.discard(token)
-        return flight
+        return lane
 
     @staticmethod
     def _stale(token: int) -> StaleLease:
@@ -385,16 +336,16 @@ class Lanes:
         self._total -= len(offsets)
         for offset in offsets:
             lane.last_settled = offset
-            self._await_confirmation(lane, offset, _Change.SETTLED)
+            self._await_confirmation(lane, offset, _SETTLED)
         return [Settled(lane.key, offset) for offset in offsets]
 
-    def _fail(
-        self, flight: Flight, now: float, delay: float | None, error: str | None, count: bool
-    ) -> list[Effect]:
+    def _fail(self, token: int, now: float, delay: float | None, error: str | None, count: bool) -> list[Effect]:
         """A delivery ended without an ack."""
-        lane, offset, retry = flight.lane, flight.offset, self._delivery.retry
+        lane, retry = self._end_lease(token), self._delivery.retry
         passes = retry.mode is RetryMode.OVERTAKE or lane.key is None
-        effects: list[Effect] = [*self._fence(lane, lane.take_back(flight, alone=passes))]
+        lease, after = lane.take_back(token, alone=passes)
+        effects: list[Effect] = [*self._fence(lane, after)]
+        offset = lease.offset
         self._in_flight -= 1
         trouble = self._troubles.get(offset) or _Trouble(lane)
         trouble.failures += count
@@ -412,14 +363,14 @@ class Lanes:
         self._refresh(lane, LaneEvent.RETURN)
         return effects
 
-    def _fence(self, lane: Lane, flights: list[Flight]) -> list[Fenced]:
+    def _fence(self, lane: Lane, leases: list[Lease]) -> list[Fenced]:
         """Take leases back, and put their messages at their places, the last one first: each then goes to the front."""
-        for flight in reversed(flights):
-            lane.waiting.insert(flight.offset)
-            if not flight.acked:
-                self._end_lease(flight.token)
-        self._in_flight -= len(flights)
-        return [Fenced(flight.token, lane.key, flight.offset) for flight in flights]
+        for lease in reversed(leases):
+            lane.waiting.insert(lease.offset)
+            if not lane.unack(lease.token):
+                self._end_lease(lease.token)
+        self._in_flight -= len(leases)
+        return [Fenced(lease.token, lane.key, lease.offset) for lease in leases]
 
     def _put_back(self, offset: int, trouble: _Trouble, passes: bool) -> None:
         trouble.steps_aside = passes
@@ -492,28 +443,27 @@ class Lanes:
     # -- durability -----------------------------------------------------------------------------------------------------
 
     def _await_confirmation(self, lane: Lane, offset: int, change: _Change) -> None:
-        if self._delivery.release is Release.RECEIPT:
-            self._finish(lane, offset, change)
-        else:
+        if self._waits_for_commit:
             self._unconfirmed[offset] = (lane, change)
             lane.pending += 1
+        else:
+            self._finish(lane, offset, change)
 
     def _finish(self, lane: Lane, offset: int, change: _Change) -> None:
-        if change is _Change.REDRIVEN:
-            return
-        if self._troubles:
+        if self._troubles and change is not _REDRIVEN:
             self._troubles.pop(offset, None)
-        if change is _Change.DEAD_LETTERED:
+        if change is _SETTLED:
+            if self._dead and lane.key is not None:
+                self._forget_dead_letters_before(lane.key, offset)
+        elif change is _Change.DEAD_LETTERED:
             insort(self._dead.setdefault(lane.key, []), offset)
-        elif change is _Change.SETTLED and lane.key is not None and lane.key in self._dead:
-            self._forget_dead_letters_before(lane.key, offset)
 
     def _forget_dead_letters_before(self, key: str, offset: int) -> None:
         """A later message is settled: earlier dead letters can't go back to their places any more."""
-        dead = self._dead[key]
+        dead = self._dead.get(key, [])
         del dead[: bisect_left(dead, offset)]
         if not dead:
-            del self._dead[key]
+            self._dead.pop(key, None)
 
     # -- whose turn it is -----------------------------------------------------------------------------------------------
 
@@ -535,30 +485,42 @@ class Lanes:
 
     def _refresh(self, lane: Lane, event: LaneEvent) -> None:
         """Something happened to a lane: give it the state that it is in now, and its place in the ring."""
-        before, state = lane.state, self._resting_state(lane)
-        TABLE.check(before, event, state)
+        before, busy = lane.state, lane.in_flight + lane.pending
+        if lane.paused:
+            state = _PAUSED
+        elif busy < lane.window and (head := lane.waiting.peek()) is not None and self._may_go(head):
+            state = _READY
+        elif busy:
+            state = _LEASED if lane.in_flight else _SETTLING
+        else:
+            state = _DELAYED if lane.depth else _EMPTY
+        if (before, event, state) not in _LEGAL:
+            TABLE.check(before, event, state)
         if state is not before:
-            lane.state = state
-            self._ready_lanes += (state is LaneState.READY) - (before is LaneState.READY)
-            if state is LaneState.EMPTY:
-                self._drop(lane)
-        if state is LaneState.READY and not lane.in_ring:
+            self._change_state(lane, before, state)
+        if state is _READY and not lane.in_ring:
             lane.in_ring = True
             self._ring.append(lane)
 
-    def _resting_state(self, lane: Lane) -> LaneState:
-        if lane.paused:
-            return LaneState.PAUSED
-        head, busy = lane.waiting.peek(), lane.in_flight + lane.pending
-        if head is not None and busy < lane.window and head not in self._unconfirmed:
-            trouble = self._troubles.get(head) if self._troubles else None
-            if trouble is None or trouble.not_before <= self._now:
-                return LaneState.READY
-            if head not in self._delays:
-                self._delays.set(head, trouble.not_before)
-        if busy:
-            return LaneState.LEASED if lane.in_flight else LaneState.SETTLING
-        return LaneState.EMPTY if head is None and not lane.aside else LaneState.DELAYED
+    def _may_go(self, head: int) -> bool:
+        """Whether the next message of a lane may go out now; if not for its delay, its time is noted."""
+        if head in self._unconfirmed:
+            return False
+        trouble = self._troubles.get(head) if self._troubles else None
+        if trouble is None or trouble.not_before <= self._now:
+            return True
+        if head not in self._delays:
+            self._delays.set(head, trouble.not_before)
+        return False
+
+    def _change_state(self, lane: Lane, before: LaneState, state: LaneState) -> None:
+        lane.state = state
+        if before is _READY:
+            self._ready_lanes -= 1
+        elif state is _READY:
+            self._ready_lanes += 1
+        if state is _EMPTY:
+            self._drop(lane)
 
     def _drop(self, lane: Lane) -> None:
         """A drained key costs nothing. Its place in the ring is passed over, and cleared away before such places add up."""
@@ -566,7 +528,7 @@ class Lanes:
         if lane.in_ring:
             self._ghosts += 1
             if self._ghosts * 2 > len(self._ring):
-                self._ring = deque(known for known in self._ring if known.state is not LaneState.EMPTY)
+                self._ring = deque(known for known in self._ring if known.state is not _EMPTY)
                 self._ghosts = 0
 
     # -- state as data --------------------------------------------------------------------------------------------------
@@ -577,17 +539,18 @@ class Lanes:
         ``count_leases`` says whether the record of each lease had been written; its delivery then counts as an attempt.
         """
         changes = {offset: change for offset, (_, change) in self._unconfirmed.items()}
-        tried = {offset for offset, change in changes.items() if change is _Change.SETTLED}
-        tried |= {flight.offset for flight in self._all_flights()}
-        queued = [*self._queued(), *((flight.lane.key, flight.offset) for flight in self._all_flights())]
-        queued += [(lane.key, offset) for offset, (lane, _) in self._unconfirmed.items()]
+        in_flight = [(key, lease.offset) for key, lane in self._lanes.items() for lease in lane.leases()]
+        leaving = [(lane.key, offset) for offset, (lane, _) in self._unconfirmed.items()]
+        tried = {offset for _, offset in in_flight}
+        tried |= {offset for offset, change in changes.items() if change is _SETTLED}
+        queued = [*self._queued(), *in_flight, *leaving]
         messages = [
             self._saved(key, offset, count_leases and offset in tried)
             for key, offset in queued
-            if changes.get(offset) is not _Change.REDRIVEN
+            if changes.get(offset) is not _REDRIVEN
         ]
         dead = [(key, offset) for key, offsets in self._dead.items() for offset in offsets]
-        dead += [(lane.key, at) for at, (lane, change) in self._unconfirmed.items() if change is _Change.REDRIVEN]
+        dead += [(lane.key, at) for at, (lane, change) in self._unconfirmed.items() if change is _REDRIVEN]
         return SavedLanes(
             now=self._now,
             next_token=self._next_token,
@@ -599,12 +562,6 @@ class Lanes:
     def _queued(self) -> Iterator[tuple[str | None, int]]:
         for key, lane in self._lanes.items():
             yield from ((key, offset) for offset in (*lane.waiting, *(lane.aside or ())))
-
-    def _all_flights(self) -> Iterator[Flight]:
-        """Everything in flight: acked provisionally, which only the lanes know, or not, which the loose lane does not list."""
-        for lane in self._lanes.values():
-            yield from (flight for flight in lane.flight if flight.acked)
-        yield from self._flights.values()
 
     def _saved(self, key: str | None, offset: int, tried: bool) -> SavedMessage:
         trouble = self._troubles.get(offset)
@@ -634,4 +591,4 @@ class Lanes:
             trouble = _Trouble(lane, message.failures, message.not_before, message.error, message.steps_aside)
             self._queue_again(message.offset, trouble)
         self._total += 1
-        self._refresh(lane, LaneEvent.PUSH)
+        self._refresh(lane, _PUSH)

@@ -281,6 +281,11 @@ class Resequencer(Generic[M]):
     def held_count(self) -> int:
         return len(self._backlog.held) if self._backlog else 0
 
+    @property
+    def held_since(self) -> float:
+        """When the message that is held the longest arrived; infinity when nothing is held."""
+        return min((item.arrival for item in self._backlog.held.values()), default=inf) if self._backlog else inf
+
     def held(self) -> list[tuple[int, Held[M]]]:
         """The messages that wait, in order, with their sequence numbers."""
         if not self._backlog:

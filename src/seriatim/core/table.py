@@ -41,7 +41,9 @@ class TransitionTable(Generic[S, E]):
         """Raise IllegalTransition unless ``event`` may lead from ``state`` to ``target``."""
         if (state, event, target) not in self._legal:
             self.targets(state, event)
-            raise IllegalTransition(f"{self.name}: '{event.value}' does not lead from '{state.value}' to '{target.value}'")
+            raise IllegalTransition(
+                f"{self.name}: '{event.value}' does not lead from '{state.value}' to '{target.value}'"
+            )
 
     def __iter__(self) -> Iterator[tuple[S, E, S]]:
         """Every transition, in the order in which the table names them."""

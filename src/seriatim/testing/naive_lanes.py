@@ -7,6 +7,7 @@ from math import inf
 
 from seriatim.core.delivery import (
     DeadLettered,
+    Delivery,
     Effect,
     Fenced,
     KeyPaused,
@@ -17,7 +18,6 @@ from seriatim.core.delivery import (
     Returned,
     Settled,
 )
-from seriatim.core.lanes import Delivery
 
 
 @dataclass
@@ -230,7 +230,7 @@ class NaiveLanes:
                 continue
             self.messages.append(message)
             message.failures += count_leases and change == "settled"
-            if change == "settled":
+            if change == "settled" or message.not_before <= self.now:
                 message.where = "waiting"
         self.pending = []
         for message in self.messages:

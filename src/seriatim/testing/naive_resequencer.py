@@ -90,26 +90,29 @@ class NaiveResequencer(Generic[M]):
         if self.epoch is not None and epoch < self.epoch:
             return self._late(sequence, epoch, message, now, f"epoch {epoch} ended")
         if self.epoch is None or epoch > self.epoch:
-            self._refuse_first_of_session(sequence, epoch, room)
+            self._refuse_first_of_session(sequence, room)
             effects = self._new_session(epoch, now)
         if self.expected is None and self.options.start.rule is StartRule.LOWEST_WITHIN:
             return effects + self._gather(sequence, message, now, digest, room)
+        return effects + self._place(sequence, message, now, digest, room)
+
+    def _place(self, sequence: int, message: M, now: float, digest: Hashable, room: bool) -> list[Effect[M]]:
         if self.expected is None:
             self.expected = self.oldest_known = sequence
         number = self.options.space.unwrap(sequence, self.expected)
         if number < self.expected:
-            return effects + self._behind(number, message, now)
+            return self._behind(number, message, now)
         if number in self.held:
-            return effects + self._again(number, message, now, digest)
+            return self._again(number, message, now, digest)
         if number > self.expected and self._full(room) and self.options.on_overflow is not OnOverflow.GIVE_UP:
-            return effects + self._refuse(number, message, now)
+            return self._refuse(number, message, now)
         self.now, self.behind = now, []
         for below in range(self.expected, number, self.options.space.increment):
             if below not in self.held and below not in self.missing:
                 self.missing[below] = _Missing(self._after(now))
         self.missing.pop(number, None)
         self.held[number] = (message, now, digest)
-        effects += self._release(strand=False, time=now)
+        effects = self._release(strand=False, time=now)
         if len(self.held) > (self.options.capacity or 0):
             effects += self.make_room(now)
         return effects
@@ -178,7 +181,7 @@ class NaiveResequencer(Generic[M]):
             self.key, self._epoch(), reason, space.wrap(first), space.wrap(last), size, time, detail, message
         )
 
-    def _refuse_first_of_session(self, sequence: int, epoch: int, room: bool) -> None:
+    def _refuse_first_of_session(self, sequence: int, room: bool) -> None:
         start, held = self.options.start, self.options.start.rule is StartRule.LOWEST_WITHIN
         if start.rule is StartRule.LITERAL:
             distance = self.options.space.distance(sequence, int(start.value))

@@ -24,6 +24,7 @@ class RangeSet:
     """A mutable set of integers, as sorted disjoint inclusive ranges."""
 
     __slots__ = ("_ends", "_starts")
+    __hash__ = None  # type: ignore[assignment]  # mutable, and compared by value
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
         self._starts: list[int] = []

@@ -19,9 +19,6 @@ from seriatim.core.guarantees import (
     Guarantee,
     Level,
     Stage,
-    TraceChecker,
-    Witness,
-    classify,
     compose,
     enclose,
     level,
@@ -29,6 +26,7 @@ from seriatim.core.guarantees import (
     together,
 )
 from seriatim.core.sequence import SequenceSpace
+from seriatim.core.traces import TraceChecker, Witness, classify
 from seriatim.errors import GuaranteeNotMet, InvalidArgument, InvalidSequence
 
 NONE, MONOTONIC, STRICT = Guarantee.NONE, Guarantee.MONOTONIC, Guarantee.STRICT

@@ -61,7 +61,7 @@ class ResequencerAgainstModel(RuleBasedStateMachine):
         self.sent = 0
         self.epoch = 0
         self.released: list[tuple[int, int]] = []
-        self.accounted: list[int] = []
+        self.accounted: list[Any] = []
 
     @rule(
         distance=st.integers(-7, 9),

@@ -14,16 +14,12 @@ from seriatim.cli.display import new_table, print_table, progress_display
 from seriatim.cli.session import configured
 from seriatim.cli.trace import Columns, Row, Trace, open_trace
 from seriatim.config import LoadedConfig
-from seriatim.core.guarantees import Guarantee, Level, TraceChecker, Verdict, Witness, level, meet
+from seriatim.core.guarantees import Guarantee, Level, level, meet
 from seriatim.core.sequence import SequenceSpace
+from seriatim.core.traces import TraceChecker, Verdict, Witness
 from seriatim.errors import GuaranteeNotMet, InvalidSequence
 
 COUNTED = ("distinct", "duplicates", "lost", "reordered")
-DENIED_BY = {
-    "inversion": Guarantee.NO_INVERSION,
-    "duplicate": Guarantee.NO_DUPLICATE,
-    "loss": Guarantee.NO_LOSS,
-}
 ROWS_BETWEEN_UPDATES = 10_000
 
 
@@ -134,7 +130,7 @@ def _require(report: Report, expected: Level) -> None:
 
 def _against(expected: Level, witnesses: Iterable[Witness]) -> Witness:
     """The first witness that speaks against ``expected``, not against a guarantee that nobody asked for."""
-    return next(witness for witness in witnesses if expected.guarantee & DENIED_BY[witness.kind])
+    return next(witness for witness in witnesses if expected.guarantee & witness.denies)
 
 
 def _print_report(report: Report, top: int) -> None:

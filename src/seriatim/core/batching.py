@@ -28,7 +28,6 @@ are many keys.
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,8 +35,9 @@ from enum import StrEnum
 from itertools import chain, takewhile
 from typing import Generic, NamedTuple, TypeVar
 
+from seriatim.core.options import require_duration, require_whole
 from seriatim.core.table import TransitionTable
-from seriatim.errors import InvalidArgument, NotFound, PublishingPaused
+from seriatim.errors import NotFound, PublishingPaused
 
 M = TypeVar("M")
 
@@ -81,18 +81,6 @@ LINES = TransitionTable(
         LineState.PAUSED: {LineEvent.RESUME: frozenset({LineState.IDLE})},
     },
 )
-
-
-def require_whole(name: str, value: object, at_least: int) -> None:
-    """Raise InvalidArgument unless ``value`` is an int, not a bool, of ``at_least`` or more."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise InvalidArgument(f"{name} must be a whole number of {at_least} or more, not {value!r}")
-
-
-def require_duration(name: str, value: object) -> None:
-    """Raise InvalidArgument unless ``value`` is a finite number, not a bool, of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InvalidArgument(f"{name} must be a finite number of 0 or more, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf, isfinite
+from math import inf
 from typing import NamedTuple, TypeAlias
 
+from seriatim.core.options import require_duration, require_whole
 from seriatim.errors import InvalidArgument
 
 
@@ -41,14 +42,12 @@ class RetryPolicy:
     on_exhausted: OnExhausted = OnExhausted.DEAD_LETTER
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.min_backoff) and self.min_backoff >= 0):
-            raise InvalidArgument(f"min_backoff must be 0 seconds or more, not {self.min_backoff!r}")
-        if not (isfinite(self.max_backoff) and self.max_backoff >= self.min_backoff):
-            raise InvalidArgument(
-                f"max_backoff must be min_backoff ({self.min_backoff}) or more, not {self.max_backoff!r}"
-            )
-        if self.max_attempts is not None and self.max_attempts < 1:
-            raise InvalidArgument(f"max_attempts must be 1 or more, or None for no limit, not {self.max_attempts!r}")
+        require_duration("min_backoff", self.min_backoff)
+        require_duration("max_backoff", self.max_backoff)
+        if self.max_backoff < self.min_backoff:
+            raise InvalidArgument(f"max_backoff {self.max_backoff} must not be below min_backoff {self.min_backoff}")
+        if self.max_attempts is not None:
+            require_whole("max_attempts", self.max_attempts, 1)
 
     def backoff(self, failures: int) -> float:
         """How long to wait after the ``failures``-th failed delivery."""
@@ -68,8 +67,7 @@ class Delivery:
     release: Release = Release.DURABLE
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise InvalidArgument(f"window must be 1 message in flight per key or more, not {self.window!r}")
+        require_whole("window", self.window, 1)
 
 
 class Lease(NamedTuple):

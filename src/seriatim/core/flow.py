@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from seriatim.core.batching import require_duration, require_whole
+from seriatim.core.options import require_duration, require_whole
 from seriatim.core.table import TransitionTable
 from seriatim.errors import FlowControlTimeout
 

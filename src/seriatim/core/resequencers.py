@@ -21,9 +21,10 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from seriatim.core.deadlines import Deadlines
+from seriatim.core.options import require_whole
 from seriatim.core.resequencer import Resequencer, SavedResequencer
 from seriatim.core.resequencing import Effect, OnOverflow, Resequencing
-from seriatim.errors import InvalidArgument, NotFound
+from seriatim.errors import NotFound
 
 M = TypeVar("M")
 
@@ -32,10 +33,8 @@ class Resequencers(Generic[M]):
     """Puts the messages of many keys back in order, each key by itself."""
 
     def __init__(self, options: Resequencing | None = None, total_capacity: int | None = None) -> None:
-        if total_capacity is not None and total_capacity < 1:
-            raise InvalidArgument(
-                f"total_capacity must be 1 message or more, or None for no limit, not {total_capacity}"
-            )
+        if total_capacity is not None:
+            require_whole("total_capacity", total_capacity, 1)
         self._options = options or Resequencing()
         self._total_capacity = total_capacity
         self._keys: dict[Hashable, Resequencer[M]] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
+from seriatim.core.options import require_duration, require_whole
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 
@@ -39,8 +40,7 @@ class Start:
     @classmethod
     def lowest_within(cls, time: float) -> Start:
         """The lowest number that arrives within ``time`` of the first."""
-        if not time >= 0:
-            raise InvalidArgument(f"Start.lowest_within takes a time of 0 or more, not {time!r}")
+        require_duration("the time of Start.lowest_within", time)
         return cls(StartRule.LOWEST_WITHIN, time)
 
 
@@ -103,18 +103,14 @@ class Resequencing:
     DEFAULT_RESYNC_AFTER = 3
 
     def __post_init__(self) -> None:
-        if self.gap_timeout is not None and not self.gap_timeout >= 0:
-            raise InvalidArgument(f"gap_timeout must be 0 or more, or None to wait for ever, not {self.gap_timeout!r}")
+        if self.gap_timeout is not None:
+            require_duration("gap_timeout", self.gap_timeout)
         if self.on_gap is OnGap.REQUEST and not self.gap_timeout:
             raise InvalidArgument("on_gap=REQUEST asks when a gap_timeout of more than 0 has passed: set one")
-        if self.max_requests < 1:
-            raise InvalidArgument(
-                f"max_requests must be 1 or more, not {self.max_requests}; to ask for nothing use skip"
-            )
-        if self.remember < 1:
-            raise InvalidArgument(f"remember must be 1 or more ranges, not {self.remember}")
-        if self.resync_after is not None and self.resync_after < 2:
-            raise InvalidArgument(f"resync_after must be 2 or more messages in a row, not {self.resync_after}")
+        require_whole("max_requests", self.max_requests, 1)
+        require_whole("remember", self.remember, 1)
+        if self.resync_after is not None:
+            require_whole("resync_after", self.resync_after, 2)
         if self.start.rule is StartRule.LITERAL:
             self.space.validate(self.start.value)
         self._resolve_overflow()
@@ -133,9 +129,9 @@ class Resequencing:
         limit = self.space.max_ahead
         if self.capacity is None:
             object.__setattr__(self, "capacity", min(self.DEFAULT_CAPACITY, limit or self.DEFAULT_CAPACITY))
-        elif self.capacity < 1:
-            raise InvalidArgument(f"capacity must be 1 message or more, not {self.capacity}")
-        elif limit is not None and self.capacity > limit:
+            return
+        require_whole("capacity", self.capacity, 1)
+        if limit is not None and self.capacity > limit:
             raise InvalidArgument(
                 f"capacity {self.capacity} is more than the {limit} numbers that can be told to be ahead "
                 f"modulo {self.space.modulus}; choose {limit} or less"

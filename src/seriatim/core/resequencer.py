@@ -33,14 +33,13 @@ not depend on how often it was called in between. Time never runs backwards: an 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from operator import attrgetter
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
+from seriatim.core.backlog import Backlog, Gap, Held
 from seriatim.core.ranges import RangeSet
 from seriatim.core.resequencing import (
     DeadLettered,
@@ -133,78 +132,6 @@ TABLE = TransitionTable(
 )
 
 
-class Held(NamedTuple, Generic[M]):
-    """A message that waits behind a gap."""
-
-    message: M
-    arrival: float
-    digest: Hashable
-
-
-@dataclass(slots=True)
-class Gap:
-    """Missing numbers ``first`` to ``last`` (unwrapped, inclusive)."""
-
-    first: int
-    last: int
-    deadline: float
-    requests: int = 0
-    reported: bool = False
-
-
-class _Backlog(Generic[M]):
-    """What a key holds while a gap is open.
-
-    Gaps leave at the head and arrive at the tail, so the list keeps an index of its first live gap and drops the dead ones
-    when they are half of it: both ends cost O(1) however many gaps are open.
-    """
-
-    __slots__ = ("end", "gaps", "head", "held")
-
-    def __init__(self, end: int) -> None:
-        self.held: dict[int, Held[M]] = {}
-        self.gaps: list[Gap] = []
-        self.head = 0
-        self.end = end
-
-    def open_gaps(self) -> list[Gap]:
-        return self.gaps[self.head :]
-
-    def first_gap(self) -> Gap | None:
-        return self.gaps[self.head] if self.head < len(self.gaps) else None
-
-    def drop_first_gap(self) -> None:
-        self.head += 1
-        if self.head * 2 > len(self.gaps):
-            del self.gaps[: self.head]
-            self.head = 0
-
-    def place(self, position: int, item: Held[M], deadline: float, step: int) -> None:
-        """Hold a message: it opens a gap below itself, or splits the one that it lies in."""
-        self.held[position] = item
-        if position < self.end:
-            self._split(position, step)
-            return
-        if position > self.end:
-            self.gaps.append(Gap(self.end, position - step, deadline))
-        self.end = position + step
-
-    def _split(self, position: int, step: int) -> None:
-        index = bisect_right(self.gaps, position, lo=self.head, key=attrgetter("first")) - 1
-        gap = self.gaps[index]
-        if position == gap.last:
-            gap.last -= step
-            if gap.first > gap.last:
-                del self.gaps[index]
-            return
-        upper = Gap(position + step, gap.last, gap.deadline, gap.requests, gap.reported)
-        if position == gap.first:
-            self.gaps[index] = upper
-            return
-        gap.last = position - step
-        self.gaps.insert(index + 1, upper)
-
-
 @dataclass(frozen=True, slots=True)
 class SavedResequencer(Generic[M]):
     """Everything a resequencer knows, as plain data."""
@@ -249,7 +176,7 @@ class Resequencer(Generic[M]):
     def _forget(self) -> None:
         self._expected: int | None = None
         self._start_deadline: float | None = None
-        self._backlog: _Backlog[M] | None = None
+        self._backlog: Backlog[M] | None = None
         self._given_up: RangeSet | None = None
         self._sync: SyncWatch | None = None
         self._horizon = 0
@@ -401,7 +328,7 @@ class Resequencer(Generic[M]):
         self._start_deadline = saved.start_deadline
         if saved.held:
             step = self._options.space.increment
-            self._backlog = backlog = _Backlog[M](max(position for position, _ in saved.held) + step)
+            self._backlog = backlog = Backlog[M](max(position for position, _ in saved.held) + step)
             backlog.held.update(saved.held)
             backlog.gaps.extend(Gap(*gap) for gap in saved.gaps)
         if saved.given_up:
@@ -481,7 +408,7 @@ class Resequencer(Generic[M]):
         self._now = item.arrival
         if backlog is None:
             self._start_deadline = item.arrival + self._options.start.value
-            self._backlog = backlog = _Backlog(position)
+            self._backlog = backlog = Backlog(position)
         backlog.held[position] = item
         backlog.end = max(backlog.end, position + space.increment)
         self._enter(Event.GATHER)
@@ -516,7 +443,7 @@ class Resequencer(Generic[M]):
             return self._reject_for_capacity(position, item)
         self._now, self._sync = item.arrival, None
         if self._backlog is None:
-            self._backlog = _Backlog(self._expected)
+            self._backlog = Backlog(self._expected)
         self._backlog.place(position, item, self._deadline_from(item.arrival), self._options.space.increment)
         self._enter(Event.HOLD)
         return self.make_room(item.arrival) if self.held_count > self._capacity() else []

@@ -6,7 +6,20 @@ import types
 
 import seriatim
 
-PUBLIC = {"SeriatimError", "__version__"}
+PUBLIC = {
+    "Batching",
+    "FlowControl",
+    "Guarantee",
+    "LedgerEntry",
+    "Released",
+    "Resequencer",
+    "Resequencers",
+    "Resequencing",
+    "SeriatimError",
+    "Start",
+    "__version__",
+    "classify",
+}
 
 
 def test_all_lists_exactly_the_public_names():

@@ -10,8 +10,28 @@
 #   core/       PURE state machines that decide order: no IO, no clock, no threads, no randomness
 #   errors.py   the one error tree
 
+from seriatim.core.batching import Batching
+from seriatim.core.flow import FlowControl
+from seriatim.core.guarantees import Guarantee
+from seriatim.core.resequencer import Resequencer
+from seriatim.core.resequencers import Resequencers
+from seriatim.core.resequencing import LedgerEntry, Released, Resequencing, Start
+from seriatim.core.traces import classify
 from seriatim.errors import SeriatimError
 
 __version__ = "0.1.0"
 
-__all__ = ["SeriatimError", "__version__"]
+__all__ = [
+    "Batching",
+    "FlowControl",
+    "Guarantee",
+    "LedgerEntry",
+    "Released",
+    "Resequencer",
+    "Resequencers",
+    "Resequencing",
+    "SeriatimError",
+    "Start",
+    "__version__",
+    "classify",
+]

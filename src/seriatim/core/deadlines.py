@@ -52,16 +52,20 @@ class Deadlines(Generic[T]):
         entry = (when, self._order, thing)
         self._moved[thing] = entry
         heappush(self._heap, entry)
-        if len(self._heap) > 2 * len(self._moved) + _SLACK:
-            self._heap = list(self._moved.values())
-            heapify(self._heap)
+        self._bound_heap()
 
     def discard(self, thing: T) -> None:
         """Forget ``thing``; unknown things are fine."""
         if self._queue.pop(thing, None) is None:
             self._moved.pop(thing, None)
+            self._bound_heap()
         if not self._queue:
             self._last = -inf
+
+    def _bound_heap(self) -> None:
+        if len(self._heap) > 2 * len(self._moved) + _SLACK:
+            self._heap = list(self._moved.values())
+            heapify(self._heap)
 
     def next(self) -> float | None:
         """The earliest deadline, or None when nothing is scheduled."""

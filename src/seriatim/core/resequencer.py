@@ -398,7 +398,8 @@ class Resequencer(Generic[M]):
     def _gather(self, sequence: int, item: Held[M], room: bool) -> list[Effect[M]]:
         """Hold a message until the lowest number is known."""
         space, backlog = self._options.space, self._backlog
-        position = space.unwrap(sequence, min(backlog.held)) if backlog else sequence
+        # While messages are gathered, the horizon is the lowest number among them.
+        position = space.unwrap(sequence, self._horizon) if backlog else sequence
         if backlog and position in backlog.held:
             return self._duplicate_of_held(position, item)
         if backlog and space.max_ahead is not None and backlog.end - position > (space.max_ahead + 1) * space.increment:
@@ -409,7 +410,9 @@ class Resequencer(Generic[M]):
         if backlog is None:
             self._start_deadline = item.arrival + self._options.start.value
             self._backlog = backlog = Backlog(position)
+            self._horizon = position
         backlog.held[position] = item
+        self._horizon = min(self._horizon, position)
         backlog.end = max(backlog.end, position + space.increment)
         self._enter(Event.GATHER)
         return self.make_room(item.arrival) if self.held_count > self._capacity() else []
@@ -468,7 +471,7 @@ class Resequencer(Generic[M]):
         sequence = self._options.space.wrap(position)
         if self._options.on_overflow is OnOverflow.RAISE:
             raise self._capacity_error(sequence)
-        self._now = item.arrival
+        self._now, self._sync = item.arrival, None
         return [self._entry(Reason.OVERFLOW, position, position, item.arrival, "no room to hold it", item.message)]
 
     def _capacity_error(self, sequence: int) -> CapacityExceeded:

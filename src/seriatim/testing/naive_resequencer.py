@@ -304,7 +304,7 @@ class NaiveResequencer(Generic[M]):
     def _refuse(self, number: int, message: M, now: float) -> list[Effect[M]]:
         if self.options.on_overflow is OnOverflow.RAISE:
             raise CapacityExceeded
-        self.now = now
+        self.now, self.behind = now, []
         return [self._entry(Reason.OVERFLOW, number, number, now, "no room to hold it", message)]
 
     def _again(self, number: int, message: M, now: float, digest: Hashable) -> list[Effect[M]]:

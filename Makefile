@@ -35,7 +35,7 @@ soak: $(VENV)/.installed ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST_ARGS) -m hypothesis
 
 mutate: $(VENV)/.installed ## mutation testing of the core
-	@$(BIN)/python bench/mutate.py
+	@$(BIN)/python bench/mutate.py $(ONLY)
 
 docs: $(VENV)/.installed ## redraw the generated parts of the docs
 	@$(BIN)/python docs/diagrams.py

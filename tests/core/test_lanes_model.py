@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from random import Random
+from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 import pytest
@@ -15,6 +17,12 @@ from seriatim.errors import FailedPrecondition, IllegalTransition, NotFound, Red
 from seriatim.testing.naive_lanes import NaiveLanes
 
 KEYS = st.sampled_from(["a", "a", "b", "c", None])
+PICKS = st.integers(0, 999)
+T = TypeVar("T")
+
+
+def picked(pick: int, options: Sequence[T]) -> T:
+    return options[pick % len(options)]
 
 
 @st.composite
@@ -38,6 +46,12 @@ class LanesAgainstModel(RuleBasedStateMachine):
         self.now = 0.0
         self.offset = 0
         self.tokens: list[int] = []
+        self.leases_timed = 0
+
+    def fresh_fraction(self) -> float:
+        """Keeps the deadlines of leases apart, so that expiry has one right order."""
+        self.leases_timed += 1
+        return self.leases_timed / 2**20
 
     @rule(key=KEYS, delay=st.sampled_from([0, 0, 0, 0, 1, 3]))
     def push(self, key: str | None, delay: float) -> None:
@@ -49,20 +63,21 @@ class LanesAgainstModel(RuleBasedStateMachine):
     def take(self, limit: int, lease_time: float) -> None:
         for _ in range(limit):
             allowed = self.model.takeable()
-            leases = self.lanes.take(self.now, lease_time)
+            fraction = self.fresh_fraction()
+            leases = self.lanes.take(self.now, lease_time + fraction)
             assert len(leases) == min(1, len(allowed))
             for lease in leases:
                 assert (lease.key, lease.offset) in allowed
                 assert lease.token > max(self.tokens, default=0)
-                assert lease.deadline == max(self.now, self.model.now) + lease_time
+                assert lease.deadline == max(self.now, self.model.now) + (lease_time + fraction)
                 self.tokens.append(lease.token)
                 self.model.taken(lease)
                 message = self.model.leased(lease.token)
                 assert message is not None
                 assert lease.attempt == message.failures + 1
 
-    def token(self, data: st.DataObject) -> int:
-        return data.draw(st.sampled_from(self.tokens[-6:] or [999]))
+    def token(self, pick: int) -> int:
+        return picked(pick, self.tokens[-6:] or [999])
 
     def is_stale(self, token: int) -> bool:
         """A token that is not held changes nothing, whatever is said with it."""
@@ -78,28 +93,27 @@ class LanesAgainstModel(RuleBasedStateMachine):
         assert self.lanes.save() == before
         return True
 
-    @rule(data=st.data())
-    def settle(self, data: st.DataObject) -> None:
-        token = self.token(data)
+    @rule(pick=PICKS)
+    def settle(self, pick: int) -> None:
+        token = self.token(pick)
         if not self.is_stale(token):
             assert self.lanes.settle(token) == self.model.settle(token)
 
-    @rule(data=st.data(), delay=st.sampled_from([None, None, 0, 2]), count=st.sampled_from([True, True, False]))
-    def give_back(self, data: st.DataObject, delay: float | None, count: bool) -> None:
-        token = self.token(data)
+    @rule(pick=PICKS, delay=st.sampled_from([None, None, 0, 2]), count=st.sampled_from([True, True, False]))
+    def give_back(self, pick: int, delay: float | None, count: bool) -> None:
+        token = self.token(pick)
         if not self.is_stale(token):
             error = f"error {token}"
             effects = self.lanes.give_back(token, self.now, delay, error, count)
             assert effects == self.model.give_back(token, self.now, delay, error, count)
 
-    @rule(data=st.data(), lease_time=st.sampled_from([0, 1, 2, 9]))
-    def extend(self, data: st.DataObject, lease_time: float) -> None:
-        token = self.token(data)
+    @rule(pick=PICKS, lease_time=st.sampled_from([0, 1, 2, 9]))
+    def extend(self, pick: int, lease_time: float) -> None:
+        token = self.token(pick)
         if not self.is_stale(token):
             message = self.model.leased(token)
             assert message is not None
-            # A fresh fraction keeps deadlines apart, so that expiry has one right order.
-            lease_time += token / 1e6
+            lease_time += self.fresh_fraction()
             message.deadline = max(self.now, self.model.now) + lease_time
             assert self.lanes.extend(token, self.now, lease_time) == message.deadline
 
@@ -112,10 +126,10 @@ class LanesAgainstModel(RuleBasedStateMachine):
     def clock_goes_back(self) -> None:
         self.now -= 1
 
-    @rule(data=st.data())
-    def confirm(self, data: st.DataObject) -> None:
+    @rule(pick=PICKS)
+    def confirm(self, pick: int) -> None:
         if self.model.pending:
-            offset = data.draw(st.sampled_from([m.offset for _, m in self.model.pending]))
+            offset = picked(pick, self.model.pending)[1].offset
             self.lanes.confirm(offset)
             self.model.confirm(offset)
         else:
@@ -158,9 +172,9 @@ class LanesAgainstModel(RuleBasedStateMachine):
         else:
             assert self.lanes.dead_letter(key, error, rest) == self.model.dead_letter(key, error, rest)
 
-    @rule(key=KEYS, data=st.data())
-    def remove(self, key: str | None, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(max(1, self.offset - 6), self.offset + 1))
+    @rule(key=KEYS, pick=PICKS)
+    def remove(self, key: str | None, pick: int) -> None:
+        offset = picked(pick, range(max(1, self.offset - 6), self.offset + 2))
         changing = [m.offset for _, m in self.model.pending]
         message = self.model.find(key, offset)
         if offset in changing:
@@ -176,13 +190,13 @@ class LanesAgainstModel(RuleBasedStateMachine):
             assert self.lanes.remove(key, offset) == (key, offset)
             self.model.remove(message)
 
-    @rule(data=st.data())
-    def redrive(self, data: st.DataObject) -> None:
+    @rule(pick=PICKS)
+    def redrive(self, pick: int) -> None:
         if not self.model.dead:
             with pytest.raises(RedriveRefused):
                 self.lanes.redrive("a", 1)
             return
-        message = data.draw(st.sampled_from(self.model.dead))
+        message = picked(pick, self.model.dead)
         if self.model.may_be_redriven(message):
             assert self.lanes.redrive(message.key, message.offset) == (message.key, message.offset)
             self.model.redrive(message)
@@ -233,10 +247,61 @@ class LanesAgainstModel(RuleBasedStateMachine):
     def a_deadline_is_known_while_something_waits_for_time(self) -> None:
         if hasattr(self, "lanes"):
             waits = [m.deadline for m in self.model.messages if m.where == "out"]
-            waits += [m.not_before for m in self.model.messages if m.where == "aside"]
+            waits += [m.not_before for m in self.model.messages if m.where == "aside" and m.not_before > self.model.now]
+            waits += [self.model.now for m in self.model.messages if m.where == "spent"]
             deadline = self.lanes.next_deadline()
             assert deadline is not None or not waits
             assert not waits or (deadline is not None and deadline <= min(waits))
 
 
 TestLanesAgainstModel = LanesAgainstModel.TestCase
+
+
+# -- the same by seeded walks: many more steps a second, and no search for small examples -------------------------------
+
+WALKS = 80
+ANY_KEY = ("a", "a", "b", "c", None)
+COMMANDS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
+    "push": (8, {"key": ANY_KEY, "delay": (0, 0, 0, 1, 3)}),
+    "take": (6, {"limit": (1, 2, 3, 10), "lease_time": (1, 4)}),
+    "settle": (4, {"pick": range(6)}),
+    "give_back": (3, {"pick": range(6), "delay": (None, None, 0, 2), "count": (True, True, False)}),
+    "extend": (1, {"pick": range(6), "lease_time": (0, 1, 2, 9)}),
+    "advance": (3, {"seconds": (0, 1, 2, 5)}),
+    "clock_goes_back": (1, {}),
+    "confirm": (3, {"pick": range(20)}),
+    "commit": (1, {}),
+    "pause": (1, {"key": ANY_KEY}),
+    "resume": (2, {"key": ANY_KEY}),
+    "dead_letter": (1, {"key": ANY_KEY, "rest": (True, False, False), "error": (None, "no use")}),
+    "remove": (1, {"key": ANY_KEY, "pick": range(8)}),
+    "redrive": (2, {"pick": range(20)}),
+    "crash_and_restart": (1, {"count_leases": (True, False)}),
+}
+
+
+def random_delivery(random: Random) -> Delivery:
+    retry = RetryPolicy(
+        min_backoff=random.choice((0, 0, 2)),
+        max_backoff=random.choice((2, 3, 600)),
+        mode=random.choice(list(RetryMode)),
+        max_attempts=random.choice((None, 1, 2, 3)),
+        on_exhausted=random.choice(list(OnExhausted)),
+    )
+    return Delivery(retry, random.choice((1, 1, 2, 4)), random.choice(list(Release)))
+
+
+def walk(seed: int, steps: int = 120) -> None:
+    random, machine = Random(seed), LanesAgainstModel()
+    machine.begin(delivery=random_delivery(random))
+    for name in random.choices(list(COMMANDS), [weight for weight, _ in COMMANDS.values()], k=steps):
+        arguments = {argument: random.choice(choices) for argument, choices in COMMANDS[name][1].items()}
+        getattr(machine, name)(**arguments)
+        machine.same_messages()
+        machine.same_keys()
+        machine.a_deadline_is_known_while_something_waits_for_time()
+
+
+def test_seeded_walks_agree_with_the_model() -> None:
+    for seed in range(WALKS):
+        walk(seed)

@@ -62,10 +62,10 @@ TestQueueAgainstSortedList = QueueAgainstSortedList.TestCase
 
 
 def test_an_offset_that_does_not_rise_is_refused_and_changes_nothing() -> None:
-    queue = OffsetQueue([3, 7])
+    queue = OffsetQueue([3, 5, 7])
     with pytest.raises(InvalidArgument, match="offset 7 must be above 7, the last one in the queue"):
         queue.push(7)
-    assert list(queue) == [3, 7]
+    assert list(queue) == [3, 5, 7]
 
 
 def test_an_emptied_queue_takes_any_offset() -> None:
@@ -89,3 +89,35 @@ def test_removing_most_of_a_backlog_frees_its_memory() -> None:
         assert queue.remove(offset)
     assert list(queue) == [0]
     assert len(queue._array) <= 3
+
+
+@given(st.integers(2, 50))
+def test_removing_at_the_front_and_pushing_at_the_back_keeps_no_memory_of_what_passed(length: int) -> None:
+    queue = OffsetQueue(range(length))
+    for offset in range(1000):
+        assert queue.remove(offset)
+        queue.push(offset + length)
+        assert len(queue._array) <= 2 * length + 2
+    assert list(queue) == list(range(1000, 1000 + length))
+
+
+def test_what_goes_back_near_the_end_moves_nothing_at_the_front() -> None:
+    queue = OffsetQueue([*range(100), 101])
+    queue.insert(100)
+    queue.insert(102)
+    assert (list(queue), queue._first) == (list(range(103)), 0)
+
+
+def test_what_goes_back_near_the_front_takes_the_room_that_was_made_for_it() -> None:
+    queue = OffsetQueue(range(10, 110))
+    for offset in range(9, -1, -1):
+        queue.insert(offset)
+    assert list(queue) == list(range(110))
+    assert len(queue._array) == 100 + 51
+
+
+def test_one_that_was_removed_goes_back_to_its_place() -> None:
+    queue = OffsetQueue(range(9))
+    assert queue.remove(5)
+    queue.insert(5)
+    assert (list(queue), len(queue), 5 in queue) == (list(range(9)), 9, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import hypothesis.strategies as st
@@ -117,7 +116,7 @@ class ResequencerAgainstModel(RuleBasedStateMachine):
         self.check(self.machine.clear(self.now), self.model.clear(self.now))
         self.released.clear()
 
-    @precondition(lambda self: self.options.on_overflow is OnOverflow.GIVE_UP)
+    @precondition(lambda self: self.options.overflow is OnOverflow.GIVE_UP)
     @rule()
     def room_is_needed(self) -> None:
         if self.model.held:
@@ -149,7 +148,7 @@ class ResequencerAgainstModel(RuleBasedStateMachine):
         assert machine.deadline == model.deadline()
         assert machine.epoch == model.epoch
         assert machine.expected == (None if model.expected is None else space.wrap(model.expected))
-        assert machine.held_count <= (self.options.capacity or inf)
+        assert machine.held_count <= self.options.held_limit
 
     @invariant()
     def nothing_is_released_backwards_or_twice(self) -> None:

@@ -38,7 +38,7 @@ class Backlog(Generic[M]):
     """What a key holds while a gap is open.
 
     Gaps leave at the head and arrive at the tail, so the list keeps an index of its first live gap and drops the dead ones
-    when they are half of it: both ends cost O(1) however many gaps are open.
+    when they are more than half of it: both ends cost O(1) however many gaps are open.
     """
 
     __slots__ = ("end", "gaps", "head", "held")

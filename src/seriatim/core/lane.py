@@ -45,7 +45,7 @@ class LaneEvent(StrEnum):
     TAKE = "take"
     SETTLE = "settle"
     CONFIRM = "confirm"
-    RETURN = "return"  # nack or expiry
+    RETURN = "return"  # nack or expiry, also one that a restart brought to light
     DUE = "due"  # a delay is over
     PAUSE = "pause"
     RESUME = "resume"
@@ -72,7 +72,7 @@ TABLE = TransitionTable(
         _S.READY: {
             _E.PUSH: frozenset({_S.READY}),
             _E.TAKE: frozenset({_S.READY, _S.LEASED}),
-            _E.SETTLE: frozenset({_S.READY, _S.LEASED}),
+            _E.SETTLE: frozenset({_S.READY}),
             _E.CONFIRM: frozenset({_S.READY}),
             _E.RETURN: _ANY | _PAUSED,
             _E.DUE: frozenset({_S.READY}),
@@ -89,26 +89,27 @@ TABLE = TransitionTable(
             _E.DUE: frozenset({_S.READY, _S.LEASED}),
             _E.PAUSE: _PAUSED,
             _E.DEAD_LETTER: _ANY,
-            _E.REMOVE: _ANY,
+            _E.REMOVE: frozenset({_S.READY, _S.LEASED}),
             _E.REDRIVE: frozenset({_S.READY, _S.LEASED}),
         },
         _S.SETTLING: {
             _E.PUSH: frozenset({_S.SETTLING, _S.READY}),
             _E.CONFIRM: _AT_REST | {_S.SETTLING},
+            _E.RETURN: frozenset({_S.SETTLING, _S.READY, _S.PAUSED}),
             _E.DUE: frozenset({_S.SETTLING, _S.READY}),
             _E.PAUSE: _PAUSED,
-            _E.DEAD_LETTER: frozenset({_S.SETTLING}),
-            _E.REMOVE: frozenset({_S.SETTLING}),
+            _E.DEAD_LETTER: frozenset({_S.SETTLING, _S.READY}),
+            _E.REMOVE: frozenset({_S.SETTLING, _S.READY}),
             _E.REDRIVE: frozenset({_S.SETTLING}),
         },
         _S.DELAYED: {
             _E.PUSH: frozenset({_S.DELAYED, _S.READY}),
-            _E.CONFIRM: frozenset({_S.DELAYED}),
+            _E.RETURN: _AT_REST | {_S.SETTLING, _S.PAUSED},
             _E.DUE: frozenset({_S.READY, _S.DELAYED}),
             _E.PAUSE: _PAUSED,
             _E.DEAD_LETTER: _AT_REST | {_S.SETTLING},
             _E.REMOVE: _AT_REST | {_S.SETTLING},
-            _E.REDRIVE: frozenset({_S.READY, _S.SETTLING}),
+            _E.REDRIVE: frozenset({_S.READY, _S.DELAYED, _S.SETTLING}),
         },
         _S.PAUSED: {
             **dict.fromkeys((_E.PUSH, _E.SETTLE, _E.CONFIRM, _E.RETURN, _E.DUE), _PAUSED),
@@ -195,7 +196,7 @@ class Lane:
     def take_back_all(self) -> list[Lease]:
         """Take everything out of flight."""
         leases, self.flight = self.flight, []
-        self.in_flight = 0
+        self.in_flight -= len(leases)
         return leases
 
     def unack(self, token: int) -> bool:
@@ -209,6 +210,25 @@ class Lane:
         if self.aside is None:
             self.aside = set()
         self.aside.add(offset)
+
+    def hold(self, offset: int) -> None:
+        """Queue a message that can't go out yet: here at its place, where it blocks the lane."""
+        self.waiting.insert(offset)
+
+    def rejoin(self, offset: int) -> None:
+        """What was set aside goes to its place."""
+        if self.aside and offset in self.aside:
+            self.aside.discard(offset)
+            self.waiting.insert(offset)
+
+    def unqueue(self, offset: int) -> bool:
+        """Take out a message that is not in flight; False when it is not there."""
+        if self.waiting.remove(offset):
+            return True
+        if not self.aside or offset not in self.aside:
+            return False
+        self.aside.discard(offset)
+        return True
 
 
 class LooseLane(Lane):
@@ -233,3 +253,6 @@ class LooseLane(Lane):
 
     def leases(self) -> list[Lease]:
         return list(self._leases.values())
+
+    def hold(self, offset: int) -> None:
+        self.set_aside(offset)

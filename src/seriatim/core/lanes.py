@@ -7,7 +7,8 @@ Rules
 3. Every lease carries a token that rises and is never given twice. Settling, returning or extending with a token that is not
    held raises StaleLease and changes nothing.
 4. A delivery attempt counts when it fails: by a return (nack) or because its lease expires. A message that used up
-   ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused.
+   ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused. When a crash used them up, or
+   undid what followed from that, the first ``advance`` after the restart says so, and the message is not given out again.
 5. Time passes only in ``advance(now)``; every other command stamps what it must and lets nothing fall due. Time never runs
    backwards: an earlier ``now`` counts as the latest one seen.
 6. A dead letter may be redriven to its place as long as no later message of its key is settled or leased.
@@ -90,6 +91,7 @@ class _Trouble:
     not_before: float = -inf
     error: str | None = None
     steps_aside: bool = False
+    spent: bool = False  # its attempts were used up before a restart
 
 
 class Lanes:
@@ -185,7 +187,7 @@ class Lanes:
             if token in self._leased:
                 effects += self._fail(token, now, None, EXPIRED, count=True)
         for offset in self._delays.pop_due(now):
-            self._fall_due(offset)
+            effects += self._fall_due(offset)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -255,18 +257,16 @@ class Lanes:
         """Put a dead letter back at its original place, or refuse with the reason."""
         lane = self._lanes.get(key)
         self._check_redrive(key, lane, offset)
-        self._dead[key].remove(offset)
-        if not self._dead[key]:
-            del self._dead[key]
+        self._forget_dead_letter(key, offset)
         lane = lane or self._new_lane(key)
-        lane.waiting.insert(offset)
+        lane.hold(offset)
         self._total += 1
         self._await_confirmation(lane, offset, _REDRIVEN)
         self._refresh(lane, LaneEvent.REDRIVE)
         return Redriven(key, offset)
 
     def _check_redrive(self, key: str | None, lane: Lane | None, offset: int) -> None:
-        if offset not in self._dead.get(key, ()) or (lane and lane.last_settled > offset):
+        if not self._is_dead(key, offset) or (lane and lane.last_settled > offset):
             raise RedriveRefused(
                 f"message {offset} can't go back to its place in key {key!r}: a later message of the key is settled, or it "
                 "is no dead letter of this lane; append it at the end instead"
@@ -300,14 +300,13 @@ class Lanes:
     def _view(self, lane: Lane) -> LaneView:
         head = self._head(lane)
         trouble = self._troubles.get(head) if head is not None else None
-        leased = bool(lane.flight) and lane.flight[0].token in self._leased
         return LaneView(
             key=lane.key,
             state=lane.state,
             depth=lane.depth,
             in_flight=lane.in_flight,
             head=head,
-            attempts=(trouble.failures if trouble else 0) + leased,
+            attempts=(trouble.failures if trouble else 0) + bool(lane.flight),
             not_before=trouble.not_before if trouble and trouble.not_before > self._now else None,
             error=trouble.error if trouble else None,
         )
@@ -335,7 +334,8 @@ class Lanes:
         self._in_flight -= len(offsets)
         self._total -= len(offsets)
         for offset in offsets:
-            lane.last_settled = offset
+            if offset > lane.last_settled and lane.key is not None:
+                lane.last_settled = offset
             self._await_confirmation(lane, offset, _SETTLED)
         return [Settled(lane.key, offset) for offset in offsets]
 
@@ -349,7 +349,8 @@ class Lanes:
         self._in_flight -= 1
         trouble = self._troubles.get(offset) or _Trouble(lane)
         trouble.failures += count
-        trouble.error = error
+        if count or error is not None:
+            trouble.error = error
         if count and retry.is_exhausted(trouble.failures):
             self._troubles[offset] = trouble
             effects += self._exhaust(lane, offset, trouble)
@@ -358,7 +359,7 @@ class Lanes:
                 delay = retry.backoff(trouble.failures) if count else 0
             trouble.not_before = now + delay if delay > 0 else -inf
             self._put_back(offset, trouble, passes)
-            effects.append(Returned(lane.key, offset, trouble.failures, now + max(delay, 0), error))
+            effects.append(Returned(lane.key, offset, trouble.failures, now + max(delay, 0), trouble.error))
         effects += self._leave_settled(lane, lane.settle_acked_front())
         self._refresh(lane, LaneEvent.RETURN)
         return effects
@@ -409,10 +410,8 @@ class Lanes:
 
     def _take_out(self, lane: Lane, offset: int) -> bool:
         """Take a waiting message out of its lane; False when it is not waiting there."""
-        if not lane.waiting.remove(offset):
-            if not lane.aside or offset not in lane.aside:
-                return False
-            lane.aside.discard(offset)
+        if not lane.unqueue(offset):
+            return False
         self._delays.discard(offset)
         self._total -= 1
         return True
@@ -425,8 +424,8 @@ class Lanes:
         """Take out everything that waits, but for what is just being redriven."""
         waiting = sorted([*lane.waiting, *(lane.aside or ())])
         leaving = [offset for offset in waiting if offset not in self._unconfirmed]
-        lane.waiting = OffsetQueue(offset for offset in waiting if offset in self._unconfirmed)
-        lane.aside = None
+        lane.waiting = OffsetQueue(offset for offset in lane.waiting if offset in self._unconfirmed)
+        lane.aside = {offset for offset in lane.aside or () if offset in self._unconfirmed}
         for offset in leaving:
             self._delays.discard(offset)
         self._total -= len(leaving)
@@ -455,8 +454,21 @@ class Lanes:
         if change is _SETTLED:
             if self._dead and lane.key is not None:
                 self._forget_dead_letters_before(lane.key, offset)
-        elif change is _Change.DEAD_LETTERED:
+        elif change is _REDRIVEN:
+            lane.rejoin(offset)
+        elif change is _Change.DEAD_LETTERED and (lane.key is None or offset > lane.last_settled):
             insort(self._dead.setdefault(lane.key, []), offset)
+
+    def _is_dead(self, key: str | None, offset: int) -> bool:
+        dead = self._dead.get(key, [])
+        index = bisect_left(dead, offset)
+        return index < len(dead) and dead[index] == offset
+
+    def _forget_dead_letter(self, key: str | None, offset: int) -> None:
+        dead = self._dead[key]
+        del dead[bisect_left(dead, offset)]
+        if not dead:
+            del self._dead[key]
 
     def _forget_dead_letters_before(self, key: str, offset: int) -> None:
         """A later message is settled: earlier dead letters can't go back to their places any more."""
@@ -474,14 +486,31 @@ class Lanes:
 
     def _push_delayed(self, lane: Lane, offset: int, not_before: float) -> None:
         trouble = _Trouble(lane, not_before=not_before, steps_aside=lane.key is None)
-        self._queue_again(offset, trouble)
+        if lane.key is None:
+            self._queue_again(offset, trouble)
+        else:
+            lane.waiting.push(offset)
+            self._troubles[offset] = trouble
 
-    def _fall_due(self, offset: int) -> None:
-        lane = self._troubles[offset].lane
-        if lane.aside and offset in lane.aside:
-            lane.aside.discard(offset)
-            lane.waiting.insert(offset)
-        self._refresh(lane, LaneEvent.DUE)
+    def _fall_due(self, offset: int) -> list[Effect]:
+        trouble = self._troubles.get(offset)
+        if trouble is None:  # it left with the rest of its key, in this very moment
+            return []
+        if trouble.spent:
+            return self._spend(trouble.lane, offset, trouble)
+        trouble.lane.rejoin(offset)
+        self._refresh(trouble.lane, LaneEvent.DUE)
+        return []
+
+    def _spend(self, lane: Lane, offset: int, trouble: _Trouble) -> list[Effect]:
+        """A message came out of a restart with its attempts used up."""
+        trouble.spent = False
+        if not lane.unqueue(offset):  # it left with the rest of its key, in this very moment
+            return []
+        self._delays.discard(offset)  # noted again when the one before it left
+        effects = self._exhaust(lane, offset, trouble)
+        self._refresh(lane, LaneEvent.RETURN)
+        return effects
 
     def _refresh(self, lane: Lane, event: LaneEvent) -> None:
         """Something happened to a lane: give it the state that it is in now, and its place in the ring."""
@@ -507,7 +536,7 @@ class Lanes:
         if head in self._unconfirmed:
             return False
         trouble = self._troubles.get(head) if self._troubles else None
-        if trouble is None or trouble.not_before <= self._now:
+        if trouble is None or (trouble.not_before <= self._now and not trouble.spent):
             return True
         if head not in self._delays:
             self._delays.set(head, trouble.not_before)
@@ -589,6 +618,18 @@ class Lanes:
             lane.waiting.push(message.offset)
         else:
             trouble = _Trouble(lane, message.failures, message.not_before, message.error, message.steps_aside)
-            self._queue_again(message.offset, trouble)
+            retry = self._delivery.retry
+            is_known = lane.paused and lane.key is not None and retry.on_exhausted is OnExhausted.PAUSE
+            if retry.is_exhausted(message.failures) and not is_known:
+                self._hold_spent(message.offset, trouble)
+            else:
+                self._queue_again(message.offset, trouble)
         self._total += 1
         self._refresh(lane, _PUSH)
+
+    def _hold_spent(self, offset: int, trouble: _Trouble) -> None:
+        """Keep a message whose attempts are used up from going out; the next ``advance`` finds it."""
+        trouble.spent = True
+        self._troubles[offset] = trouble
+        self._delays.set(offset, self._now)
+        trouble.lane.hold(offset)

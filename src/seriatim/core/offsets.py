@@ -2,8 +2,8 @@
 
 Offsets rise from front to back. Messages come in at the back and leave at the front; a returned or redriven message goes back
 to its place near the front; any one may be removed. The array keeps free room in front of its first element, so that
-putting one back moves only the elements before its place, and removed offsets stay in the array as tombstones until they
-reach the front or outnumber the living. No operation looks at the rest of the queue.
+putting one back moves only the elements between its place and the nearer end, and removed offsets stay in the array as
+tombstones until they reach the front or outnumber the living. No operation looks at the rest of the queue.
 """
 
 from __future__ import annotations
@@ -52,21 +52,20 @@ class OffsetQueue:
         """Remove and return the front offset."""
         offset = self._array[self._first]
         self._first += 1
-        if self._removed:
-            self._drop_removed_front()
-        if self._first * 2 > len(self._array):
-            del self._array[: self._first]
-            self._first = 0
+        self._tidy_front()
         return offset
 
     def insert(self, offset: int) -> None:
-        """Put one back at its place; cheap near the front."""
+        """Put one back at its place; cheap near both ends."""
         if self._removed and offset in self._removed:
             self._removed.discard(offset)
             return
         index = bisect_left(self._array, offset, lo=self._first)
         if index < len(self._array) and self._array[index] == offset:
             raise InvalidArgument(f"offset {offset} is in the queue already")
+        if 2 * index >= self._first + len(self._array):
+            self._array.insert(index, offset)
+            return
         if not self._first:
             index += self._make_room_in_front()
         first = self._first
@@ -85,15 +84,17 @@ class OffsetQueue:
             self._array = array("q", self)
             self._first, self._removed = 0, None
         else:
-            self._drop_removed_front()
+            self._tidy_front()
         return True
 
-    def _drop_removed_front(self) -> None:
-        """Keep the front alive, so that ``peek`` need not search."""
-        assert self._removed is not None
-        while self._first < len(self._array) and self._array[self._first] in self._removed:
+    def _tidy_front(self) -> None:
+        """Keep the front alive, so that ``peek`` need not search, and free the room before it when it gets large."""
+        while self._removed and self._array[self._first] in self._removed:
             self._removed.discard(self._array[self._first])
             self._first += 1
+        if self._first * 2 > len(self._array):
+            del self._array[: self._first]
+            self._first = 0
 
     def _make_room_in_front(self) -> int:
         room = len(self._array) // 2 + 1

@@ -8,10 +8,11 @@ Rules
 3. A gap's deadline is the time at which it opened plus ``gap_timeout``. Traffic never extends it. Because a gap opens later
    than every gap below it, deadlines rise with the numbers: the gap at the head always falls due first.
 4. At its deadline a gap is, by ``on_gap``: given up (``skip``); given up together with the run of messages stranded behind it
-   (``dead-letter``); reported once and kept until an operator calls ``skip`` (``hold``); or asked for (``request``), every
-   missing number in one request, up to ``max_requests`` times and then given up.
+   (``dead-letter``); reported once, with every other gap open at that moment, and kept until an operator calls ``skip``
+   (``hold``; a gap that opens later is reported when it is at the head); or asked for (``request``), every missing number in
+   one request, up to ``max_requests`` times and then given up.
 5. A message behind the expected number is *late* when its number was given up, lies before the start or is older than what
-   is remembered, and a *duplicate* otherwise. A late message that came counts as seen: its second copy is a duplicate.
+   is remembered, and a *duplicate* otherwise. Once a number that was given up has come late, its next copy is a duplicate.
 6. Whatever is not released leaves a ledger entry with its reason.
 7. A message of a higher epoch ends the session of the lower one: what is held is settled (``on_epoch``) and the start rule
    applies anew. A message of a lower epoch is late.
@@ -208,11 +209,6 @@ class Resequencer(Generic[M]):
     def held_count(self) -> int:
         return len(self._backlog.held) if self._backlog else 0
 
-    @property
-    def held_since(self) -> float:
-        """When the message that is held the longest arrived; infinity when nothing is held."""
-        return min((item.arrival for item in self._backlog.held.values()), default=inf) if self._backlog else inf
-
     def held(self) -> list[tuple[int, Held[M]]]:
         """The messages that wait, in order, with their sequence numbers."""
         if not self._backlog:
@@ -244,6 +240,7 @@ class Resequencer(Generic[M]):
         if epoch != self._epoch:
             if self._epoch is not None and epoch < self._epoch:
                 return self._late(sequence, epoch, item, f"epoch {epoch} ended")
+            room = room or self.held_count > 0  # the end of the old session frees what it holds
             self._check_new_session(sequence, epoch, room)
             effects = self._begin_epoch(epoch, item.arrival)
         if self._expected is None:
@@ -266,7 +263,7 @@ class Resequencer(Generic[M]):
         effects: list[Effect[M]] = []
         if self._start_deadline is not None and self._start_deadline <= now:
             self._start_with_lowest(effects)
-        while (gap := self._first_gap()) is not None and gap.deadline <= now:
+        while (gap := self._first_gap()) is not None and gap.deadline <= now and gap.deadline < inf:
             self._gap_falls_due(gap, now, effects)
         return effects
 
@@ -364,7 +361,7 @@ class Resequencer(Generic[M]):
         if distance < 0 and self._options.on_late is OnLate.RAISE:
             raise self._late_error(sequence, f"epoch {epoch} starts at {start.value}")
         is_held = distance > 0 or start.rule is StartRule.LOWEST_WITHIN
-        if is_held and not room and self._options.on_overflow is OnOverflow.RAISE:
+        if is_held and not room and self._options.overflow is OnOverflow.RAISE:
             raise self._capacity_error(sequence)
 
     def _begin_epoch(self, epoch: int, now: float) -> list[Effect[M]]:
@@ -404,7 +401,7 @@ class Resequencer(Generic[M]):
             return self._duplicate_of_held(position, item)
         if backlog and space.max_ahead is not None and backlog.end - position > (space.max_ahead + 1) * space.increment:
             return self._late(sequence, self._current_epoch(), item, "more than half a circle below what was gathered")
-        if self._is_full(room) and self._options.on_overflow is not OnOverflow.GIVE_UP:
+        if self._is_full(room) and self._options.overflow is not OnOverflow.GIVE_UP:
             return self._reject_for_capacity(position, item)
         self._now = item.arrival
         if backlog is None:
@@ -415,7 +412,7 @@ class Resequencer(Generic[M]):
         self._horizon = min(self._horizon, position)
         backlog.end = max(backlog.end, position + space.increment)
         self._enter(Event.GATHER)
-        return self.make_room(item.arrival) if self.held_count > self._capacity() else []
+        return self.make_room(item.arrival) if self.held_count > self._options.held_limit else []
 
     def _start_with_lowest(self, effects: list[Effect[M]]) -> None:
         self._settle_start()
@@ -442,17 +439,17 @@ class Resequencer(Generic[M]):
         assert self._expected is not None
         if self._backlog is not None and position in self._backlog.held:
             return self._duplicate_of_held(position, item)
-        if self._is_full(room) and self._options.on_overflow is not OnOverflow.GIVE_UP:
+        if self._is_full(room) and self._options.overflow is not OnOverflow.GIVE_UP:
             return self._reject_for_capacity(position, item)
         self._now, self._sync = item.arrival, None
         if self._backlog is None:
             self._backlog = Backlog(self._expected)
         self._backlog.place(position, item, self._deadline_from(item.arrival), self._options.space.increment)
         self._enter(Event.HOLD)
-        return self.make_room(item.arrival) if self.held_count > self._capacity() else []
+        return self.make_room(item.arrival) if self.held_count > self._options.held_limit else []
 
     def _is_full(self, room: bool) -> bool:
-        return not room or self.held_count >= self._capacity()
+        return not room or self.held_count >= self._options.held_limit
 
     def make_room(self, now: float) -> list[Effect[M]]:
         """Let at least one held message go before its time: give up the head gap, or stop waiting for a lower start."""
@@ -469,7 +466,7 @@ class Resequencer(Generic[M]):
 
     def _reject_for_capacity(self, position: int, item: Held[M]) -> list[Effect[M]]:
         sequence = self._options.space.wrap(position)
-        if self._options.on_overflow is OnOverflow.RAISE:
+        if self._options.overflow is OnOverflow.RAISE:
             raise self._capacity_error(sequence)
         self._now, self._sync = item.arrival, None
         return [self._entry(Reason.OVERFLOW, position, position, item.arrival, "no room to hold it", item.message)]
@@ -604,25 +601,21 @@ class Resequencer(Generic[M]):
         )
 
     def _watch_sync(self, position: int, now: float) -> list[Effect[M]]:
-        if self._options.resync_after is None:
+        if self._options.resync_limit is None:
             return []
         if self._sync is None:
             self._sync = self._new_sync_watch()
         if not self._sync.behind(position):
             return []
-        detail = f"{self._options.resync_after} messages in a row behind what is expected"
+        detail = f"{self._options.resync_limit} messages in a row behind what is expected"
         lost = SyncLost(self.key, self._current_epoch(), self._options.space.wrap(position))
         return [self._entry(Reason.SYNC_LOST, position, position, now, detail), lost]
 
     def _new_sync_watch(self) -> SyncWatch:
-        assert self._options.resync_after is not None
-        return SyncWatch(self._options.space, self._options.resync_after)
+        assert self._options.resync_limit is not None
+        return SyncWatch(self._options.space, self._options.resync_limit)
 
     # -- small change ---------------------------------------------------------------------------------------------------
-
-    def _capacity(self) -> int:
-        assert self._options.capacity is not None
-        return self._options.capacity
 
     def _current_epoch(self) -> int:
         assert self._epoch is not None

@@ -6,7 +6,8 @@ Rules
 2. ``total_capacity`` bounds the messages held for all keys together. A message that would exceed it meets the overflow policy:
    with ``give-up`` the key that has been holding messages the longest gives up its head gap, and again until there is room;
    with ``drop`` the message is dropped with a ledger entry; with ``raise`` CapacityExceeded is raised and nothing is changed.
-3. As with a single resequencer, time passes only in ``advance(now)``.
+3. As with a single resequencer, time passes only in ``advance(now)``, and each key has its own latest time: ``advance`` moves
+   that of the keys in which something fell due.
 
 Theory of operation
 -------------------
@@ -113,7 +114,9 @@ class Resequencers(Generic[M]):
         return effects
 
     def save(self) -> dict[Hashable, SavedResequencer[M]]:
-        return {key: resequencer.save() for key, resequencer in self._keys.items()}
+        """Every key's state; the keys that hold messages come first, in the order in which they would give up."""
+        keys = dict.fromkeys([*self._holding, *self._keys])
+        return {key: self._keys[key].save() for key in keys}
 
     @classmethod
     def restore(
@@ -122,12 +125,11 @@ class Resequencers(Generic[M]):
         options: Resequencing | None = None,
         total_capacity: int | None = None,
     ) -> Resequencers[M]:
-        """A map that goes on where the saved one was, given the same options."""
+        """A map that goes on where the saved one was, given the same options and the order in which it was saved."""
         self = cls(options, total_capacity)
         for key, state in saved.items():
-            self._keys[key] = Resequencer.restore(state, self._options, key)
-        for key in sorted(saved, key=lambda known: self._keys[known].held_since):
-            self._note(key, self._keys[key])
+            self._keys[key] = resequencer = Resequencer.restore(state, self._options, key)
+            self._note(key, resequencer)
         return self
 
     def _note(self, key: Hashable, resequencer: Resequencer[M]) -> None:
@@ -150,7 +152,7 @@ class Resequencers(Generic[M]):
 
     def _make_room(self, now: float) -> list[Effect[M]]:
         effects: list[Effect[M]] = []
-        if self._options.on_overflow is not OnOverflow.GIVE_UP or self._total_capacity is None:
+        if self._options.overflow is not OnOverflow.GIVE_UP or self._total_capacity is None:
             return effects
         while self._held > self._total_capacity:
             key = next(iter(self._holding))

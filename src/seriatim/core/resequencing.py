@@ -107,35 +107,46 @@ class Resequencing:
             require_duration("gap_timeout", self.gap_timeout)
         if self.on_gap is OnGap.REQUEST and not self.gap_timeout:
             raise InvalidArgument("on_gap=REQUEST asks when a gap_timeout of more than 0 has passed: set one")
+        if self.on_gap is OnGap.HOLD and self.on_overflow is OnOverflow.GIVE_UP:
+            raise InvalidArgument("on_gap=HOLD never gives up a gap by itself: choose on_overflow=DROP or RAISE")
         require_whole("max_requests", self.max_requests, 1)
         require_whole("remember", self.remember, 1)
         if self.resync_after is not None:
             require_whole("resync_after", self.resync_after, 2)
         if self.start.rule is StartRule.LITERAL:
             self.space.validate(self.start.value)
-        self._resolve_overflow()
-        self._resolve_capacity()
-        if self.resync_after is None and self.space.modulus is not None:
-            object.__setattr__(self, "resync_after", self.DEFAULT_RESYNC_AFTER)
+        if self.capacity is not None:
+            self._check_capacity(self.capacity)
 
-    def _resolve_overflow(self) -> None:
-        holds = self.on_gap is OnGap.HOLD
-        if self.on_overflow is None:
-            object.__setattr__(self, "on_overflow", OnOverflow.RAISE if holds else OnOverflow.GIVE_UP)
-        elif holds and self.on_overflow is OnOverflow.GIVE_UP:
-            raise InvalidArgument("on_gap=HOLD never gives up a gap by itself: choose on_overflow=DROP or RAISE")
-
-    def _resolve_capacity(self) -> None:
+    def _check_capacity(self, capacity: int) -> None:
+        require_whole("capacity", capacity, 1)
         limit = self.space.max_ahead
-        if self.capacity is None:
-            object.__setattr__(self, "capacity", min(self.DEFAULT_CAPACITY, limit or self.DEFAULT_CAPACITY))
-            return
-        require_whole("capacity", self.capacity, 1)
-        if limit is not None and self.capacity > limit:
+        if limit is not None and capacity > limit:
             raise InvalidArgument(
-                f"capacity {self.capacity} is more than the {limit} numbers that can be told to be ahead "
+                f"capacity {capacity} is more than the {limit} numbers that can be told to be ahead "
                 f"modulo {self.space.modulus}; choose {limit} or less"
             )
+
+    @property
+    def held_limit(self) -> int:
+        """How many messages one key may hold: ``capacity``, or its default."""
+        if self.capacity is not None:
+            return self.capacity
+        return min(self.DEFAULT_CAPACITY, self.space.max_ahead or self.DEFAULT_CAPACITY)
+
+    @property
+    def overflow(self) -> OnOverflow:
+        """What a message that finds no room meets: ``on_overflow``, or its default."""
+        if self.on_overflow is not None:
+            return self.on_overflow
+        return OnOverflow.RAISE if self.on_gap is OnGap.HOLD else OnOverflow.GIVE_UP
+
+    @property
+    def resync_limit(self) -> int | None:
+        """After how many messages behind sync is lost: ``resync_after``, or its default; None for never."""
+        if self.resync_after is not None or self.space.modulus is None:
+            return self.resync_after
+        return self.DEFAULT_RESYNC_AFTER
 
 
 class Reason(StrEnum):

@@ -26,7 +26,7 @@ class NaiveMessage:
 
     key: str | None
     offset: int
-    where: str = "waiting"  # or: aside, out, acked
+    where: str = "waiting"  # or: aside, out, acked, and spent: attempts used up before a restart
     failures: int = 0
     not_before: float = -inf
     error: str | None = None
@@ -44,6 +44,7 @@ class NaiveLanes:
         self.pending: list[tuple[str, NaiveMessage]] = []
         self.dead: list[NaiveMessage] = []
         self.paused: set[str | None] = set()
+        self.settled: dict[str, int] = {}  # the highest offset settled since the last restart
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -61,14 +62,15 @@ class NaiveLanes:
         """What ``take`` may give out next."""
         found: list[tuple[str | None, int]] = []
         for key in {m.key for m in self.messages} - self.paused:
-            waiting = self.of(key, "waiting")
+            waiting = self.of(key, "waiting", *(["spent"] if key is not None else []))
             busy = len(self.of(key, "out", "acked")) + len(self.changing(key))
             if waiting and (key is None or busy < self.delivery.window) and self._may_go(waiting[0]):
                 found.append((key, waiting[0].offset))
         return found
 
     def _may_go(self, message: NaiveMessage) -> bool:
-        return message.not_before <= self.now and message not in self.changing(message.key)
+        due = message.not_before <= self.now and message.where != "spent"
+        return due and message not in self.changing(message.key)
 
     # -- commands -------------------------------------------------------------------------------------------------------
 
@@ -103,6 +105,8 @@ class NaiveLanes:
                 break
             self._leave("settled", message)
             effects.append(Settled(key, message.offset))
+            if key is not None:
+                self.settled[key] = max(message.offset, self.settled.get(key, -1))
         return effects
 
     def _in_order_of_lease(self, key: str | None) -> list[NaiveMessage]:
@@ -118,7 +122,8 @@ class NaiveLanes:
         if not passes:
             effects += [self._fence(m) for m in self._in_order_of_lease(key) if m.token > token]
         message.failures += count
-        message.error = error
+        if count or error is not None:
+            message.error = error
         if count and retry.max_attempts is not None and message.failures >= retry.max_attempts:
             effects += self._exhaust(message)
         else:
@@ -128,7 +133,7 @@ class NaiveLanes:
             message.not_before = now + delay if delay > 0 else -inf
             if passes and message.not_before > self.now:
                 message.where = "aside"
-            effects.append(Returned(key, message.offset, message.failures, now + max(delay, 0), error))
+            effects.append(Returned(key, message.offset, message.failures, now + max(delay, 0), message.error))
         return effects + ([] if key is None else self._settle_front(key))
 
     def _fence(self, message: NaiveMessage) -> Effect:
@@ -151,7 +156,7 @@ class NaiveLanes:
         self, key: str | None, error: str | None, tried: frozenset[int] = frozenset()
     ) -> list[Effect]:
         effects: list[Effect] = []
-        for m in self.of(key, "waiting", "aside"):
+        for m in self.of(key, "waiting", "aside", "spent"):
             if m not in self.changing(key):
                 self._leave("dead", m)
                 attempts = m.failures + (m.offset in tried)
@@ -166,8 +171,12 @@ class NaiveLanes:
             if message.where == "out":
                 effects += self.give_back(message.token, now, None, "lease expired", True)
         for message in self.messages:
-            if message.where == "aside" and message.not_before <= now:
+            if message.where == "aside" and self._may_go(message):
                 message.where = "waiting"
+        for message in sorted(self.messages, key=lambda m: m.offset):
+            if message.where == "spent" and message in self.messages:
+                message.where = "waiting"
+                effects += self._exhaust(message)
         return effects
 
     def dead_letter(self, key: str | None, error: str | None, rest: bool) -> list[Effect]:
@@ -185,7 +194,8 @@ class NaiveLanes:
     def head(self, key: str | None, out: list[NaiveMessage] | None = None) -> NaiveMessage | None:
         if out is None:
             out = self._in_order_of_lease(key) if key is not None else []
-        candidates = out or self.of(key, "waiting") or self.of(key, "aside")
+        queued = ["waiting", "spent"] if key is not None else ["waiting"]
+        candidates = out or self.of(key, *queued) or self.of(key, "aside", "spent")
         return candidates[0] if candidates else None
 
     def remove(self, message: NaiveMessage) -> None:
@@ -194,13 +204,17 @@ class NaiveLanes:
     def redrive(self, message: NaiveMessage) -> None:
         self.dead.remove(message)
         self.messages.append(message)
+        message.where = "aside" if message.key is None else "waiting"
         self._note("redriven", message)
 
     def may_be_redriven(self, message: NaiveMessage) -> bool:
-        key = message.key
-        settling = [m for change, m in self.pending if change == "settled" and m.key == key and key is not None]
-        in_flight = self._in_order_of_lease(key) if key is not None else []
-        return message in self.dead and not any(m.offset > message.offset for m in settling + in_flight)
+        if message.key is None or message not in self.dead:
+            return message in self.dead
+        in_flight = self._in_order_of_lease(message.key)
+        return self._is_after_settled(message) and not any(m.offset > message.offset for m in in_flight)
+
+    def _is_after_settled(self, message: NaiveMessage) -> bool:
+        return message.key is None or message.offset > self.settled.get(message.key, -1)
 
     # -- durability -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +232,9 @@ class NaiveLanes:
         self.pending.remove((change, message))
         if change == "settled" and message.key is not None:
             self.dead = [m for m in self.dead if m.key != message.key or m.offset > offset]
-        if change == "dead":
+        if change == "redriven":
+            message.where = "waiting"
+        if change == "dead" and self._is_after_settled(message):
             self.dead.append(NaiveMessage(message.key, offset))
 
     def crash(self, count_leases: bool) -> None:
@@ -232,8 +248,15 @@ class NaiveLanes:
             message.failures += count_leases and change == "settled"
             if change == "settled" or message.not_before <= self.now:
                 message.where = "waiting"
-        self.pending = []
+        self.pending, self.settled = [], {}
         for message in self.messages:
             if message.where in ("out", "acked"):
                 message.failures += count_leases
                 message.where = "waiting"
+            if message.where == "spent" or self._is_spent(message):
+                message.where = "spent" if self._is_spent(message) else "waiting"
+
+    def _is_spent(self, message: NaiveMessage) -> bool:
+        retry = self.delivery.retry
+        is_known = message.key in self.paused - {None} and retry.on_exhausted is OnExhausted.PAUSE
+        return retry.max_attempts is not None and message.failures >= retry.max_attempts and not is_known

@@ -90,6 +90,7 @@ class NaiveResequencer(Generic[M]):
         if self.epoch is not None and epoch < self.epoch:
             return self._late(sequence, epoch, message, now, f"epoch {epoch} ended")
         if self.epoch is None or epoch > self.epoch:
+            room = room or bool(self.held)
             self._refuse_first_of_session(sequence, room)
             effects = self._new_session(epoch, now)
         if self.expected is None and self.options.start.rule is StartRule.LOWEST_WITHIN:
@@ -104,7 +105,7 @@ class NaiveResequencer(Generic[M]):
             return self._behind(number, message, now)
         if number in self.held:
             return self._again(number, message, now, digest)
-        if number > self.expected and self._full(room) and self.options.on_overflow is not OnOverflow.GIVE_UP:
+        if number > self.expected and self._full(room) and self.options.overflow is not OnOverflow.GIVE_UP:
             return self._refuse(number, message, now)
         self.now, self.behind = now, []
         for below in range(self.expected, number, self.options.space.increment):
@@ -113,7 +114,7 @@ class NaiveResequencer(Generic[M]):
         self.missing.pop(number, None)
         self.held[number] = (message, now, digest)
         effects = self._release(strand=False, time=now)
-        if len(self.held) > (self.options.capacity or 0):
+        if len(self.held) > self.options.held_limit:
             effects += self.make_room(now)
         return effects
 
@@ -122,7 +123,7 @@ class NaiveResequencer(Generic[M]):
         effects: list[Effect[M]] = []
         if self.start_deadline is not None and self.start_deadline <= now:
             effects += self._start()
-        while self.expected is not None and self.missing and self.missing[min(self.missing)].deadline <= now:
+        while self.expected is not None and (due := self.deadline()) is not None and due <= now:
             head = self.missing[min(self.missing)]
             if self.options.on_gap is OnGap.HOLD:
                 effects.append(GapReported(self.key, self._epoch(), self.missing_ranges()))
@@ -170,7 +171,7 @@ class NaiveResequencer(Generic[M]):
         return inf if self.options.gap_timeout is None else opened + self.options.gap_timeout
 
     def _full(self, room: bool) -> bool:
-        return not room or len(self.held) >= (self.options.capacity or 0)
+        return not room or len(self.held) >= self.options.held_limit
 
     def _entry(
         self, reason: Reason, first: int, last: int, time: float, detail: str, message: M | None = None
@@ -188,7 +189,7 @@ class NaiveResequencer(Generic[M]):
             if distance < 0 and self.options.on_late is OnLate.RAISE:
                 raise LateMessage
             held = distance > 0
-        if held and not room and self.options.on_overflow is OnOverflow.RAISE:
+        if held and not room and self.options.overflow is OnOverflow.RAISE:
             raise CapacityExceeded
 
     def _new_session(self, epoch: int, now: float) -> list[Effect[M]]:
@@ -212,13 +213,13 @@ class NaiveResequencer(Generic[M]):
             if steps_below_highest > space.max_ahead:
                 detail = "more than half a circle below what was gathered"
                 return self._late(sequence, self._epoch(), message, now, detail)
-        if self._full(room) and self.options.on_overflow is not OnOverflow.GIVE_UP:
+        if self._full(room) and self.options.overflow is not OnOverflow.GIVE_UP:
             return self._refuse(number, message, now)
         self.now = now
         if not self.held:
             self.start_deadline = now + self.options.start.value
         self.held[number] = (message, now, digest)
-        return self.make_room(now) if len(self.held) > (self.options.capacity or 0) else []
+        return self.make_room(now) if len(self.held) > self.options.held_limit else []
 
     def _start(self) -> list[Effect[M]]:
         self.start_deadline = None
@@ -280,7 +281,7 @@ class NaiveResequencer(Generic[M]):
         return effects + self._watch_sync(number, now)
 
     def _watch_sync(self, number: int, now: float) -> list[Effect[M]]:
-        limit = self.options.resync_after
+        limit = self.options.resync_limit
         if limit is None:
             return []
         self.behind.append(number)
@@ -302,7 +303,7 @@ class NaiveResequencer(Generic[M]):
         return [entry]
 
     def _refuse(self, number: int, message: M, now: float) -> list[Effect[M]]:
-        if self.options.on_overflow is OnOverflow.RAISE:
+        if self.options.overflow is OnOverflow.RAISE:
             raise CapacityExceeded
         self.now, self.behind = now, []
         return [self._entry(Reason.OVERFLOW, number, number, now, "no room to hold it", message)]

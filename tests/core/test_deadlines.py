@@ -1,0 +1,161 @@
+"""The schedule does what a plain dict does, and keeps no more than is scheduled."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from seriatim.core.deadlines import Deadlines
+
+SLACK = 64
+things = st.integers(0, 8)
+times = st.integers(0, 12)
+
+
+def schedule(**deadlines: float) -> Deadlines[str]:
+    made: Deadlines[str] = Deadlines()
+    for thing, when in deadlines.items():
+        made.set(thing, when)
+    return made
+
+
+def test_nothing_is_scheduled_at_first():
+    empty = schedule()
+    assert (len(empty), empty.next(), empty.pop_due(10**9), "a" in empty) == (0, None, [], False)
+
+
+def test_rising_deadlines_come_out_as_they_went_in():
+    made = schedule(a=1, b=2, c=2, d=3)
+    assert (len(made), made.next(), "c" in made, made._heap) == (4, 1, True, [])
+    assert made.pop_due(2) == ["a", "b", "c"]
+    assert (len(made), made.next(), "c" in made) == (1, 3, False)
+
+
+def test_what_falls_due_exactly_now_is_due():
+    made = schedule(a=5, b=3)
+    assert made.pop_due(2.9) == []
+    assert made.pop_due(3) == ["b"]
+    assert made.pop_due(5) == ["a"]
+
+
+def test_a_deadline_earlier_than_the_last_comes_out_earlier():
+    made = schedule(a=9, b=5, c=7)
+    assert (len(made), made.next(), "b" in made) == (3, 5, True)
+    assert made.pop_due(9) == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("first", [5, 20])
+@pytest.mark.parametrize("second", [1, 15, 30])
+def test_a_moved_deadline_counts_only_where_it_is_now(first, second):
+    made = schedule(x=10, a=first)
+    made.set("a", second)
+    assert (len(made), made.next()) == (2, min(10, second))
+    assert made.pop_due(30) == (["a", "x"] if second < 10 else ["x", "a"])
+    assert (len(made), made.next()) == (0, None)
+
+
+def test_a_deadline_moved_to_the_time_that_it_has_stays():
+    made = schedule(a=5)
+    made.set("a", 5)
+    assert (len(made), made.pop_due(5), made.pop_due(5)) == (1, ["a"], [])
+
+
+@pytest.mark.parametrize("deadlines", [{"x": 1, "a": 5}, {"x": 9, "a": 5}])
+def test_a_discarded_deadline_never_falls_due(deadlines):
+    made = schedule(**deadlines)
+    made.discard("a")
+    made.discard("unknown")
+    assert (len(made), made.next(), "a" in made) == (1, deadlines["x"], False)
+    assert made.pop_due(10) == ["x"]
+
+
+def test_of_things_due_at_the_same_time_the_queued_come_first_and_the_moved_in_the_order_of_their_moves():
+    made = schedule(z=9, c=4, a=4, b=5)
+    made.set("b", 4)
+    made.set("c", 4)
+    made.discard("z")
+    made.set("q", 4)
+    assert made.pop_due(4) == ["q", "a", "b", "c"]
+
+
+def test_once_the_queue_is_empty_any_deadline_can_be_queued_again():
+    made = schedule(a=100)
+    made.discard("a")
+    made.set("b", 1)
+    made.set("c", 2)
+    assert made._heap == []
+
+
+def test_things_need_not_be_comparable():
+    made: Deadlines[object] = Deadlines()
+    for thing in ["late", 1, (), None]:
+        made.set(thing, 5)
+        made.set(thing, 3)
+    assert made.pop_due(3) == ["late", 1, (), None]
+
+
+def test_moving_a_deadline_often_keeps_no_more_than_is_scheduled():
+    made = schedule(a=1)
+    for when in range(1000):
+        made.set("a", when)
+        assert len(made._heap) <= 2 * len(made) + SLACK
+    assert made.pop_due(998) == []
+    assert made.pop_due(999) == ["a"]
+
+
+def test_discarding_moved_deadlines_keeps_no_more_than_is_scheduled():
+    made: Deadlines[int] = Deadlines()
+    for thing in range(1000):
+        made.set(thing, 1000 - thing)
+    assert len(made._heap) == 999
+    for thing in range(998):
+        made.discard(thing)
+        assert len(made._heap) <= 2 * len(made) + SLACK
+    assert made.pop_due(1000) == [999, 998]
+
+
+def test_stale_entries_are_tolerated_up_to_the_slack():
+    made = schedule(x=1, a=0)
+    for when in range(2 * 1 + SLACK - 1):
+        made.set("a", when)
+    assert len(made._heap) == 2 + SLACK
+    made.set("a", 5)
+    assert len(made._heap) == 1
+
+
+class DeadlinesAgainstDict(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine: Deadlines[int] = Deadlines()
+        self.model: dict[int, int] = {}
+
+    @rule(thing=things, when=times)
+    def is_set(self, thing: int, when: int) -> None:
+        self.machine.set(thing, when)
+        self.model[thing] = when
+
+    @rule(thing=things)
+    def is_discarded(self, thing: int) -> None:
+        self.machine.discard(thing)
+        self.model.pop(thing, None)
+
+    @rule(now=times)
+    def time_passes(self, now: int) -> None:
+        due = self.machine.pop_due(now)
+        assert [self.model[thing] for thing in due] == sorted(when for when in self.model.values() if when <= now)
+        assert len(set(due)) == len(due)
+        for thing in due:
+            del self.model[thing]
+
+    @rule()
+    def is_looked_at(self) -> None:
+        assert self.machine.next() == min(self.model.values(), default=None)
+
+    @invariant()
+    def both_look_the_same(self) -> None:
+        assert len(self.machine) == len(self.model)
+        assert all((thing in self.machine) == (thing in self.model) for thing in range(9))
+
+
+TestDeadlinesAgainstDict = DeadlinesAgainstDict.TestCase

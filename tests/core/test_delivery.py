@@ -1,0 +1,78 @@
+"""The options of lanes: what is refused, and how long a failed message waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.delivery import Delivery, OnExhausted, Release, RetryMode, RetryPolicy
+from seriatim.errors import InvalidArgument
+
+
+def test_by_default_failures_come_back_at_once_and_block_their_key_for_ever() -> None:
+    retry = RetryPolicy()
+    assert [retry.backoff(failures) for failures in (1, 2, 100)] == [0, 0, 0]
+    assert (retry.min_backoff, retry.max_backoff, retry.max_attempts) == (0, 600, None)
+    assert retry.mode is RetryMode.BLOCK
+    assert retry.on_exhausted is OnExhausted.DEAD_LETTER
+    assert not retry.is_exhausted(1_000_000)
+
+
+def test_by_default_one_message_of_a_key_is_out_and_the_next_waits_for_a_durable_ack() -> None:
+    assert Delivery() == Delivery(RetryPolicy(), window=1, release=Release.DURABLE)
+
+
+def test_backoff_doubles_between_its_bounds() -> None:
+    retry = RetryPolicy(min_backoff=1.5, max_backoff=10)
+    assert [retry.backoff(failures) for failures in range(1, 6)] == [1.5, 3, 6, 10, 10]
+
+
+def test_backoff_of_equal_bounds_is_constant() -> None:
+    retry = RetryPolicy(min_backoff=5, max_backoff=5)
+    assert [retry.backoff(failures) for failures in (1, 2, 3)] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("failures", [64, 65, 66, 1_025, 5_000])
+def test_backoff_never_overflows(failures: int) -> None:
+    assert RetryPolicy(min_backoff=0.25, max_backoff=600).backoff(failures) == 600
+
+
+def test_backoff_goes_on_doubling_for_64_failures() -> None:
+    retry = RetryPolicy(min_backoff=1, max_backoff=2.0**80)
+    assert retry.backoff(64) == 2.0**63
+    assert retry.backoff(65) == retry.backoff(5_000) == 2.0**64
+
+
+def test_attempts_are_used_up_exactly_at_the_maximum() -> None:
+    retry = RetryPolicy(max_attempts=3)
+    assert [retry.is_exhausted(failures) for failures in (0, 2, 3, 4)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"min_backoff": -1}, "min_backoff must be a finite number of 0 or more, not -1"),
+        ({"max_backoff": float("inf")}, "max_backoff must be a finite number of 0 or more, not inf"),
+        ({"min_backoff": "1"}, "min_backoff must be a finite number of 0 or more, not '1'"),
+        ({"min_backoff": 5, "max_backoff": 4}, "max_backoff 4 must not be below min_backoff 5"),
+        ({"max_attempts": 0}, "max_attempts must be a whole number of 1 or more, not 0"),
+        ({"max_attempts": 1.5}, "max_attempts must be a whole number of 1 or more, not 1.5"),
+    ],
+)
+def test_a_retry_policy_that_makes_no_sense_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        RetryPolicy(**options)
+    assert str(refused.value) == text
+
+
+@pytest.mark.parametrize("window", [0, -1, 1.0, True])
+def test_a_window_below_one_is_refused(window: Any) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Delivery(window=window)
+    assert str(refused.value) == f"window must be a whole number of 1 or more, not {window!r}"
+
+
+def test_the_least_of_everything_is_accepted() -> None:
+    assert RetryPolicy(min_backoff=0, max_backoff=0, max_attempts=1).is_exhausted(1)
+    assert Delivery(window=1).window == 1

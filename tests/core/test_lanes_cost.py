@@ -1,0 +1,86 @@
+"""No command costs more because a backlog is long or because there are many other keys: calls are counted, not seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from seriatim.core.delivery import Delivery, Release, RetryMode, RetryPolicy
+from seriatim.core.lanes import Lanes
+
+
+def calls_of(command: Callable[[], Any]) -> int:
+    """How many functions, in Python or C, a command calls."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        command()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def loaded(delivery: Delivery, backlog: int, others: int) -> tuple[Lanes, int]:
+    """Lanes with a backlog of key "a" at the head of the ring, other keys behind it, and the next free offset."""
+    lanes = Lanes(delivery)
+    lanes.advance(0)
+    for offset in range(1, backlog + 1):
+        lanes.push("a", offset, now=0)
+    for other in range(others):
+        lanes.push(f"other {other}", backlog + 1 + other, now=0)
+    return lanes, backlog + others + 1
+
+
+def costs(delivery: Delivery, backlog: int, others: int) -> dict[str, int]:
+    lanes, free = loaded(delivery, backlog, others)
+    cost: dict[str, int] = {}
+
+    def run(name: str, command: Callable[[], Any]) -> None:
+        cost[name] = calls_of(command)
+
+    def confirm(name: str, offset: int) -> None:
+        if delivery.release is Release.DURABLE:
+            run(name, lambda: lanes.confirm(offset))
+
+    run("push", lambda: lanes.push("a", free, 0))
+    run("push with delay", lambda: lanes.push("a", free + 1, 0, delay=5))
+    run("take", lambda: lanes.take(0, 10))
+    run("extend", lambda: lanes.extend(1, 0, 20))
+    run("settle", lambda: lanes.settle(1))
+    confirm("confirm an ack", 1)
+    run("remove from the middle", lambda: lanes.remove("a", backlog // 2))
+    confirm("confirm a removal", backlog // 2)
+    run("dead-letter the head", lambda: lanes.dead_letter("a"))
+    confirm("confirm a dead letter", 2)
+    run("redrive", lambda: lanes.redrive("a", 2))
+    confirm("confirm a redrive", 2)
+    run("pause", lambda: lanes.pause("a"))
+    run("resume", lambda: lanes.resume("a"))
+    lanes.take(0, 10, others + 1)
+    token = next(token for token, lane in lanes._leased.items() if lane.key == "a")
+    run("give back", lambda: lanes.give_back(token, 0, delay=1))
+    run("advance", lambda: lanes.advance(1))
+    run("counts", lanes.counts)
+    run("view", lambda: lanes.view("a"))
+    run("next deadline", lanes.next_deadline)
+    return cost
+
+
+@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize("mode", RetryMode)
+def test_no_command_costs_more_because_of_a_long_backlog_or_many_other_keys(release: Release, mode: RetryMode) -> None:
+    delivery = Delivery(RetryPolicy(mode=mode), release=release)
+    small = costs(delivery, backlog=10, others=10)
+    assert costs(delivery, backlog=100_000, others=10) == small
+    assert costs(delivery, backlog=10, others=10_000) == small
+    assert len(small) >= 14
+    assert all(small.values())

@@ -1,0 +1,39 @@
+"""Checks that every options object shares."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+
+from seriatim.core.options import require_duration, require_whole
+from seriatim.errors import InvalidArgument
+
+
+@pytest.mark.parametrize("value", [2, 3, 10**30])
+def test_a_whole_number_of_at_least_the_lowest_is_fine(value):
+    require_whole("size", value, 2)
+
+
+@pytest.mark.parametrize("value", [1, -5, True, 2.0, inf, nan, "2", None])
+def test_anything_else_is_no_whole_number(value):
+    with pytest.raises(InvalidArgument) as error:
+        require_whole("size", value, 2)
+    assert error.value.message == f"size must be a whole number of 2 or more, not {value!r}"
+
+
+def test_a_bool_is_no_whole_number_even_when_it_is_large_enough():
+    with pytest.raises(InvalidArgument, match=r"^size must be a whole number of 0 or more, not True$"):
+        require_whole("size", True, 0)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 0.001, 7, 1e300])
+def test_a_finite_number_of_0_or_more_is_a_duration(value):
+    require_duration("wait", value)
+
+
+@pytest.mark.parametrize("value", [-1, -0.001, True, False, inf, -inf, nan, "1", None])
+def test_anything_else_is_no_duration(value):
+    with pytest.raises(InvalidArgument) as error:
+        require_duration("wait", value)
+    assert error.value.message == f"wait must be a finite number of 0 or more, not {value!r}"

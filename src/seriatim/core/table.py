@@ -49,7 +49,7 @@ class TransitionTable(Generic[S, E]):
         """Every transition, in the order in which the table names them."""
         for state, row in self._rows.items():
             for event, targets in row.items():
-                for target in sorted(targets, key=lambda known: known.value):
+                for target in sorted(targets):
                     yield state, event, target
 
     def to_mermaid(self) -> str:

@@ -44,6 +44,10 @@ def test_the_codes_are_those_of_grpc() -> None:
         "ALREADY_EXISTS": 6,
         "RESOURCE_EXHAUSTED": 8,
         "FAILED_PRECONDITION": 9,
+        "ABORTED": 10,
+        "INTERNAL": 13,
+        "UNAVAILABLE": 14,
+        "DATA_LOSS": 15,
     }
 
 

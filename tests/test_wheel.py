@@ -55,6 +55,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert tops == {"seriatim", f"seriatim-{seriatim.__version__}.dist-info"}
 
 
+def test_the_wheel_holds_the_sql_of_the_stores(wheel):
+    written = {f"seriatim/{path.relative_to(ROOT / 'src/seriatim')}" for path in ROOT.glob("src/seriatim/**/*.sql")}
+    assert "seriatim/store/sql/sqlite/queries.sql" in written
+    assert written <= set(zipfile.ZipFile(wheel).namelist())
+
+
 def test_the_metadata_lists_the_extras_and_a_light_base(wheel):
     archive = zipfile.ZipFile(wheel)
     metadata = message_from_string(archive.read(f"seriatim-{seriatim.__version__}.dist-info/METADATA").decode())

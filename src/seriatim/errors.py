@@ -12,6 +12,15 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
     │   ├── CapacityExceeded      8  too many messages are held
     │   └── FlowControlTimeout    8  no room to publish within the timeout
+    ├── StoreError                2  the store could not do what it was asked
+    │   ├── StoreBusy            14  somebody else owns or locks the store: try again, or reach the owner
+    │   ├── StoreFull             8  no room on the disk: make room and try again, nothing was changed
+    │   ├── StoreFailed          13  the disk or the operating system failed, nothing was changed
+    │   ├── OutcomeUnknown       10  a commit failed half-way: open the store again and load what is there
+    │   ├── StoreLost             9  this handle may do nothing more: closed, forked, or another owner took over
+    │   ├── NewerSchema           9  the store was written by a newer Seriatim
+    │   ├── NotAStore             9  the file is something else, or lies where a store is not safe
+    │   └── DamagedStore         15  what is stored is not what was written: restore a backup
     └── FailedPrecondition        9  right call, wrong moment: the state must change first
         ├── IllegalTransition     9  a state machine was sent an event that its state does not allow
         ├── LateMessage           9  a message arrived behind what was released (late policy ``raise``)
@@ -36,6 +45,10 @@ class Status(IntEnum):
     ALREADY_EXISTS = 6
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
+    ABORTED = 10
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
 
 
 class SeriatimError(Exception):
@@ -82,6 +95,58 @@ class CapacityExceeded(ResourceExhausted):
 
 class FlowControlTimeout(ResourceExhausted):
     """There was no room to publish within the flow control timeout."""
+
+
+class StoreError(SeriatimError):
+    """The store could not do what it was asked."""
+
+
+class StoreBusy(StoreError):
+    """Somebody else owns or locks the store; nothing was changed."""
+
+    code = Status.UNAVAILABLE
+
+
+class StoreFull(StoreError):
+    """There is no room on the disk; nothing was changed."""
+
+    code = Status.RESOURCE_EXHAUSTED
+
+
+class StoreFailed(StoreError):
+    """The disk or the operating system failed; nothing was changed."""
+
+    code = Status.INTERNAL
+
+
+class OutcomeUnknown(StoreError):
+    """A commit failed in a way that leaves open whether it took place: open the store again and load what is there."""
+
+    code = Status.ABORTED
+
+
+class StoreLost(StoreError):
+    """This handle may do nothing more: it was closed or forked, a commit failed, or another owner took over."""
+
+    code = Status.FAILED_PRECONDITION
+
+
+class NewerSchema(StoreError):
+    """The store was written by a newer Seriatim than this one."""
+
+    code = Status.FAILED_PRECONDITION
+
+
+class NotAStore(StoreError):
+    """The file is something else, or it lies where a store is not safe."""
+
+    code = Status.FAILED_PRECONDITION
+
+
+class DamagedStore(StoreError):
+    """What is stored is not what was written."""
+
+    code = Status.DATA_LOSS
 
 
 class FailedPrecondition(SeriatimError):

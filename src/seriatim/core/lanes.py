@@ -607,12 +607,13 @@ class Lanes:
         for paused_key in saved.paused:
             self.pause(paused_key)
         for message in saved.messages:
-            self._restore_message(message)
+            self.admit(message)
         for key, offset in saved.dead_letters:
             self._dead.setdefault(key, []).append(offset)
         return self
 
-    def _restore_message(self, message: SavedMessage) -> None:
+    def admit(self, message: SavedMessage) -> None:
+        """Queue a message as it was saved. Messages of a key must be admitted in order."""
         lane = self._lanes.get(message.key) or self._new_lane(message.key)
         if message == SavedMessage(message.key, message.offset):
             lane.waiting.push(message.offset)

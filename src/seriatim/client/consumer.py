@@ -1,0 +1,143 @@
+"""Two ways to consume a subscription: handlers that are called, and a stream that is iterated over.
+
+Rules
+    - Handlers may be plain or async functions. Plain ones run in the event loop and must not block.
+    - While an async handler runs, and while a message of a stream is neither acked nor nacked, its lease is extended, up to
+      ``max_extension`` in all. A handler that returned without ack or nack lets the lease expire, and the message comes again.
+    - A handler that raises nacks its message, unless it said ack or nack before, and is reported.
+    - Closing waits for the handlers that run. What was delivered and not settled is given back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from seriatim.client.leases import LeaseKeeper
+from seriatim.client.message import Message, attributes_of, time_of
+from seriatim.core.delivery import Lease
+from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
+from seriatim.errors import StaleLease
+
+Handler = Callable[[Message], object]
+ErrorHandler = Callable[[BaseException], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Consuming:
+    """How much a consumer takes at once, and for how long it may keep a message."""
+
+    max_messages: int = 1000
+    max_bytes: float = inf
+    max_extension: float = 3600.0
+
+
+class _Source:
+    """What both ways share: messages made of deliveries, and what they say."""
+
+    def __init__(self, subscription: SubscriptionState, consuming: Consuming) -> None:
+        self._subscription = subscription
+        self._keeper = LeaseKeeper(subscription, consuming.max_extension)
+        self._consumer = Consumer(self._deliver, self._keeper.drop, consuming.max_messages, consuming.max_bytes)
+        subscription.attach(self._consumer)
+
+    def ack(self, lease: Lease) -> None:
+        self._subscription.ack(lease)
+        self._keeper.drop(lease)
+
+    def nack(self, lease: Lease, delay: float | None, error: str | None) -> None:
+        self._subscription.nack(lease, delay, error)
+        self._keeper.drop(lease)
+
+    def extend(self, lease: Lease, seconds: float) -> float:
+        return self._subscription.extend(lease, seconds)
+
+    def _deliver(self, delivered: Sequence[Delivered]) -> None:
+        for lease, record in delivered:
+            attributes, published = attributes_of(record.attributes), time_of(record.published)
+            offset = str(record.offset)
+            self._take(
+                Message(offset, record.data, attributes, record.key, published, lease.attempt, lease, self), lease
+            )
+
+    def _take(self, message: Message, lease: Lease) -> None:
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        self._keeper.close()
+        self._subscription.detach(self._consumer)
+
+
+class HandlerRunner(_Source):
+    """Calls a handler with every message, many at once."""
+
+    def __init__(
+        self, subscription: SubscriptionState, consuming: Consuming, handle: Handler, report: ErrorHandler
+    ) -> None:
+        self._handle = handle
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(subscription, consuming)
+
+    async def close(self) -> None:
+        self._consumer.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._leave()
+
+    def _take(self, message: Message, lease: Lease) -> None:
+        try:
+            result = self._handle(message)
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is reported, and its message comes again
+            self._failed(lease, error)
+            return
+        if inspect.iscoroutine(result):
+            self._keeper.keep(lease)
+            task = self._loop.create_task(self._finish(result, lease))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _finish(self, result: Coroutine[Any, Any, object], lease: Lease) -> None:
+        try:
+            await result
+        except Exception as error:  # noqa: BLE001 - see _take
+            self._failed(lease, error)
+        finally:
+            self._keeper.drop(lease)
+
+    def _failed(self, lease: Lease, error: Exception) -> None:
+        # Stale when the handler said ack or nack before it raised, or its lease is lost.
+        with suppress(StaleLease):
+            self.nack(lease, None, f"{type(error).__name__}: {error}")
+        self._report(error)
+
+
+class MessageStream(_Source):
+    """An async iterator of messages; it ends when it is closed."""
+
+    def __init__(self, subscription: SubscriptionState, consuming: Consuming) -> None:
+        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        super().__init__(subscription, consuming)
+
+    def __aiter__(self) -> MessageStream:
+        return self
+
+    async def __anext__(self) -> Message:
+        message = await self._queue.get()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    def close(self) -> None:
+        self._leave()
+        self._queue.put_nowait(None)
+
+    def _take(self, message: Message, lease: Lease) -> None:
+        self._keeper.keep(lease)
+        self._queue.put_nowait(message)

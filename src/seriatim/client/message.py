@@ -1,0 +1,74 @@
+"""A message as a handler gets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType, TracebackType
+from typing import Any, Protocol
+
+from seriatim.core.delivery import Lease
+
+_NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+
+
+class Outcome(Protocol):
+    """Where a message says what became of it."""
+
+    def ack(self, lease: Lease) -> None: ...
+    def nack(self, lease: Lease, delay: float | None, error: str | None) -> None: ...
+    def extend(self, lease: Lease, seconds: float) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A delivery. Say ``ack`` when it is done or ``nack`` when it failed; both raise StaleLease when the lease is lost.
+
+    As an async context manager it acks at the end of the block, and nacks when the block raises.
+    """
+
+    id: str
+    data: bytes
+    attributes: Mapping[str, str]
+    ordering_key: str | None
+    publish_time: datetime
+    delivery_attempt: int
+    _lease: Lease = field(repr=False, compare=False)
+    _outcome: Outcome = field(repr=False, compare=False)
+
+    def ack(self) -> None:
+        """It is done; the next message of its key may follow."""
+        self._outcome.ack(self._lease)
+
+    def nack(self, delay: float | None = None, error: str | None = None) -> None:
+        """It failed and comes again, at its place, after ``delay`` seconds or as the retry policy says."""
+        self._outcome.nack(self._lease, delay, error)
+
+    def extend(self, seconds: float) -> None:
+        """Keep it for ``seconds`` from now."""
+        self._outcome.extend(self._lease, seconds)
+
+    def json(self) -> Any:
+        """The data, read as JSON."""
+        return json.loads(self.data)
+
+    async def __aenter__(self) -> Message:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.ack()
+        else:
+            self.nack(error=f"{type(error).__name__}: {error}")
+
+
+def attributes_of(attributes: Mapping[str, str] | None) -> Mapping[str, str]:
+    return MappingProxyType(dict(attributes)) if attributes else _NO_ATTRIBUTES
+
+
+def time_of(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,246 @@
+"""Group commit: one writer, and whatever arrives while a commit is under way rides in the next.
+
+Rules
+    - What a caller is told is done is durable: callbacks run after the commit, in the event loop, in order.
+    - A commit is one transaction: it happens as a whole or not at all.
+    - *Requests* (messages to append, topics to create) hear of a failure; the caller decides what to do. *Obligations* (acks,
+      dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
+      which is tried after a pause, and what waits for them waits on.
+    - When it can't be known whether a commit happened, nothing more is written: every request fails with that error until the
+      store is opened again.
+
+Theory of operation
+    The event loop fills one ``Commit`` while a thread writes another. An fsync costs about as much as writing a hundred
+    messages, so what counts is how much rides in each commit; a commit therefore starts at the end of the current turn of the
+    loop and not at the first change. The thread waits on a queue and costs nothing while there is nothing to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from queue import SimpleQueue
+from typing import Protocol
+
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
+from seriatim.store.base import Record, Store, Transaction, TroubleRow
+
+RETRY_PAUSE = 0.25
+
+Change = Callable[[Transaction], object]
+Written = Callable[[], None]
+Answer = Callable[[BaseException | None], None]
+
+
+class Log(Protocol):
+    """A topic that gets messages in a commit, and hears when they are durable."""
+
+    @property
+    def id(self) -> int: ...
+
+    def appended(self, records: Sequence[Record]) -> None: ...
+
+
+class Settler(Protocol):
+    """A subscription that settles messages in a commit, and hears when that is durable."""
+
+    @property
+    def id(self) -> int: ...
+
+    def confirmed(self, offsets: Sequence[int]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Request:
+    """A change that somebody waits for."""
+
+    change: Change | None
+    answer: Answer
+    refusal: SeriatimError | None = None
+
+    def write(self, transaction: Transaction) -> None:
+        try:
+            if self.change is not None:
+                self.change(transaction)
+        except (NotFound, AlreadyExists, InvalidArgument) as refusal:
+            # The store refused it and changed nothing; what rides in the same commit is not touched.
+            self.refusal = refusal
+
+
+class Commit:
+    """What rides in one transaction."""
+
+    __slots__ = ("_changes", "_copies", "_records", "_requests", "_settled", "_troubles")
+
+    def __init__(self) -> None:
+        # requests
+        self._records: dict[Log, list[Record]] = {}
+        self._requests: list[_Request] = []
+        # obligations
+        self._settled: dict[Settler, list[int]] = {}
+        self._troubles: dict[int, dict[int, TroubleRow]] = {}
+        self._copies: dict[Log, list[Record]] = {}
+        self._changes: list[tuple[Change, Written]] = []
+
+    def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
+        """Request: messages for a log."""
+        self._records.setdefault(log, []).extend(records)
+        self._requests.append(_Request(None, answer))
+
+    def request(self, change: Change, answer: Answer) -> None:
+        """Request: anything else. One that the store refuses fails alone."""
+        self._requests.append(_Request(change, answer))
+
+    def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
+        self._settled.setdefault(settler, []).extend(offsets)
+
+    def note_trouble(self, subscription_id: int, trouble: TroubleRow) -> None:
+        """Obligation: what is to be known about a message. Only the last note is written."""
+        self._troubles.setdefault(subscription_id, {})[trouble.offset] = trouble
+
+    def copy(self, log: Log, record: Record) -> None:
+        """Obligation: a message for another log, such as a dead letter."""
+        self._copies.setdefault(log, []).append(record)
+
+    def oblige(self, change: Change, written: Written) -> None:
+        self._changes.append((change, written))
+
+    def write(self, transaction: Transaction) -> None:
+        for subscription_id, troubles in self._troubles.items():
+            transaction.note_troubles(subscription_id, troubles.values())
+        for log, records in self._all_records().items():
+            transaction.append(log.id, records)
+        for settler, offsets in self._settled.items():
+            transaction.settle(settler.id, offsets)
+        for change, _ in self._changes:
+            change(transaction)
+        for request in self._requests:
+            request.write(transaction)
+
+    def _all_records(self) -> dict[Log, list[Record]]:
+        """Requested and obliged messages together. A copy that a failed commit left may be older than what came since."""
+        if not self._copies:
+            return self._records
+        logs = self._records.keys() | self._copies.keys()
+        return {log: sorted(self._records.get(log, []) + self._copies.get(log, []), key=_OFFSET) for log in logs}
+
+    def finish(self) -> None:
+        for log, records in self._all_records().items():
+            log.appended(records)
+        for request in self._requests:
+            request.answer(request.refusal)
+        for _, written in self._changes:
+            written()
+        for settler, offsets in self._settled.items():
+            settler.confirmed(offsets)
+
+    def fail(self, error: BaseException) -> None:
+        """Answer the requests. The obligations are still there for ``take_over``."""
+        for request in self._requests:
+            request.answer(error)
+
+    def has_obligations(self) -> bool:
+        return bool(self._settled or self._troubles or self._copies or self._changes)
+
+    def take_over(self, failed: Commit) -> None:
+        """Carry what a failed commit was obliged to write, before what has come since."""
+        for settler, offsets in failed._settled.items():
+            self._settled[settler] = offsets + self._settled.get(settler, [])
+        for subscription_id, troubles in failed._troubles.items():
+            self._troubles[subscription_id] = troubles | self._troubles.get(subscription_id, {})
+        for log, records in failed._copies.items():
+            self._copies[log] = records + self._copies.get(log, [])
+        self._changes = failed._changes + self._changes
+
+
+_OFFSET = attrgetter("offset")
+
+
+class Committer:
+    """Writes commits one after another, in a thread."""
+
+    def __init__(self, store: Store, on_failure: Callable[[BaseException], None]) -> None:
+        self._store = store
+        self._on_failure = on_failure
+        self._loop = asyncio.get_running_loop()
+        self._filling: Commit | None = None
+        self._scheduled = False
+        self._writing = False
+        self._broken: BaseException | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write_all, name="seriatim-writer", daemon=True)
+        self._thread.start()
+
+    def next(self) -> Commit:
+        """The commit that is being filled; it is written soon."""
+        if self._broken is not None:
+            raise self._broken
+        if self._filling is None:
+            self._filling = Commit()
+            self._idle.clear()
+            self._schedule()
+        return self._filling
+
+    async def drain(self) -> None:
+        """Wait until everything that was changed is written, or nothing can be written any more."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Stop the thread; what was not written stays unwritten."""
+        self._queue.put(None)
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    def _schedule(self, pause: float = 0) -> None:
+        if self._writing or self._scheduled:
+            return
+        self._scheduled = True
+        if pause:
+            self._loop.call_later(pause, self._start)
+        else:
+            self._loop.call_soon(self._start)
+
+    def _start(self) -> None:
+        self._scheduled = False
+        commit, self._filling = self._filling, None
+        if commit is not None:
+            self._writing = True
+            self._queue.put(commit)
+
+    def _write_all(self) -> None:
+        while (commit := self._queue.get()) is not None:
+            error: BaseException | None = None
+            try:
+                with self._store.transaction() as transaction:
+                    commit.write(transaction)
+            except BaseException as caught:  # noqa: BLE001 - whatever it is, those who wait for the commit must hear of it
+                error = caught
+            self._loop.call_soon_threadsafe(self._written, commit, error)
+
+    def _written(self, commit: Commit, error: BaseException | None) -> None:
+        self._writing = False
+        if error is None:
+            commit.finish()
+        else:
+            self._failed(commit, error)
+        if self._filling is not None:
+            self._schedule()
+        elif not self._scheduled:
+            self._idle.set()
+
+    def _failed(self, commit: Commit, error: BaseException) -> None:
+        commit.fail(error)
+        self._on_failure(error)
+        if isinstance(error, OutcomeUnknown | StoreLost):
+            self._broken = error
+            waiting, self._filling = self._filling, None
+            if waiting is not None:
+                waiting.fail(error)
+        elif commit.has_obligations():
+            self._filling = self._filling or Commit()
+            self._filling.take_over(commit)
+            self._schedule(RETRY_PAUSE)

@@ -1,0 +1,245 @@
+"""The engine: topics, subscriptions and one store, in one event loop.
+
+Rules
+    - Whoever opens an engine owns its store until it is closed.
+    - What a method has returned, or its future has been resolved with, is durable.
+    - Offsets are given in the order in which messages are published; those of a publish that failed are not used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from seriatim.engine.commit import Commit, Committer
+from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.subscription import SubscriptionState
+from seriatim.engine.topic import TopicState
+from seriatim.errors import NotFound, SeriatimError
+from seriatim.log import logger
+from seriatim.store import open_store
+from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
+
+EPOCH_BITS = 40
+"""A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
+
+UPKEEP_PAUSE = 1.0
+"""Clean-up waits so many seconds after a change, so that it has something to do and disturbs little."""
+
+IDLE_UPKEEP_PAUSE = 3600.0
+"""What expires with time alone is looked for this often."""
+
+T = TypeVar("T")
+
+
+class Outgoing(NamedTuple):
+    """A message to publish."""
+
+    key: str | None
+    data: bytes
+    attributes: Mapping[str, str] | None = None
+    delay: float = 0.0
+
+
+class Engine:
+    """Everything that one store holds, at work."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._loop = asyncio.get_running_loop()
+        self._wall = time.time() - self._loop.time()
+        self._committer = Committer(store, self.failed)
+        self._readers = ThreadPoolExecutor(1, "seriatim-reader")
+        self._topics: dict[str, TopicState] = {}
+        self._subscriptions: dict[str, SubscriptionState] = {}
+        self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
+        self._changed = asyncio.Event()
+
+    # -- life -----------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(cls, url: str) -> Engine:
+        """An engine on the store at ``url``, loaded and at work."""
+        store = await asyncio.get_running_loop().run_in_executor(None, open_store, url)
+        engine = cls(store)
+        await engine.start()
+        return engine
+
+    async def start(self) -> None:
+        """Load what the store holds."""
+        catalog = await self._loop.run_in_executor(self._readers, self._store.catalog)
+        for row in catalog.topics:
+            self._topics[row.name] = TopicState(row)
+        topics = {topic.id: topic for topic in self._topics.values()}
+        for subscription_row in catalog.subscriptions:
+            subscription = self._add_subscription(subscription_row, topics[subscription_row.topic_id])
+            await self._loop.run_in_executor(self._readers, subscription.load, self._store)
+
+    async def close(self) -> None:
+        """Write what was accepted, and give the store back. Leases that are out end with it."""
+        for subscription in self._subscriptions.values():
+            subscription.close()
+        self._upkeep.cancel()
+        await asyncio.wait([self._upkeep])
+        await self._committer.drain()
+        await self._committer.close()
+        self._readers.shutdown()
+        await self._loop.run_in_executor(None, self._store.close)
+
+    # -- topics and subscriptions ---------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicState:
+        values = (options or TopicOptions()).to_json()
+        row = await self._change(lambda work: work.create_topic(name, values))
+        topic = self._topics[name] = TopicState(row)
+        return topic
+
+    async def create_subscription(
+        self, topic_name: str, name: str, options: SubscriptionOptions | None = None
+    ) -> SubscriptionState:
+        """A subscription to what is published from now on."""
+        topic, values = self.get_topic(topic_name), (options or SubscriptionOptions()).to_json()
+        start, meanwhile = Cursor(topic.next_offset), _Meanwhile()
+        topic.followers.append(meanwhile)
+        try:
+            row = await self._change(lambda work: work.create_subscription(topic.id, name, values, start))
+        finally:
+            topic.followers.remove(meanwhile)
+        subscription = self._add_subscription(row, topic)
+        subscription.push([record for record in meanwhile.records if record.offset >= start.floor])
+        return subscription
+
+    async def delete_subscription(self, name: str) -> None:
+        subscription = self.get_subscription(name)
+        await self._change(lambda work: work.delete_subscription(subscription.id))
+        self._forget(subscription)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic, with its messages and its subscriptions."""
+        topic = self.get_topic(name)
+        await self._change(lambda work: work.delete_topic(topic.id))
+        del self._topics[name]
+        for subscription in [known for known in self._subscriptions.values() if known.topic is topic]:
+            self._forget(subscription)
+
+    def get_topic(self, name: str) -> TopicState:
+        try:
+            return self._topics[name]
+        except KeyError:
+            raise NotFound(f"topic {name!r} does not exist: create it first") from None
+
+    def get_subscription(self, name: str) -> SubscriptionState:
+        try:
+            return self._subscriptions[name]
+        except KeyError:
+            raise NotFound(f"subscription {name!r} does not exist: create it first") from None
+
+    def topics(self) -> list[TopicState]:
+        return list(self._topics.values())
+
+    def subscriptions(self) -> list[SubscriptionState]:
+        return list(self._subscriptions.values())
+
+    def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
+        subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)
+        self._subscriptions[row.name] = subscription
+        topic.followers.append(subscription)
+        return subscription
+
+    def _forget(self, subscription: SubscriptionState) -> None:
+        subscription.close()
+        subscription.topic.followers.remove(subscription)
+        del self._subscriptions[subscription.name]
+
+    # -- publishing -----------------------------------------------------------------------------------------------------
+
+    def publish(self, topic_name: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
+        """Write messages, all or none of them. The future has their offsets when they are durable."""
+        topic, now = self.get_topic(topic_name), self.now()
+        commit = self.commit()
+        offsets = range(first := topic.reserve(len(messages)), first + len(messages))
+        records = [
+            Record(
+                offset,
+                message.key,
+                message.data,
+                message.attributes,
+                now,
+                now + message.delay if message.delay else 0.0,
+            )
+            for offset, message in zip(offsets, messages, strict=True)
+        ]
+        future: asyncio.Future[range] = self._loop.create_future()
+        commit.append(topic, records, partial(_resolve, future, lambda: offsets))
+        return future
+
+    # -- services for the parts -----------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Wall-clock time that does not jump while the engine runs."""
+        return self._loop.time() + self._wall
+
+    def commit(self) -> Commit:
+        self._changed.set()
+        return self._committer.next()
+
+    def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
+        return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)
+
+    def topic(self, name: str) -> TopicState | None:
+        return self._topics.get(name)
+
+    def failed(self, error: BaseException) -> None:
+        logger.error("the store failed: %s", error)
+
+    # -- clean-up -------------------------------------------------------------------------------------------------------
+
+    async def _keep_up(self) -> None:
+        """Let the store clean up a while after something changed, in small pieces between which others may write."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), IDLE_UPKEEP_PAUSE)
+            await asyncio.sleep(UPKEEP_PAUSE)
+            self._changed.clear()
+            try:
+                await self.clean_up()
+            except SeriatimError as error:
+                self.failed(error)
+
+    async def clean_up(self) -> None:
+        """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
+        while (await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())).more_to_do:
+            pass
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    async def _change(self, change: Callable[[Transaction], T]) -> T:
+        """Let a change ride in the next commit, and wait until it is durable."""
+        results: list[T] = []
+        future: asyncio.Future[T] = self._loop.create_future()
+        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
+        return await future
+
+
+class _Meanwhile:
+    """Collects what is published while a subscription is being created."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def push(self, records: Sequence[Record]) -> None:
+        self.records += records
+
+
+def _resolve(future: asyncio.Future[T], result: Callable[[], T], error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result())
+    else:
+        future.set_exception(error)

@@ -1,0 +1,74 @@
+"""What a topic and a subscription can be told. Stores keep options as plain JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from seriatim.core.delivery import Delivery, OnExhausted, Release, RetryMode, RetryPolicy
+from seriatim.core.options import require_duration, require_whole
+
+WEEK = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOptions:
+    """``retention``: how long messages are kept while nobody subscribes or reads. ``retain_settled``: how long after
+    everybody has settled them."""
+
+    retention: float | None = WEEK
+    retain_settled: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("retention", "retain_settled"):
+            if getattr(self, name) is not None:
+                require_duration(name, getattr(self, name))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TopicOptions:
+        return cls(**_known(cls, values))
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOptions:
+    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries."""
+
+    ordering: bool = False
+    ack_deadline: float = 10.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    window: int = 1
+    release: Release = Release.DURABLE
+    dead_letter_topic: str | None = None
+
+    def __post_init__(self) -> None:
+        require_duration("ack_deadline", self.ack_deadline)
+        require_whole("window", self.window, 1)
+
+    @property
+    def delivery(self) -> Delivery:
+        return Delivery(self.retry, self.window, self.release)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> SubscriptionOptions:
+        known = _known(cls, values)
+        if "retry" in known:
+            retry = dict(known["retry"])
+            retry["mode"] = RetryMode(retry["mode"])
+            retry["on_exhausted"] = OnExhausted(retry["on_exhausted"])
+            known["retry"] = RetryPolicy(**retry)
+        if "release" in known:
+            known["release"] = Release(known["release"])
+        return cls(**known)
+
+
+def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that this version knows: options of a newer one are kept in the store and ignored here."""
+    names = {known.name for known in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}

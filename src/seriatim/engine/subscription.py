@@ -1,0 +1,362 @@
+"""A subscription: its lanes, its consumers, its timer.
+
+Rules
+    - The lanes (``core.lanes``) decide what is given out and when. Nothing here decides order.
+    - Consumers of one subscription share its lanes and are served in turn, each as far as it has room.
+    - What the lanes accepted (an ack, a dead letter) is an obligation of the group commit, and confirmed to the lanes when it
+      is durable.
+    - A dead letter is copied to the dead-letter topic, if there is one, in the transaction that buries it; without one it stays
+      buried where it is, and is never dropped.
+    - One timer, set to the lanes' next deadline. A subscription that waits for nothing costs nothing.
+
+Theory of operation
+    Whatever happens ends in ``wake``, which hands out messages once at the end of the current turn of the event loop, however
+    much happened in it. Payloads come from the topic's memory; when some are no longer there the whole batch waits for one
+    read, and later batches of that consumer queue behind it, so that nothing overtakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from math import inf
+from typing import NamedTuple, Protocol
+
+from seriatim.core.delivery import (
+    DeadLettered,
+    Effect,
+    Fenced,
+    KeyPaused,
+    Lease,
+    Release,
+    RetryMode,
+    Returned,
+    SavedMessage,
+    Settled,
+)
+from seriatim.core.lanes import Lanes
+from seriatim.engine.commit import Commit
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.topic import TopicState
+from seriatim.errors import DamagedStore
+from seriatim.store.base import DeadLetterRow, Position, Record, StoreReader, SubscriptionRow, TroubleRow
+
+TURN = 64
+"""How many messages a consumer gets before the next one has its turn."""
+
+# What a dead letter says of itself in the dead-letter topic.
+SOURCE, OFFSET, ATTEMPTS, ERROR = (
+    "seriatim-dead-letter-subscription",
+    "seriatim-dead-letter-offset",
+    "seriatim-dead-letter-attempts",
+    "seriatim-dead-letter-error",
+)
+
+
+class Delivered(NamedTuple):
+    """A message given out under a lease."""
+
+    lease: Lease
+    record: Record
+
+
+class Consumer:
+    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost.
+
+    It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
+    """
+
+    def __init__(
+        self,
+        deliver: Callable[[Sequence[Delivered]], None],
+        fenced: Callable[[Lease], None] = lambda _: None,
+        max_messages: int = 1000,
+        max_bytes: float = inf,
+    ) -> None:
+        self.deliver = deliver
+        self.fenced = fenced
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
+        self.batches: deque[list[Lease]] = deque()  # what waits for a read
+        self._sizes: dict[int, int] = {}
+        self._bytes = 0
+
+    def stop(self) -> None:
+        """Take nothing more; what is outstanding goes on."""
+        self._max_messages = 0
+
+    def room(self) -> int:
+        """How many messages it takes now."""
+        if self._bytes >= self._max_bytes:
+            return 0
+        # With a limit on bytes one at a time: how large a message is, is known only when it is at hand.
+        return min(self._max_messages - len(self.leases), TURN if self._max_bytes == inf else 1)
+
+    def weigh(self, offset: int, size: int) -> None:
+        self._sizes[offset] = size
+        self._bytes += size
+
+    def let_go(self, offset: int) -> Lease:
+        self._bytes -= self._sizes.pop(offset, 0)
+        return self.leases.pop(offset)
+
+
+class Services(Protocol):
+    """What a subscription needs of its engine."""
+
+    def now(self) -> float: ...
+    def commit(self) -> Commit: ...
+    def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]: ...
+    def topic(self, name: str) -> TopicState | None: ...
+    def failed(self, error: BaseException) -> None: ...
+
+
+class SubscriptionState:
+    """What the engine knows of one subscription."""
+
+    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services, first_token: int) -> None:
+        self.id = row.id
+        self.name = row.name
+        self.topic = topic
+        self.options = SubscriptionOptions.from_json(row.options)
+        self.lanes = Lanes(self.options.delivery, first_token)
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+        self._consumers: deque[Consumer] = deque()
+        self._holders: dict[int, Consumer] = {}  # by offset
+        self._durable: dict[int, Callable[[], None]] = {}  # who waits for an ack to be durable, by offset
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- messages in ----------------------------------------------------------------------------------------------------
+
+    def push(self, records: Sequence[Record]) -> None:
+        """Queue messages that are durable."""
+        now, ordering, lanes = self._services.now(), self.options.ordering, self.lanes
+        for record in records:
+            delay = record.not_before - now if record.not_before else 0
+            lanes.push(record.key if ordering else None, record.offset, now, delay)
+        self.wake()
+
+    def load(self, store: StoreReader) -> None:
+        """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""
+        cursor = store.cursor(self.id)
+        troubles = {row.offset: row for row in store.troubles(self.id)}
+        buried = {row.offset for row in store.dead_letters(self.id)}
+        for row in store.paused_keys(self.id):
+            self.lanes.pause(row.key)
+        for positions in store.positions(self.topic.id, cursor.floor):
+            for position in positions:
+                if not cursor.has(position.offset) and position.offset not in buried:
+                    self._load_one(position, troubles.get(position.offset))
+
+    def _load_one(self, position: Position, trouble: TroubleRow | None) -> None:
+        key = position.key if self.options.ordering else None
+        if trouble is None:
+            delay = position.not_before - self._services.now() if position.not_before else 0
+            self.lanes.push(key, position.offset, self._services.now(), delay)
+        else:
+            self.lanes.admit(SavedMessage(key, position.offset, *trouble[1:]))
+
+    # -- messages out ---------------------------------------------------------------------------------------------------
+
+    def attach(self, consumer: Consumer) -> None:
+        self._consumers.append(consumer)
+        self.wake()
+
+    def detach(self, consumer: Consumer) -> None:
+        """Take a consumer away. What it had is given out again at once, and counts as not tried."""
+        self._consumers.remove(consumer)
+        consumer.batches.clear()
+        for lease in list(consumer.leases.values()):
+            self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+        self.wake()
+
+    def wake(self) -> None:
+        """Hand out what can be handed out, at the end of this turn of the loop."""
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        idle = 0
+        while idle < len(self._consumers):
+            consumer = self._consumers[0]
+            self._consumers.rotate(-1)
+            room = consumer.room()
+            leases = self.lanes.take(self._services.now(), self.options.ack_deadline, room) if room > 0 else []
+            idle = 0 if leases else idle + 1
+            if leases:
+                self._give(consumer, leases)
+        self._set_timer()
+
+    def _give(self, consumer: Consumer, leases: list[Lease]) -> None:
+        for lease in leases:
+            consumer.leases[lease.offset] = lease
+            self._holders[lease.offset] = consumer
+            if self.options.retry.max_attempts is not None:
+                # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
+                self._note(lease.offset, lease.attempt, 0.0, "the process ended during delivery")
+        if consumer.batches or any(self.topic.recent(lease.offset) is None for lease in leases):
+            self._deliver_later(consumer, leases)
+        else:
+            self._deliver(consumer, leases, {})
+
+    def _deliver(self, consumer: Consumer, leases: list[Lease], fetched: dict[int, Record]) -> None:
+        delivered = []
+        for lease in leases:
+            record = self.topic.recent(lease.offset) or fetched.get(lease.offset)
+            if record is None:
+                self._services.failed(
+                    DamagedStore(f"message {lease.offset} of topic {self.topic.name!r} is not in its log")
+                )
+            elif consumer.leases.get(lease.offset) is lease:  # it may have been lost while it was read
+                consumer.weigh(lease.offset, len(record.data))
+                delivered.append(Delivered(lease, record))
+        if delivered:
+            consumer.deliver(delivered)
+
+    def _deliver_later(self, consumer: Consumer, leases: list[Lease]) -> None:
+        consumer.batches.append(leases)
+        if len(consumer.batches) == 1:
+            self._run(self._read_and_deliver(consumer))
+
+    async def _read_and_deliver(self, consumer: Consumer) -> None:
+        while consumer.batches:
+            leases = consumer.batches[0]
+            missing = sorted(lease.offset for lease in leases if self.topic.recent(lease.offset) is None)
+            fetched = {record.offset: record for record in await self._services.fetch(self.topic.id, missing)}
+            if consumer.batches:  # it may have been detached meanwhile
+                self._deliver(consumer, leases, fetched)
+                consumer.batches.popleft()
+
+    # -- what consumers say ---------------------------------------------------------------------------------------------
+
+    def ack(self, lease: Lease, durable: Callable[[], None] | None = None) -> None:
+        """A message is done. ``durable`` is called when that can't be undone any more."""
+        settled = self.lanes.settle(lease.token)
+        if durable is not None:
+            self._durable[lease.offset] = durable
+        self._let_go(lease.offset)
+        if settled:
+            self._services.commit().settle(self, [done.offset for done in settled])
+        self.wake()
+
+    def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
+        """A message failed; it goes back to its place."""
+        self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
+        self.wake()
+
+    def extend(self, lease: Lease, seconds: float) -> float:
+        deadline = self.lanes.extend(lease.token, self._services.now(), seconds)
+        self._set_timer()
+        return deadline
+
+    def confirmed(self, offsets: Sequence[int]) -> None:
+        """Acks are durable."""
+        if self.options.release is Release.DURABLE:
+            for offset in offsets:
+                self.lanes.confirm(offset)
+        if self._durable:
+            for offset in offsets:
+                if (durable := self._durable.pop(offset, None)) is not None:
+                    durable()
+        self.wake()
+
+    # -- what the lanes decided -----------------------------------------------------------------------------------------
+
+    def _apply(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            consumer, lease = self._let_go(effect.offset)
+            if isinstance(effect, Returned):
+                self._note(effect.offset, effect.attempts, effect.not_before, effect.error)
+            elif isinstance(effect, Settled):
+                self._services.commit().settle(self, [effect.offset])
+            elif isinstance(effect, DeadLettered):
+                self._bury(effect)
+            elif isinstance(effect, KeyPaused):
+                self._note(effect.offset, effect.attempts, 0.0, effect.error)
+                self._pause(effect)
+            elif isinstance(effect, Fenced) and consumer is not None and lease is not None:
+                consumer.fenced(lease)
+
+    def _let_go(self, offset: int) -> tuple[Consumer | None, Lease | None]:
+        consumer = self._holders.pop(offset, None)
+        return consumer, consumer.let_go(offset) if consumer is not None else None
+
+    def _note(self, offset: int, failures: int, not_before: float, error: str | None) -> None:
+        passes = self.options.retry.mode is RetryMode.OVERTAKE or not self.options.ordering
+        self._services.commit().note_trouble(self.id, TroubleRow(offset, failures, not_before, error, passes))
+
+    def _pause(self, paused: KeyPaused) -> None:
+        reason = f"{paused.attempts} delivery attempts failed"
+        self._services.commit().oblige(lambda work: work.pause_key(self.id, paused.key, reason), lambda: None)
+
+    def _bury(self, letter: DeadLettered) -> None:
+        """Dead-letter a message. Its copy for a dead-letter topic needs its payload, which may have to be read first."""
+        target = self._services.topic(self.options.dead_letter_topic or "")
+        record = self.topic.recent(letter.offset)
+        if target is None or record is not None:
+            self._write_burial(letter, target, record)
+        else:
+            self._run(self._read_and_bury(letter, target))
+
+    async def _read_and_bury(self, letter: DeadLettered, target: TopicState) -> None:
+        records = await self._services.fetch(self.topic.id, [letter.offset])
+        self._write_burial(letter, target, records[0] if records else None)
+
+    def _write_burial(self, letter: DeadLettered, target: TopicState | None, record: Record | None) -> None:
+        commit, now = self._services.commit(), self._services.now()
+        row = DeadLetterRow(letter.offset, letter.key, letter.attempts, now, letter.error)
+        if target is not None and record is not None:
+            copy = Record(target.reserve(1), record.key, record.data, self._epitaph(record, letter), now)
+            commit.copy(target, copy)
+            row = row._replace(copy_topic_id=target.id, copy_offset=copy.offset)
+        commit.oblige(lambda work: work.bury(self.id, [row]), lambda: self.confirmed([letter.offset]))
+
+    def _epitaph(self, record: Record, letter: DeadLettered) -> dict[str, str]:
+        said = {
+            SOURCE: self.name,
+            OFFSET: str(letter.offset),
+            ATTEMPTS: str(letter.attempts),
+            ERROR: letter.error or "",
+        }
+        return {**(record.attributes or {}), **said}
+
+    # -- time -----------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        deadline = self.lanes.next_deadline()
+        when = None if deadline is None else self._loop.time() + max(0.0, deadline - self._services.now())
+        if self._timer is not None:
+            if when is not None and self._timer.when() <= when:
+                return  # it rings in time, and looks again then
+            self._timer.cancel()
+        self._timer = None if when is None else self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._apply(self.lanes.advance(self._services.now()))
+        self.wake()
+
+    def close(self) -> None:
+        """Stop: no timer, no read, no consumer."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._consumers.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._services.failed(error)

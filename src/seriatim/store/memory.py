@@ -1,0 +1,448 @@
+"""A store in memory: for tests, for trying things out, and for work that may be forgotten.
+
+Rules
+    - It behaves like the other stores in everything but durability: the same contract suite holds it to that.
+
+Theory of operation
+    What there is (topics, subscriptions, readers, snapshots) is a small ``_Draft`` that a transaction copies and changes. What
+    happens to messages is checked when it is asked and done when the transaction commits, so until then nobody sees anything
+    of it, and a transaction that raises has nothing to undo. A lock makes each commit and each read see one moment.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TypeVar
+
+from seriatim.core.ranges import RangeSet
+from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, StoreLost
+from seriatim.store.base import (
+    Catalog,
+    Cursor,
+    DeadLetterRow,
+    Options,
+    PausedRow,
+    Position,
+    Problem,
+    ReaderRow,
+    Record,
+    SnapshotRow,
+    SubscriptionRow,
+    TopicRow,
+    Transaction,
+    TroubleRow,
+    UpkeepReport,
+)
+from seriatim.store.retention import Retention
+from seriatim.store.rules import key_of, lane_of, require_rising
+from seriatim.store.settled import SettledSet
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What there is, apart from messages."""
+
+    topics: dict[int, TopicRow] = field(default_factory=dict)
+    subscriptions: dict[int, SubscriptionRow] = field(default_factory=dict)
+    readers: dict[str, ReaderRow] = field(default_factory=dict)
+    snapshots: dict[str, SnapshotRow] = field(default_factory=dict)
+    batches: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    next_token: int = 0
+    last_id: int = 0
+
+    def copy(self) -> _Draft:
+        return _Draft(
+            dict(self.topics),
+            dict(self.subscriptions),
+            dict(self.readers),
+            dict(self.snapshots),
+            dict(self.batches),
+            self.next_token,
+            self.last_id,
+        )
+
+    def new_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
+
+    def topic(self, topic_id: int) -> TopicRow:
+        return _found(self.topics, topic_id, "topic")
+
+    def subscription(self, subscription_id: int) -> SubscriptionRow:
+        return _found(self.subscriptions, subscription_id, "subscription")
+
+
+@dataclass(slots=True)
+class _Log:
+    """The kept messages of a topic, in the packs in which they came."""
+
+    packs: list[list[Record]] = field(default_factory=list)
+
+    def packs_from(self, first: int) -> Iterator[list[Record]]:
+        start = bisect_left(self.packs, first, key=lambda pack: pack[-1].offset)
+        for index in range(start, len(self.packs)):
+            pack = self.packs[index]
+            yield pack if pack[0].offset >= first else pack[_place(pack, first) :]
+
+    def find(self, offset: int) -> Record | None:
+        index = bisect_left(self.packs, offset, key=lambda pack: pack[-1].offset)
+        if index == len(self.packs):
+            return None
+        record = self.packs[index][_place(self.packs[index], offset)]
+        return record if record.offset == offset else None
+
+
+def _place(pack: list[Record], offset: int) -> int:
+    """Where in a pack the first message at or above an offset is."""
+    return bisect_left(pack, offset, key=lambda record: record.offset)
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """What is known of messages within one subscription."""
+
+    settled: SettledSet
+    troubles: dict[int, TroubleRow] = field(default_factory=dict)
+    paused: dict[str, str | None] = field(default_factory=dict)
+    buried: dict[int, DeadLetterRow] = field(default_factory=dict)
+
+    def settle(self, offsets: Sequence[int]) -> None:
+        self.settled.add(offsets)
+        self.forget_troubles(offsets)
+
+    def forget_troubles(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self.troubles.pop(offset, None)
+
+    def bury(self, letters: Sequence[DeadLetterRow]) -> None:
+        self.buried.update((letter.offset, letter) for letter in letters)
+        self.forget_troubles(letter.offset for letter in letters)
+
+    def unbury(self, offsets: Sequence[int]) -> None:
+        self.forget_dead_letters(offsets)
+        self.settled.discard(offsets)
+
+    def forget_dead_letters(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self.buried.pop(offset, None)
+
+    def seek(self, cursor: Cursor) -> None:
+        self.settled = SettledSet.of(cursor)
+        self.troubles.clear()
+
+
+class MemoryTransaction:
+    """One unit of work: a changed draft, and what is to be done to messages when it commits."""
+
+    def __init__(self, draft: _Draft, logs: dict[int, _Log], lanes: dict[int, _Lanes]) -> None:
+        self._draft = draft
+        self._logs = logs
+        self._lanes = lanes
+        self._changes: list[Callable[[], object]] = []
+        self._over = False
+
+    def end(self) -> tuple[_Draft, list[Callable[[], object]]]:
+        """What is to be committed; nothing more may be asked."""
+        self._over = True
+        return self._draft, self._changes
+
+    def create_topic(self, name: str, options: Options) -> TopicRow:
+        draft = self._open_draft()
+        if any(topic.name == name for topic in draft.topics.values()):
+            raise AlreadyExists(f"topic '{name}' exists already")
+        row = TopicRow(draft.new_id(), name, dict(options), 0)
+        draft.topics[row.id] = row
+        self._later(lambda: self._logs.update({row.id: _Log()}))
+        return row
+
+    def update_topic(self, topic_id: int, options: Options) -> None:
+        draft = self._open_draft()
+        draft.topics[topic_id] = replace(draft.topic(topic_id), options=dict(options))
+
+    def delete_topic(self, topic_id: int) -> None:
+        draft = self._open_draft()
+        draft.topic(topic_id)
+        for id_ in [row.id for row in draft.subscriptions.values() if row.topic_id == topic_id]:
+            self.delete_subscription(id_)
+        draft.readers = {name: row for name, row in draft.readers.items() if row.topic_id != topic_id}
+        draft.snapshots = {name: row for name, row in draft.snapshots.items() if row.topic_id != topic_id}
+        del draft.topics[topic_id]
+        self._later(lambda: self._logs.pop(topic_id))
+
+    def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
+        draft = self._open_draft()
+        draft.topic(topic_id)
+        if any((row.topic_id, row.name) == (topic_id, name) for row in draft.subscriptions.values()):
+            raise AlreadyExists(f"subscription '{name}' exists already")
+        row = SubscriptionRow(draft.new_id(), topic_id, name, dict(options))
+        draft.subscriptions[row.id] = row
+        self._later(lambda: self._lanes.update({row.id: _Lanes(SettledSet.of(cursor))}))
+        return row
+
+    def update_subscription(self, subscription_id: int, options: Options) -> None:
+        draft = self._open_draft()
+        draft.subscriptions[subscription_id] = replace(draft.subscription(subscription_id), options=dict(options))
+
+    def delete_subscription(self, subscription_id: int) -> None:
+        draft = self._open_draft()
+        draft.subscription(subscription_id)
+        del draft.subscriptions[subscription_id]
+        self._later(lambda: self._lanes.pop(subscription_id))
+
+    def append(self, topic_id: int, records: Sequence[Record]) -> None:
+        draft = self._open_draft()
+        topic = draft.topic(topic_id)
+        if records:
+            require_rising(records, topic.next_offset)
+            draft.topics[topic_id] = replace(topic, next_offset=records[-1].offset + 1)
+            pack = list(records)
+            self._later(lambda: self._logs[topic_id].packs.append(pack))
+
+    def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        done = list(offsets)
+        self._change_lanes(subscription_id, lambda lanes: lanes.settle(done))
+
+    def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
+        noted = {trouble.offset: trouble for trouble in troubles}
+        self._change_lanes(subscription_id, lambda lanes: lanes.troubles.update(noted))
+
+    def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None:
+        self._change_lanes(subscription_id, lambda lanes: lanes.paused.update({lane_of(key): reason}))
+
+    def resume_key(self, subscription_id: int, key: str | None) -> None:
+        self._change_lanes(subscription_id, lambda lanes: lanes.paused.pop(lane_of(key), None))
+
+    def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
+        buried = list(letters)
+        self._change_lanes(subscription_id, lambda lanes: lanes.bury(buried))
+
+    def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        back = list(offsets)
+        self._change_lanes(subscription_id, lambda lanes: lanes.unbury(back))
+
+    def purge(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        gone = list(offsets)
+        self.settle(subscription_id, gone)
+        self._change_lanes(subscription_id, lambda lanes: lanes.forget_dead_letters(gone))
+
+    def seek(self, subscription_id: int, cursor: Cursor) -> None:
+        self._change_lanes(subscription_id, lambda lanes: lanes.seek(cursor))
+
+    def reserve_tokens(self, next_token: int) -> None:
+        draft = self._open_draft()
+        draft.next_token = max(draft.next_token, next_token)
+
+    def put_reader(self, reader: ReaderRow) -> None:
+        draft = self._open_draft()
+        draft.topic(reader.topic_id)
+        draft.readers[reader.name] = reader
+
+    def delete_reader(self, name: str) -> None:
+        draft = self._open_draft()
+        _found(draft.readers, name, "reader")
+        del draft.readers[name]
+
+    def put_snapshot(self, snapshot: SnapshotRow) -> None:
+        draft = self._open_draft()
+        draft.topic(snapshot.topic_id)
+        draft.snapshots[snapshot.name] = snapshot
+
+    def delete_snapshot(self, name: str) -> None:
+        draft = self._open_draft()
+        _found(draft.snapshots, name, "snapshot")
+        del draft.snapshots[name]
+
+    def claim_batch(self, writer: str, batch: int) -> bool:
+        draft = self._open_draft()
+        batches = RangeSet(draft.batches.get(writer, ()))
+        if batch in batches:
+            return False
+        batches.add(batch)
+        draft.batches[writer] = tuple(batches)
+        return True
+
+    def _open_draft(self) -> _Draft:
+        if self._over:
+            raise FailedPrecondition("this transaction is over: begin a new one")
+        return self._draft
+
+    def _change_lanes(self, subscription_id: int, change: Callable[[_Lanes], object]) -> None:
+        self._open_draft().subscription(subscription_id)
+        self._later(lambda: change(self._lanes[subscription_id]))
+
+    def _later(self, change: Callable[[], object]) -> None:
+        self._changes.append(change)
+
+
+class MemoryStore:
+    """Everything is lost with the process."""
+
+    def __init__(self) -> None:
+        self._draft = _Draft()
+        self._logs: dict[int, _Log] = {}
+        self._lanes: dict[int, _Lanes] = {}
+        self._state = threading.Lock()
+        self._turn = threading.Lock()
+        self._writing_thread: int | None = None
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return "memory://"
+
+    @property
+    def epoch(self) -> int:
+        return 1
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        if self._writing_thread == threading.get_ident():
+            raise FailedPrecondition("a transaction is under way in this thread: end it first")
+        with self._turn:
+            self._require_open()
+            transaction = MemoryTransaction(self._draft.copy(), self._logs, self._lanes)
+            self._writing_thread = threading.get_ident()
+            try:
+                yield transaction
+            finally:
+                self._writing_thread = None
+                draft, changes = transaction.end()
+            with self._state:
+                self._draft = draft
+                for change in changes:
+                    change()
+
+    def catalog(self) -> Catalog:
+        with self._reading():
+            draft = self._draft
+            return Catalog(
+                list(draft.topics.values()),
+                list(draft.subscriptions.values()),
+                [draft.readers[name] for name in sorted(draft.readers)],
+                [draft.snapshots[name] for name in sorted(draft.snapshots)],
+                draft.next_token,
+            )
+
+    def cursor(self, subscription_id: int) -> Cursor:
+        with self._reading():
+            settled = self._lanes_of(subscription_id).settled
+            settled.raise_floor()
+            return settled.cursor()
+
+    def troubles(self, subscription_id: int) -> list[TroubleRow]:
+        with self._reading():
+            return sorted(self._lanes_of(subscription_id).troubles.values())
+
+    def paused_keys(self, subscription_id: int) -> list[PausedRow]:
+        with self._reading():
+            paused = self._lanes_of(subscription_id).paused
+            return [PausedRow(key_of(lane), paused[lane]) for lane in sorted(paused)]
+
+    def dead_letters(self, subscription_id: int) -> list[DeadLetterRow]:
+        with self._reading():
+            buried = self._lanes_of(subscription_id).buried
+            return [buried[offset] for offset in sorted(buried)]
+
+    def positions(self, topic_id: int, first: int = 0) -> Iterator[Sequence[Position]]:
+        with self._reading():
+            packs = list(self._log(topic_id).packs_from(first))
+        for pack in packs:
+            yield [Position(record.offset, record.key, record.attributes, record.not_before) for record in pack]
+
+    def fetch(self, topic_id: int, offsets: Sequence[int]) -> list[Record]:
+        with self._reading():
+            log = self._log(topic_id)
+            return [record for offset in offsets if (record := log.find(offset))]
+
+    def read(self, topic_id: int, first: int, limit: int) -> list[Record]:
+        with self._reading():
+            records = chain.from_iterable(self._log(topic_id).packs_from(first))
+            return [record for _, record in zip(range(limit), records, strict=False)]
+
+    def earliest(self, topic_id: int) -> int:
+        with self._reading():
+            packs = self._log(topic_id).packs
+            return packs[0][0].offset if packs else self._draft.topic(topic_id).next_offset
+
+    def upkeep(self, now: float) -> UpkeepReport:
+        """Everything at once: it takes no disk, and removing from memory is quick."""
+        with self._turn, self._reading():
+            snapshots = self._draft.snapshots
+            self._draft.snapshots = {name: row for name, row in snapshots.items() if row.expires > now}
+            reports = [self._clean(topic, now) for topic in self._draft.topics.values()]
+            for lanes in self._lanes.values():
+                lanes.settled.raise_floor()
+        messages, removed, rewritten = (sum(column) for column in zip((0, 0, 0), *reports, strict=True))
+        return UpkeepReport(messages, removed, rewritten, more_to_do=False)
+
+    def _clean(self, topic: TopicRow, now: float) -> tuple[int, int, int]:
+        """Messages removed, packs removed, packs made smaller."""
+        retention, log = self._retention(topic), self._logs[topic.id]
+        packs = [self._needed(retention, pack, now) for pack in log.packs]
+        lengths = [(len(before), len(after)) for before, after in zip(log.packs, packs, strict=True)]
+        log.packs = [pack for pack in packs if pack]
+        removed = sum(not after for _, after in lengths)
+        return sum(a - b for a, b in lengths), removed, sum(a > b > 0 for a, b in lengths)
+
+    def _retention(self, topic: TopicRow) -> Retention:
+        draft = self._draft
+        lanes = [self._lanes[row.id] for row in draft.subscriptions.values() if row.topic_id == topic.id]
+        return Retention(
+            topic.options,
+            [each.settled for each in lanes],
+            [SettledSet.of(row.cursor) for row in draft.snapshots.values() if row.topic_id == topic.id],
+            [row.position for row in draft.readers.values() if row.topic_id == topic.id],
+            [offset for each in lanes for offset in each.buried],
+        )
+
+    @staticmethod
+    def _needed(retention: Retention, pack: list[Record], now: float) -> list[Record]:
+        if not retention.is_old_enough(max(record.published for record in pack), now):
+            return pack
+        needed = frozenset(retention.needed([record.offset for record in pack]))
+        return [record for record in pack if record.offset in needed]
+
+    def check(self) -> Iterator[Problem]:
+        with self._reading():
+            names = {topic.id: topic.name for topic in self._draft.topics.values()}
+            logs = {id_: [record.offset for pack in log.packs for record in pack] for id_, log in self._logs.items()}
+        for id_, offsets in logs.items():
+            if offsets != sorted(set(offsets)):
+                yield Problem(f"topic '{names[id_]}'", "has offsets that do not rise")
+
+    def backup(self, path: str) -> None:
+        raise InvalidArgument(f"memory:// can't be copied to '{path}': use a store with a file")
+
+    def close(self) -> None:
+        self._closed = True
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        self._require_open()
+        with self._state:
+            yield
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreLost("the store can't be used any more, because it was closed: open it again")
+
+    def _log(self, topic_id: int) -> _Log:
+        return _found(self._logs, topic_id, "topic")
+
+    def _lanes_of(self, subscription_id: int) -> _Lanes:
+        return _found(self._lanes, subscription_id, "subscription")
+
+
+def _found(rows: dict[Key, Value], key: Key, what: str) -> Value:
+    """The row, or the error that says what is missing."""
+    if key not in rows:
+        raise NotFound(f"{what} '{key}' does not exist")
+    return rows[key]

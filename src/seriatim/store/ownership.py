@@ -1,0 +1,115 @@
+"""One process owns a store: a lock file beside it, and a refusal of file systems on which locks can't be trusted.
+
+Rules
+    - The lock is the operating system's (``flock``): it ends with the process, however that ends. The file itself stays; what
+      it says (process and host) is for people.
+    - The lock does not pass to a forked child: a child that lived on would keep the store from everybody.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from weakref import WeakSet
+
+from seriatim.errors import NotAStore, StoreBusy, StoreFailed
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs"),
+        *("nfs", "nfs4", "ocfs2", "panfs", "pvfs2", "smb3", "smbfs", "fuse.ceph", "fuse.cephfs", "fuse.glusterfs"),
+        *("fuse.rclone", "fuse.s3fs", "fuse.smbnetfs", "fuse.sshfs"),
+    }
+)
+
+
+class OwnerLock:
+    """The right to write to the store at a path, until ``release``."""
+
+    def __init__(self, path: Path) -> None:
+        self._pid = os.getpid()
+        self._file: int | None = _open(path)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = _owner(self._file)
+            self._close()
+            raise StoreBusy(f"the store is owned by {owner}: reach it there, or end that process") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, json.dumps({"pid": self._pid, "host": socket.gethostname()}).encode(), 0)
+        _held.add(self)
+
+    def release(self) -> None:
+        """Let others have it; in a forked child this does nothing, because the lock is not its own."""
+        if self._pid == os.getpid():
+            self._close()
+
+    def forget_in_child(self) -> None:
+        """Called in a forked child: closing its copy of the file leaves the lock with the parent."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+_held: WeakSet[OwnerLock] = WeakSet()
+
+
+def _forget_locks_in_child() -> None:
+    for lock in list(_held):
+        lock.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_locks_in_child)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        raise StoreFailed(f"the folder '{path.parent}' does not exist: make it first") from None
+    except OSError as error:
+        raise StoreFailed(f"the lock file '{path}' can't be opened: {error.strerror}") from error
+
+
+def _owner(file: int) -> str:
+    try:
+        found = json.loads(os.pread(file, 4096, 0))
+        return f"process {found['pid']} on {found['host']}"
+    except (ValueError, TypeError, KeyError):
+        return "another process"
+
+
+def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> None:
+    """Raise when the operating system says that ``path`` lies on another machine."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no such list on this system: it can't be told
+        return
+    if kind := network_file_system(path.resolve(), text):
+        raise NotAStore(
+            f"'{path}' is on a network file system ({kind}), where locks can't be trusted: use a local disk"
+        )
+
+
+def network_file_system(path: Path, mounts: str) -> str | None:
+    """The kind of network file system that an absolute path lies on, by the text of /proc/mounts; None when on none."""
+    found = max(_mounts_above(path, mounts), default=(0, 0, ""))
+    return found[2] if found[2] in NETWORK_FILE_SYSTEMS else None
+
+
+def _mounts_above(path: Path, mounts: str) -> list[tuple[int, int, str]]:
+    """Depth, place in the list, and kind of every mount that ``path`` is under: the deepest, then the last, counts."""
+    above = []
+    for place, line in enumerate(mounts.splitlines()):
+        _, point, kind, *_ = [*line.split(" "), "", "", ""]
+        folder = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point))
+        if path.is_relative_to(folder):
+            above.append((len(folder.parts), place, kind))
+    return above

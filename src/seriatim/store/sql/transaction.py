@@ -1,0 +1,179 @@
+"""The verbs that write, on any SQL database.
+
+Rules
+    - A verb that refuses (``NotFound``, ``AlreadyExists``, ``InvalidArgument``) does so before it changes anything.
+    - One append is one pack, one settle is one row: what counts is how few pages ride in each commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+from seriatim.core.ranges import RangeSet
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
+from seriatim.store.base import (
+    Cursor,
+    DeadLetterRow,
+    Options,
+    ReaderRow,
+    Record,
+    SnapshotRow,
+    SubscriptionRow,
+    TopicRow,
+    TroubleRow,
+)
+from seriatim.store.columns import encode_column
+from seriatim.store.pack import encode
+from seriatim.store.rules import lane_of, require_rising
+from seriatim.store.settled import encode_block, encode_cursor
+from seriatim.store.sql.session import Session
+
+SETTLED, UNSETTLED = 0, 1
+
+
+class SqlTransaction:
+    """One unit of work on a session whose transaction the caller begins and ends."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._next_offsets: dict[int, int] = {}
+
+    def create_topic(self, name: str, options: Options) -> TopicRow:
+        if self._session.rows("topic_named", name):
+            raise AlreadyExists(f"topic '{name}' exists already")
+        (row,) = self._session.rows("create_topic", name, json.dumps(options))
+        return TopicRow(row[0], name, dict(options), 0)
+
+    def update_topic(self, topic_id: int, options: Options) -> None:
+        _require_one(self._session.run("update_topic", json.dumps(options), topic_id), "topic", topic_id)
+
+    def delete_topic(self, topic_id: int) -> None:
+        _require_one(self._session.run("delete_topic", topic_id), "topic", topic_id)
+        self._next_offsets.pop(topic_id, None)
+
+    def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
+        self._next_offset(topic_id)
+        if self._session.rows("subscription_named", topic_id, name):
+            raise AlreadyExists(f"subscription '{name}' exists already")
+        (row,) = self._session.rows("create_subscription", topic_id, name, json.dumps(options), cursor.floor)
+        self._put_blocks(row[0], cursor)
+        return SubscriptionRow(row[0], topic_id, name, dict(options))
+
+    def update_subscription(self, subscription_id: int, options: Options) -> None:
+        changed = self._session.run("update_subscription", json.dumps(options), subscription_id)
+        _require_one(changed, "subscription", subscription_id)
+
+    def delete_subscription(self, subscription_id: int) -> None:
+        _require_one(self._session.run("delete_subscription", subscription_id), "subscription", subscription_id)
+
+    def append(self, topic_id: int, records: Sequence[Record]) -> None:
+        next_offset = self._next_offset(topic_id)
+        if records:
+            require_rising(records, next_offset)
+            write_pack(self._session, topic_id, records, leftover=False)
+            self._next_offsets[topic_id] = records[-1].offset + 1
+
+    def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        self._require_subscription(subscription_id)
+        if offsets:
+            self._session.run("settle", subscription_id, SETTLED, _encode_offsets(offsets))
+            self._forget_troubles(subscription_id, offsets)
+
+    def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
+        self._require_subscription(subscription_id)
+        self._session.run_many("note_trouble", [(subscription_id, *trouble) for trouble in troubles])
+
+    def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None:
+        self._require_subscription(subscription_id)
+        self._session.run("pause_key", subscription_id, lane_of(key), reason)
+
+    def resume_key(self, subscription_id: int, key: str | None) -> None:
+        self._require_subscription(subscription_id)
+        self._session.run("resume_key", subscription_id, lane_of(key))
+
+    def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
+        self._require_subscription(subscription_id)
+        letters = list(letters)
+        self._session.run_many("bury", [(subscription_id, *letter) for letter in letters])
+        self._forget_troubles(subscription_id, [letter.offset for letter in letters])
+
+    def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        self._require_subscription(subscription_id)
+        self._session.run_many("forget_dead_letter", [(subscription_id, offset) for offset in offsets])
+        self._session.run("settle", subscription_id, UNSETTLED, _encode_offsets(offsets))
+
+    def purge(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        self.settle(subscription_id, offsets)
+        self._session.run_many("forget_dead_letter", [(subscription_id, offset) for offset in offsets])
+
+    def seek(self, subscription_id: int, cursor: Cursor) -> None:
+        _require_one(self._session.run("set_floor", cursor.floor, subscription_id), "subscription", subscription_id)
+        for query in ("forget_settlements", "delete_blocks", "forget_troubles"):
+            self._session.run(query, subscription_id)
+        self._put_blocks(subscription_id, cursor)
+
+    def reserve_tokens(self, next_token: int) -> None:
+        self._session.run("reserve_tokens", next_token)
+
+    def put_reader(self, reader: ReaderRow) -> None:
+        self._next_offset(reader.topic_id)
+        self._session.run("put_reader", *reader)
+
+    def delete_reader(self, name: str) -> None:
+        _require_one(self._session.run("delete_reader", name), "reader", name)
+
+    def put_snapshot(self, snapshot: SnapshotRow) -> None:
+        self._next_offset(snapshot.topic_id)
+        name, topic_id, cursor, expires, options = snapshot
+        self._session.run("put_snapshot", name, topic_id, encode_cursor(cursor), expires, json.dumps(options))
+
+    def delete_snapshot(self, name: str) -> None:
+        _require_one(self._session.run("delete_snapshot", name), "snapshot", name)
+
+    def claim_batch(self, writer: str, batch: int) -> bool:
+        found = self._session.rows("batches_of_writer", writer)
+        batches = RangeSet(map(tuple, json.loads(found[0][0]) if found else ()))
+        if batch in batches:
+            return False
+        batches.add(batch)
+        self._session.run("put_batches_of_writer", writer, json.dumps(list(batches)))
+        return True
+
+    def _next_offset(self, topic_id: int) -> int:
+        if topic_id not in self._next_offsets:
+            found = self._session.rows("next_offset", topic_id)
+            _require_one(len(found), "topic", topic_id)
+            self._next_offsets[topic_id] = found[0][0]
+        return self._next_offsets[topic_id]
+
+    def _require_subscription(self, subscription_id: int) -> None:
+        _require_one(len(self._session.rows("floor", subscription_id)), "subscription", subscription_id)
+
+    def _forget_troubles(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        if self._session.rows("has_troubles", subscription_id):
+            self._session.run_many("forget_trouble", [(subscription_id, offset) for offset in offsets])
+
+    def _put_blocks(self, subscription_id: int, cursor: Cursor) -> None:
+        blocks = [(subscription_id, block, encode_block(bits)) for block, bits in cursor.blocks.items() if bits]
+        self._session.run_many("put_block", blocks)
+
+
+def write_pack(session: Session, topic_id: int, records: Sequence[Record], *, leftover: bool) -> None:
+    """One row for records with rising offsets."""
+    head, data = encode(records)
+    first, last, newest = records[0].offset, records[-1].offset, max([record.published for record in records])
+    size = len(head) + len(data)
+    session.run("append_pack", topic_id, first, last, len(records), size, newest, leftover, head, data)
+
+
+def _encode_offsets(offsets: Sequence[int]) -> bytes:
+    try:
+        return encode_column("Q", offsets)
+    except (OverflowError, TypeError) as error:
+        raise InvalidArgument(f"offsets are whole numbers of 0 or more: {error}") from error
+
+
+def _require_one(rows: int, what: str, which: object) -> None:
+    if not rows:
+        raise NotFound(f"{what} '{which}' does not exist")

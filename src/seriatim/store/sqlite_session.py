@@ -1,0 +1,141 @@
+"""Connections to a SQLite file: how they are opened, what they are asked, and what their errors mean.
+
+Rules
+    - The owner has one connection that writes. Everything else reads through connections of its own that can neither write nor
+      checkpoint, in short transactions, so that the write-ahead log can't grow behind a slow reader.
+    - After a storage error a session does nothing more: SQLite may have rolled its transaction back already, and what came
+      after it would be half of one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from seriatim.errors import DamagedStore, FailedPrecondition, NotAStore, StoreBusy, StoreError, StoreFailed, StoreFull
+from seriatim.store.sql.queries import load_queries
+from seriatim.store.sql.session import Row
+
+BUSY_SECONDS = 5.0
+CHECKPOINT_PAGES = 1000
+LARGEST_IDLE_WAL = 16 * 1024 * 1024
+
+Result = TypeVar("Result")
+
+_KINDS: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_BUSY: (StoreBusy, "another program has locked the store: let it finish"),
+    sqlite3.SQLITE_LOCKED: (StoreBusy, "another program has locked the store: let it finish"),
+    sqlite3.SQLITE_FULL: (StoreFull, "there is no room left for the store: make room on its disk"),
+    sqlite3.SQLITE_CORRUPT: (DamagedStore, "the file of the store is damaged: restore a backup"),
+    sqlite3.SQLITE_NOTADB: (DamagedStore, "the file is not a SQLite database, or it is damaged: restore a backup"),
+}
+
+
+def as_store_error(error: sqlite3.Error) -> StoreError:
+    """What an error of SQLite means to us."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    kind, what = _KINDS.get(code, (StoreFailed, "the store could not be read or written: look after its disk"))
+    return kind(f"{what} ({error})")
+
+
+class SqliteSession:
+    """One transaction on a connection: named queries, our errors."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._queries = load_queries("sqlite")
+        self._over: StoreError | FailedPrecondition | None = None
+
+    def rows(self, query: str, *values: object) -> list[Row]:
+        return self._ask(lambda: self._connection.execute(self._queries[query], values).fetchall())
+
+    def run(self, query: str, *values: object) -> int:
+        return self._ask(lambda: self._connection.execute(self._queries[query], values).rowcount)
+
+    def run_many(self, query: str, rows: Iterable[Row]) -> None:
+        self._ask(lambda: self._connection.executemany(self._queries[query], rows))
+
+    def run_script(self, script: str) -> None:
+        statement = ""
+        for line in script.splitlines(keepends=True):
+            statement += line
+            if sqlite3.complete_statement(statement):
+                self.command(statement)
+                statement = ""
+
+    def command(self, statement: str) -> None:
+        """One statement that is not a named query: transaction control, migrations."""
+        self._ask(lambda: self._connection.execute(statement))
+
+    def end(self) -> None:
+        """Nothing may be asked any more."""
+        self._over = FailedPrecondition("this transaction is over: begin a new one")
+
+    def require_unbroken(self) -> None:
+        """Raise again what went wrong before, if anything did."""
+        if self._over is not None:
+            raise self._over
+
+    def _ask(self, question: Callable[[], Result]) -> Result:
+        self.require_unbroken()
+        try:
+            return question()
+        except sqlite3.Error as error:
+            self._over = as_store_error(error)
+            raise self._over from error
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """The connection of the owner; a new file is prepared, a file of something else is refused untouched."""
+    connection = _connect(path, "rwc")
+    try:
+        session = SqliteSession(connection)
+        refuse_foreign_file(session, path)
+        if is_new(session):  # before the first page is written, because that decides whether a file can ever shrink
+            session.command("PRAGMA auto_vacuum = INCREMENTAL")
+        for pragma in (
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+            f"journal_size_limit = {LARGEST_IDLE_WAL}",
+        ):
+            session.command(f"PRAGMA {pragma}")
+        if session.rows("write_ahead_log")[0][0] != "wal":
+            raise NotAStore(
+                f"'{path}' is on a file system without shared memory, which SQLite's WAL needs: use a local disk"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that can't change or checkpoint anything."""
+    return _connect(path, "ro")
+
+
+def is_new(session: SqliteSession) -> bool:
+    """Whether there is nothing at all in the file."""
+    return not session.rows("table_names")
+
+
+def refuse_foreign_file(session: SqliteSession, path: Path) -> None:
+    """Raise when the file is a database of something else."""
+    (found,) = session.rows("application_id")
+    if found[0] != OUR_MARK and not is_new(session):
+        raise NotAStore(f"'{path}' is a SQLite database of another program: choose another file")
+
+
+OUR_MARK = int.from_bytes(b"SERI", "big")
+
+
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    address = f"file:{quote(str(path))}?mode={mode}"
+    try:
+        return sqlite3.connect(address, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+    except sqlite3.Error as error:
+        raise as_store_error(error) from error

@@ -1,0 +1,295 @@
+"""The publisher of document 001: batching, flow control, flush and what happens after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from seriatim.client.publisher import Publisher, PublishOptions
+from seriatim.core.batching import Batching
+from seriatim.core.flow import FlowControl
+from seriatim.engine.engine import Engine
+from seriatim.errors import FlowControlTimeout, IllegalTransition, InvalidArgument, PublishingPaused, StoreFull
+from tests.engine.conftest import WatchedStore
+
+LATE = Batching(max_messages=1000, max_milliseconds=60_000)
+
+
+class Stage:
+    """An engine on a watched store, a topic, and its publisher."""
+
+    def __init__(self, engine: Engine, store: WatchedStore, options: PublishOptions) -> None:
+        self.engine = engine
+        self.store = store
+        self.publisher = Publisher(engine, "t", options)
+        self.batches: list[list[bytes]] = []
+        publish = engine.publish
+
+        def watched(topic_name, messages):
+            self.batches.append([message.data for message in messages])
+            return publish(topic_name, messages)
+
+        engine.publish = watched  # type: ignore[method-assign]
+
+    def publish(self, *data: str, key: str | None = None) -> list[asyncio.Future[str]]:
+        return [self.publisher.publish(one.encode(), ordering_key=key) for one in data]
+
+    def stored(self) -> list[bytes]:
+        return [record.data for record in self.store.read(self.engine.get_topic("t").id, 0, 1000)]
+
+
+def run(scenario: Callable[[Stage], Awaitable[None]], options: PublishOptions | None = None) -> None:
+    async def whole() -> None:
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await engine.create_topic("t")
+        stage = Stage(engine, store, options or PublishOptions())
+        try:
+            await scenario(stage)
+        finally:
+            store.gate.set()
+            await stage.publisher.close()
+            await engine.close()
+
+    asyncio.run(whole())
+
+
+def batching(**thresholds: Any) -> PublishOptions:
+    return PublishOptions(batching=replace(LATE, **thresholds))
+
+
+def test_ac_001_every_message_gets_an_id_and_ids_are_unique_strings():
+    async def scenario(stage):
+        ids = await asyncio.gather(*stage.publish(*map(str, range(100))))
+        assert all(isinstance(one, str) for one in ids)
+        assert len(set(ids)) == 100
+        assert stage.batches == [[str(n).encode() for n in range(100)]]
+
+    run(scenario)
+
+
+def test_br_003_a_batch_is_sent_when_its_time_is_over():
+    async def scenario(stage):
+        await asyncio.gather(*stage.publish("a", "b"))
+        assert stage.batches == [[b"a", b"b"]]
+
+    run(scenario, batching(max_milliseconds=5))
+
+
+def test_br_004_a_batch_is_sent_when_its_count_is_reached():
+    async def scenario(stage):
+        futures = stage.publish("a", "b", "c")
+        await asyncio.gather(*futures[:2])
+        assert stage.batches == [[b"a", b"b"]]
+        assert not futures[2].done()
+
+    run(scenario, batching(max_messages=2))
+
+
+def test_br_005_a_message_that_would_exceed_the_size_sends_the_batch_first():
+    async def scenario(stage):
+        stage.publish("x" * 600, "y" * 600, "z")
+        assert [len(batch) for batch in stage.batches] == [1]
+        await stage.publisher.flush()
+        assert stage.batches[1] == [b"y" * 600, b"z"]
+
+    run(scenario, batching(max_bytes=1024))
+
+
+def test_br_006_flush_sends_at_once_and_waits_for_everything_published_before():
+    async def scenario(stage):
+        futures = stage.publish("a", "b")
+        await stage.publisher.flush()
+        assert [future.result() for future in futures] == ["0", "1"]
+        assert stage.stored() == [b"a", b"b"]
+
+    run(scenario, PublishOptions(batching=LATE))
+
+
+def test_ac_010_flush_with_nothing_published_does_nothing():
+    async def scenario(stage):
+        await stage.publisher.flush()
+        assert stage.batches == []
+
+    run(scenario)
+
+
+def test_br_007_each_key_has_its_own_batch_and_keeps_its_order():
+    async def scenario(stage):
+        stage.publish("a1", key="a")
+        stage.publish("x")
+        stage.publish("b1", key="b")
+        stage.publish("a2", key="a")
+        await stage.publisher.flush()
+        assert stage.batches == [[b"a1", b"a2"], [b"x"], [b"b1"]]
+
+    run(scenario, PublishOptions(batching=LATE))
+
+
+def test_br_008_message_11_is_admitted_only_after_earlier_ones_are_durable():
+    options = PublishOptions(Batching(5, 60_000), flow_control=FlowControl(max_outstanding_messages=10))
+
+    async def scenario(stage):
+        stage.store.gate.clear()
+        futures = stage.publish(*map(str, range(15)))
+        await stage.store.until_writing()
+        assert [len(batch) for batch in stage.batches] == [5, 5]
+        assert not any(future.done() for future in futures)
+        stage.store.gate.set()
+        await asyncio.gather(*futures)
+        assert [len(batch) for batch in stage.batches] == [5, 5, 5]
+        assert stage.stored() == [str(n).encode() for n in range(15)]
+
+    run(scenario, options)
+
+
+def test_br_009_bytes_are_held_until_they_are_durable_and_order_of_admission_is_kept():
+    options = PublishOptions(Batching(1), flow_control=FlowControl(max_outstanding_bytes=100))
+
+    async def scenario(stage):
+        stage.store.gate.clear()
+        futures = stage.publish("x" * 60, "y" * 60, "z")
+        assert stage.batches == [[b"x" * 60]]
+        stage.store.gate.set()
+        await asyncio.gather(*futures)
+        assert stage.batches == [[b"x" * 60], [b"y" * 60], [b"z"]]
+
+    run(scenario, options)
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"max_outstanding_messages": 1}, "Flow control: max outstanding messages exceeded"),
+        ({"max_outstanding_bytes": 1}, "Flow control: max outstanding bytes exceeded"),
+    ],
+)
+@pytest.mark.parametrize("timeout", [0, 0.01])
+def test_a_message_that_finds_no_room_in_time_fails_alone(limits, text, timeout):
+    options = PublishOptions(Batching(1), flow_control=FlowControl(**limits, timeout=timeout))
+
+    async def scenario(stage):
+        stage.store.gate.clear()
+        first, second = stage.publish("a", "b")
+        with pytest.raises(FlowControlTimeout) as refusal:
+            await second
+        assert refusal.value.message == text
+        assert refusal.value.code == 8
+        stage.store.gate.set()
+        assert await first == "0"
+        await stage.publisher.flush()
+
+    run(scenario, options)
+
+
+def test_flush_covers_messages_that_wait_for_admission():
+    options = PublishOptions(LATE, flow_control=FlowControl(max_outstanding_messages=1))
+
+    async def scenario(stage):
+        futures = stage.publish("a", "b", "c")
+        await stage.publisher.flush()
+        assert [future.result() for future in futures] == ["0", "1", "2"]
+
+    run(scenario, options)
+
+
+def test_br_010_thresholds_of_1_publish_each_message_at_once():
+    async def scenario(stage):
+        stage.publish("a", "b")
+        assert stage.batches == [[b"a"], [b"b"]]
+
+    run(scenario, PublishOptions(Batching(max_messages=1, max_milliseconds=0, max_bytes=1)))
+
+
+def test_after_a_failed_publish_a_key_is_paused_until_it_is_resumed():
+    async def scenario(stage):
+        full = StoreFull("no room")
+        stage.store.failures.append(full)
+        first, second = stage.publish("a1", "a2", key="a")
+        (other,) = stage.publish("x")
+        for future, error in ((first, StoreFull), (second, PublishingPaused), (other, StoreFull)):
+            with pytest.raises(error):
+                await future
+        assert stage.publisher.paused_keys() == ("a",)
+        (refused,) = stage.publish("a3", key="a")
+        with pytest.raises(PublishingPaused, match="resume_publishing"):
+            await refused
+        stage.publisher.resume("a")
+        assert await stage.publish("a4", key="a")[0]
+        assert stage.stored() == [b"a4"]
+        with pytest.raises(IllegalTransition):
+            stage.publisher.resume("a")
+
+    run(scenario, PublishOptions(Batching(1)))
+
+
+def test_flush_raises_the_first_failure_that_nobody_awaited_and_only_once():
+    async def scenario(stage):
+        stage.store.failures.append(StoreFull("seen"))
+        with pytest.raises(StoreFull):
+            await stage.publish("a")[0]
+        stage.store.failures.append(StoreFull("unseen"))
+        stage.publish("b")
+        with pytest.raises(StoreFull, match="unseen"):
+            await stage.publisher.flush()
+        await stage.publisher.flush()
+
+    run(scenario, PublishOptions(Batching(1)))
+
+
+def test_what_can_never_work_raises_at_once():
+    async def scenario(stage):
+        with pytest.raises(InvalidArgument, match="Message data must be bytes"):
+            stage.publisher.publish("text")
+        with pytest.raises(InvalidArgument, match="Ordering key cannot be empty"):
+            stage.publisher.publish(b"", ordering_key="")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("ordering", [None, True, False])
+def test_ordering_keys_are_refused_only_where_ordering_is_turned_off(ordering):
+    async def scenario(stage):
+        if ordering is False:
+            with pytest.raises(InvalidArgument) as refusal:
+                stage.publisher.publish(b"", ordering_key="k")
+            assert refusal.value.message == "Message ordering must be enabled on topic to use ordering keys"
+            assert refusal.value.code == 3
+        else:
+            assert await stage.publisher.publish(b"", ordering_key="k") == "0"
+
+    run(scenario, PublishOptions(Batching(1), message_ordering=ordering))
+
+
+def test_new_options_apply_to_what_is_waiting():
+    async def scenario(stage):
+        futures = stage.publish("a", "b")
+        stage.publisher.set_options(PublishOptions(Batching(max_messages=2)))
+        await asyncio.gather(*futures)
+        assert stage.batches == [[b"a", b"b"]]
+
+    run(scenario, PublishOptions(batching=LATE))
+
+
+def test_a_cancelled_future_is_published_all_the_same():
+    async def scenario(stage):
+        (future,) = stage.publish("a")
+        future.cancel()
+        await stage.publisher.close()
+        assert stage.stored() == [b"a"]
+
+    run(scenario)
+
+
+def test_closing_sends_what_is_open():
+    async def scenario(stage):
+        futures = stage.publish("a", "b")
+        await stage.publisher.close()
+        assert [future.result() for future in futures] == ["0", "1"]
+
+    run(scenario, PublishOptions(batching=LATE))

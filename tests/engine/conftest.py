@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from seriatim.engine.engine import Engine
+from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.store import open_store
+from seriatim.store.base import Transaction
+from seriatim.store.memory import MemoryStore
+
+Scenario = Callable[[Engine], Awaitable[object]]
+
+
+class WatchedStore(MemoryStore):
+    """A store whose commits are counted, can be held up, and fail when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: list[BaseException] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.watch()
+
+    def watch(self) -> None:
+        """Count from now on."""
+        self.commits = 0
+        self.entered = threading.Semaphore(0)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        self.entered.release()
+        assert self.gate.wait(10)
+        with super().transaction() as transaction:
+            yield transaction
+            if self.failures:
+                raise self.failures.pop(0)
+        self.commits += 1
+
+    async def until_writing(self) -> None:
+        """Wait until a commit is under way (and held up, if the gate is closed)."""
+        await asyncio.get_running_loop().run_in_executor(None, self.entered.acquire)
+
+
+class Collector:
+    """A consumer that keeps what it gets, and lets a test wait for it."""
+
+    def __init__(self, **limits: int) -> None:
+        self.got: list[Delivered] = []
+        self.fenced: list[int] = []
+        self._news = asyncio.Event()
+        self.consumer = Consumer(self._take, lambda lease: self.fenced.append(lease.offset), **limits)
+
+    def _take(self, delivered) -> None:
+        self.got += delivered
+        self._news.set()
+
+    async def wait(self, count: int) -> list[Delivered]:
+        """Wait until ``count`` messages came in all, and see that it is not more."""
+        async with asyncio.timeout(10):
+            while len(self.got) < count:
+                self._news.clear()
+                await self._news.wait()
+        assert len(self.got) == count
+        return self.got
+
+    @property
+    def data(self) -> list[bytes]:
+        return [one.record.data for one in self.got]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def run(request, tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario on an engine with a new store of each kind."""
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    return lambda scenario: asyncio.run(_with_engine(url, scenario))
+
+
+@pytest.fixture
+def run_with_restarts(tmp_path: Path) -> Callable[..., None]:
+    """Run scenarios on one store; between them the engine is closed, and opened again."""
+
+    def run(*scenarios: Scenario) -> None:
+        for scenario in scenarios:
+            asyncio.run(_with_engine(f"sqlite:///{tmp_path}/store.db", scenario))
+
+    return run
+
+
+async def _with_engine(url: str, scenario: Scenario) -> None:
+    engine = Engine(open_store(url))
+    await engine.start()
+    try:
+        await scenario(engine)
+    finally:
+        await engine.close()

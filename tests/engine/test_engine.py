@@ -1,0 +1,418 @@
+"""The engine: what is published comes out in order, one at a time per key, and survives."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from seriatim.core.delivery import Release, RetryPolicy
+from seriatim.engine.engine import Outgoing
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.errors import AlreadyExists, NotFound, StaleLease
+from tests.engine.conftest import Collector
+
+ORDERED = SubscriptionOptions(ordering=True)
+
+
+async def prepare(engine, options=ORDERED):
+    await engine.create_topic("t")
+    return await engine.create_subscription("t", "s", options)
+
+
+def publish(engine, *data: str, key: str | None = "k", delay: float = 0.0):
+    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
+
+
+async def settle_down(engine) -> None:
+    """Let everything that is due in the loop and in the writer happen."""
+    for _ in range(3):
+        await engine._committer.drain()
+        await asyncio.sleep(0)
+
+
+def test_messages_of_a_key_are_delivered_in_publish_order_one_at_a_time(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        offsets = await publish(engine, "first", "second", "third")
+        assert list(offsets) == [0, 1, 2]
+        for count in (1, 2, 3):
+            last = (await got.wait(count))[-1]
+            await settle_down(engine)
+            assert len(got.got) == count, "the next one waits for the ack"
+            subscription.ack(last.lease)
+        await settle_down(engine)
+        assert got.data == [b"first", b"second", b"third"]
+        assert len(subscription.lanes) == 0
+
+    run(scenario)
+
+
+def test_keys_do_not_wait_for_each_other_and_keyless_messages_for_nobody(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "a1", "a2", key="a")
+        await publish(engine, "b1", key="b")
+        await publish(engine, "x", "y", key=None)
+        await got.wait(4)
+        assert sorted(got.data) == [b"a1", b"b1", b"x", b"y"]
+
+    run(scenario)
+
+
+def test_without_ordering_keyed_messages_behave_as_keyless(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions())
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "1", "2", "3")
+        await got.wait(3)
+
+    run(scenario)
+
+
+def test_a_nacked_message_keeps_its_place(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "first", "second")
+        subscription.nack((await got.wait(1))[0].lease, error="try again")
+        again = (await got.wait(2))[-1]
+        assert (again.record.data, again.lease.attempt) == (b"first", 2)
+        subscription.ack(again.lease)
+        assert (await got.wait(3))[-1].record.data == b"second"
+
+    run(scenario)
+
+
+def test_a_lease_that_expires_gives_the_message_out_again_and_its_ack_is_refused(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, ack_deadline=0.02))
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "first", "second")
+        stale = (await got.wait(1))[0].lease
+        again = (await got.wait(2))[1]
+        assert again.record.data == b"first"
+        with pytest.raises(StaleLease):
+            subscription.ack(stale)
+        subscription.ack(again.lease)
+        assert (await got.wait(3))[2].record.data == b"second"
+
+    run(scenario)
+
+
+def test_an_extended_lease_does_not_expire(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, ack_deadline=0.02))
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "first")
+        lease = (await got.wait(1))[0].lease
+        assert subscription.extend(lease, 60) > lease.deadline + 50
+        subscription.lanes.advance(lease.deadline + 1)
+        subscription.ack(lease)
+        await settle_down(engine)
+        assert got.data == [b"first"]
+
+    run(scenario)
+
+
+def test_a_delayed_message_blocks_its_own_key_only(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "a1", key="a", delay=0.05)
+        await publish(engine, "a2", key="a")
+        await publish(engine, "b1", key="b")
+        assert (await got.wait(1))[0].record.data == b"b1"
+        assert (await got.wait(2))[1].record.data == b"a1"
+
+    run(scenario)
+
+
+def test_two_consumers_share_a_subscription_and_order_holds_across_them(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        collectors = [Collector(max_messages=1), Collector(max_messages=1)]
+        for collector in collectors:
+            subscription.attach(collector.consumer)
+        await publish(engine, "a1", "a2", key="a")
+        await publish(engine, "b1", "b2", key="b")
+        for collector in collectors:
+            await collector.wait(1)
+        assert sorted(collectors[0].data + collectors[1].data) == [b"a1", b"b1"]
+
+    run(scenario)
+
+
+def test_a_consumer_gets_no_more_than_it_has_room_for(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        few, small = Collector(max_messages=2), Collector(max_bytes=5)
+        subscription.attach(few.consumer)
+        for key in "abcdef":
+            await publish(engine, key * 3, key=key)
+        await few.wait(2)
+        subscription.attach(small.consumer)
+        await small.wait(2)
+        await settle_down(engine)
+        assert (len(few.got), len(small.got)) == (2, 2)
+        subscription.ack(few.got[0].lease)
+        await few.wait(3)
+
+    run(scenario)
+
+
+def test_what_a_consumer_leaves_behind_is_given_out_at_once_and_not_counted(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        gone, other = Collector(), Collector()
+        subscription.attach(gone.consumer)
+        await publish(engine, "first")
+        await gone.wait(1)
+        subscription.detach(gone.consumer)
+        subscription.attach(other.consumer)
+        (again,) = await other.wait(1)
+        assert (again.record.data, again.lease.attempt) == (b"first", 1)
+
+    run(scenario)
+
+
+def test_messages_that_are_no_longer_in_memory_are_read_and_keep_their_order(run, monkeypatch):
+    monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)
+
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=8))
+        got = Collector()
+        await publish(engine, *"abcde")
+        subscription.attach(got.consumer)
+        await got.wait(5)
+        await publish(engine, "f", "g")
+        await got.wait(7)
+        assert b"".join(got.data) == b"abcdefg"
+
+    run(scenario)
+
+
+def test_with_a_window_a_nack_fences_what_follows(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=3))
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "a", "b", "c")
+        first, second, third = await got.wait(3)
+        subscription.ack(third.lease)
+        subscription.nack(second.lease)
+        await got.wait(5)
+        assert got.fenced == []
+        assert b"".join(got.data) == b"abcbc"
+        subscription.ack(first.lease)
+
+    run(scenario)
+
+
+def test_a_consumer_hears_which_of_its_leases_are_fenced(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=3))
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "a", "b", "c")
+        first, second, _ = await got.wait(3)
+        subscription.nack(first.lease)
+        assert got.fenced == [1, 2]
+        with pytest.raises(StaleLease):
+            subscription.ack(second.lease)
+        await got.wait(6)
+        assert b"".join(got.data) == b"abcabc"
+
+    run(scenario)
+
+
+def test_used_up_attempts_lead_to_the_dead_letter_topic_and_the_key_goes_on(run):
+    options = SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=2), dead_letter_topic="dead")
+
+    async def scenario(engine):
+        await engine.create_topic("dead")
+        graves = Collector()
+        (await engine.create_subscription("dead", "graves", ORDERED)).attach(graves.consumer)
+        subscription = await prepare(engine, options)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "bad", "good")
+        for count in (1, 2):
+            subscription.nack((await got.wait(count))[-1].lease, error="broken")
+        assert (await got.wait(3))[-1].record.data == b"good"
+        ((_, letter),) = await graves.wait(1)
+        assert (letter.key, letter.data) == ("k", b"bad")
+        assert letter.attributes == {
+            "seriatim-dead-letter-subscription": "s",
+            "seriatim-dead-letter-offset": "0",
+            "seriatim-dead-letter-attempts": "2",
+            "seriatim-dead-letter-error": "broken",
+        }
+
+    run(scenario)
+
+
+def test_an_ack_is_reported_durable_after_its_commit(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "first")
+        durable = asyncio.Event()
+        subscription.ack((await got.wait(1))[0].lease, durable.set)
+        assert not durable.is_set()
+        async with asyncio.timeout(10):
+            await durable.wait()
+
+    run(scenario)
+
+
+def test_with_release_on_receipt_the_next_message_does_not_wait_for_the_commit(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, release=Release.RECEIPT))
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "first", "second")
+        subscription.ack((await got.wait(1))[0].lease)
+        await asyncio.sleep(0)
+        assert len(got.got) == 2
+
+    run(scenario)
+
+
+def test_what_everybody_settled_is_cleaned_up_by_itself(run, monkeypatch):
+    monkeypatch.setattr("seriatim.engine.engine.UPKEEP_PAUSE", 0.001)
+
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        for key in "abc":
+            await publish(engine, key, key=key)
+        await got.wait(3)
+        for one in got.got[:2]:
+            subscription.ack(one.lease)
+        await settle_down(engine)
+        rounds = asyncio.Semaphore(0)
+        clean_up = engine.clean_up
+
+        async def counted():
+            await clean_up()
+            rounds.release()
+
+        monkeypatch.setattr(engine, "clean_up", counted)
+        for number in range(2):  # the first round may have begun before the acks were written
+            await publish(engine, f"a change {number}", key="d")
+            async with asyncio.timeout(10):
+                await rounds.acquire()
+        kept = [record.data for record in engine._store.read(subscription.topic.id, 0, 10)]
+        assert kept == [b"c", b"a change 0", b"a change 1"]
+
+    run(scenario)
+
+
+def test_a_subscription_gets_what_is_published_from_its_creation_on(run):
+    async def scenario(engine):
+        await engine.create_topic("t")
+        await publish(engine, "before")
+        creation = asyncio.ensure_future(engine.create_subscription("t", "s", ORDERED))
+        await asyncio.sleep(0)
+        publish(engine, "in the same commit")
+        subscription = await creation
+        await publish(engine, "after")
+        got = Collector()
+        subscription.attach(got.consumer)
+        subscription.ack((await got.wait(1))[0].lease)
+        await got.wait(2)
+        assert got.data == [b"in the same commit", b"after"]
+
+    run(scenario)
+
+
+def test_a_name_is_given_once_and_a_refused_request_fails_alone(run):
+    async def scenario(engine):
+        await engine.create_topic("t")
+        again = asyncio.ensure_future(engine.create_topic("t"))
+        other = asyncio.ensure_future(engine.create_topic("u"))
+        with pytest.raises(AlreadyExists):
+            await again
+        assert (await other).name == "u"
+        with pytest.raises(NotFound, match="topic 'x' does not exist: create it first"):
+            engine.publish("x", [Outgoing(None, b"")])
+        with pytest.raises(NotFound, match="subscription 'x' does not exist: create it first"):
+            engine.get_subscription("x")
+
+    run(scenario)
+
+
+def test_deleting_takes_subscriptions_along(run):
+    async def scenario(engine):
+        await prepare(engine)
+        await engine.create_subscription("t", "other")
+        await engine.delete_subscription("other")
+        assert [known.name for known in engine.subscriptions()] == ["s"]
+        await engine.delete_topic("t")
+        assert (engine.topics(), engine.subscriptions()) == ([], [])
+        await prepare(engine)
+
+    run(scenario)
+
+
+def test_after_a_restart_what_was_acked_is_gone_and_the_rest_is_delivered_in_order(run_with_restarts):
+    async def before(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "1", "2", "3")
+        await publish(engine, "x", key=None)
+        for one in list(await got.wait(2)):
+            subscription.ack(one.lease)
+        await got.wait(3)
+
+    async def after(engine):
+        subscription = engine.get_subscription("s")
+        got = Collector()
+        subscription.attach(got.consumer)
+        subscription.ack((await got.wait(1))[0].lease)
+        await got.wait(2)
+        assert got.data == [b"2", b"3"]
+        assert list(await publish(engine, "4")) == [4]
+
+    run_with_restarts(before, after)
+
+
+def test_after_a_restart_failures_delays_and_pauses_are_remembered_and_tokens_are_new(run_with_restarts):
+    tokens = []
+
+    async def before(engine):
+        options = SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=9))
+        subscription = await prepare(engine, options)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "late", key="later")
+        subscription.nack((await got.wait(1))[0].lease, delay=3600, error="not now")
+        await publish(engine, "crashed", key="leased")
+        await got.wait(2)
+        tokens.append(got.got[-1].lease.token)
+        await settle_down(engine)
+
+    async def after(engine):
+        subscription = engine.get_subscription("s")
+        got = Collector()
+        subscription.attach(got.consumer)
+        (one,) = await got.wait(1)
+        assert (one.record.data, one.lease.attempt) == (b"crashed", 2)
+        assert one.lease.token > tokens[0]
+        view = subscription.lanes.view("later")
+        assert (view.state, view.attempts, view.error) == ("delayed", 1, "not now")
+
+    run_with_restarts(before, after)

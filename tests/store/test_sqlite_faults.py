@@ -1,0 +1,266 @@
+"""Every single call to SQLite fails once: nothing is ever half done, and nobody is told something that is not so.
+
+A script of steps is run once without faults, to learn how many calls it makes and what the store looks like after each step.
+Then it is run again for every call and kind of fault. The step that fails must raise the right error and leave the store as
+it was before it; only a failed commit may leave it as after it, and must say that nobody can know.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from seriatim.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFailed, StoreFull, StoreLost
+from seriatim.store.base import Cursor, ReaderRow, SnapshotRow
+from seriatim.store.sqlite import SqliteReader, SqliteStore
+from tests.store.contract import NOW, kept, letter, records, trouble
+
+REAL_CONNECT = sqlite3.connect
+
+
+class Fault(NamedTuple):
+    code: int
+    text: str
+    after: bool
+    """Whether the call is carried out before it reports that it failed."""
+
+    expected: type[StoreError]
+
+
+FAULTS = {
+    "disk full": Fault(sqlite3.SQLITE_FULL, "database or disk is full", after=False, expected=StoreFull),
+    "locked": Fault(sqlite3.SQLITE_BUSY, "database is locked", after=False, expected=StoreBusy),
+    "I/O error": Fault(sqlite3.SQLITE_IOERR, "disk I/O error", after=False, expected=StoreFailed),
+    "I/O error afterwards": Fault(sqlite3.SQLITE_IOERR_FSYNC, "disk I/O error", after=True, expected=StoreFailed),
+}
+
+
+class Injector:
+    """Counts calls, and lets one of them fail."""
+
+    def __init__(self, fail_at: int = -1, fault: Fault | None = None) -> None:
+        self.calls = 0
+        self.fail_at, self.fault = fail_at, fault
+        self.failed: tuple[str, bool] | None = None
+        """The statement that failed, and whether the owner's connection was asked."""
+
+    def call(self, connection, statement, question):
+        self.calls += 1
+        if self.fault is None or self.calls - 1 != self.fail_at:
+            return question()
+        self.failed = (statement, connection.writes)
+        if self.fault.after:
+            question()
+        error = sqlite3.OperationalError(self.fault.text)
+        error.sqlite_errorcode = self.fault.code
+        raise error
+
+
+class FaultyConnection(sqlite3.Connection):
+    injector: Injector
+    writes: bool
+
+    def execute(self, statement, *values):
+        return self.injector.call(self, statement, lambda: sqlite3.Connection.execute(self, statement, *values))
+
+    def executemany(self, statement, rows):
+        return self.injector.call(self, statement, lambda: sqlite3.Connection.executemany(self, statement, rows))
+
+
+def connect(injector, address, *args, **options):
+    if not options.get("uri"):
+        return REAL_CONNECT(address, *args, **options)
+    connection = REAL_CONNECT(address, *args, **options, factory=FaultyConnection)
+    connection.injector, connection.writes = injector, address.endswith("mode=rwc")
+    return connection
+
+
+def create(store):
+    with store.transaction() as work:
+        topic = work.create_topic("orders", {})
+        work.create_subscription(topic.id, "billing", {}, Cursor(0, {0: 1 << 10}))
+        work.append(topic.id, records(range(20)))
+
+
+def append_and_settle(store):
+    with store.transaction() as work:
+        work.append(1, records(range(20, 40)))
+        work.settle(1, range(15))
+        work.note_troubles(1, [trouble(16), trouble(17)])
+
+
+def trouble_and_dead_letters(store):
+    with store.transaction() as work:
+        work.bury(1, [letter(16), letter(18)])
+        work.pause_key(1, "k", "why not")
+        work.put_snapshot(SnapshotRow("s", 1, Cursor(3), NOW - 1, {}))
+        work.put_reader(ReaderRow("r", 1, 30))
+        work.claim_batch("w", 1)
+        work.reserve_tokens(50)
+
+
+def back_and_purge(store):
+    with store.transaction() as work:
+        work.unbury(1, [16])
+        work.purge(1, [18])
+        work.settle(1, [16, 17, 19, *range(20, 30)])
+
+
+def clean_up(store):
+    assert not store.upkeep(NOW).more_to_do
+
+
+def seek(store):
+    with store.transaction() as work:
+        work.seek(1, Cursor(31, {0: 1 << 35}))
+        work.resume_key(1, "k")
+        work.delete_reader("r")
+
+
+def read_everything(store):
+    store.catalog()
+    for question in (store.cursor, store.troubles, store.paused_keys, store.dead_letters, store.earliest):
+        question(1)
+    assert [len(pack) for pack in store.positions(1)]
+    assert store.read(1, 0, 5) == store.fetch(1, [record.offset for record in store.read(1, 0, 5)])
+
+
+def delete(store):
+    with store.transaction() as work:
+        work.delete_subscription(1)
+        work.delete_topic(1)
+
+
+STEPS = [
+    create,
+    append_and_settle,
+    trouble_and_dead_letters,
+    back_and_purge,
+    clean_up,
+    seek,
+    read_everything,
+    clean_up,
+    delete,
+]
+
+
+def look(path):
+    """Everything, through eyes that do not fail."""
+    with closing(SqliteReader(path)) as reader:
+        assert list(reader.check()) == []
+        catalog = reader.catalog()
+        found = [repr(catalog)]
+        for topic in catalog.topics:
+            found.append(repr(reader.read(topic.id, 0, 99)))
+            found.append(repr(kept(reader, topic)))
+        for row in catalog.subscriptions:
+            found.append(repr((reader.cursor(row.id), reader.troubles(row.id))))
+            found.append(repr((reader.paused_keys(row.id), reader.dead_letters(row.id))))
+        return found
+
+
+class Stage:
+    """A fresh store, and calls that can be made to fail."""
+
+    def __init__(self, path, monkeypatch) -> None:
+        self.path, self._monkeypatch = path, monkeypatch
+
+    def use(self, injector) -> None:
+        self._monkeypatch.setattr(sqlite3, "connect", partial(connect, injector))
+
+    def use_no_faults(self) -> None:
+        self._monkeypatch.setattr(sqlite3, "connect", REAL_CONNECT)
+
+    def look(self):
+        self.use_no_faults()
+        return look(self.path)
+
+
+def states_without_faults(stage) -> tuple[list, int]:
+    """What the store looks like before and after each step, and how many calls all of them make."""
+    injector = Injector()
+    stage.use(injector)
+    states = []
+    with closing(SqliteStore(stage.path)) as store:
+        states.append(stage.look())
+        for step in STEPS:
+            stage.use(injector)
+            step(store)
+            states.append(stage.look())
+    return states, injector.calls
+
+
+def run_with_fault(stage, states, fail_at: int, fault: Fault) -> None:
+    injector = Injector(fail_at, fault)
+    stage.use(injector)
+    try:
+        store = SqliteStore(stage.path)
+    except fault.expected:
+        stage.use_no_faults()
+        store = SqliteStore(stage.path)  # whatever happened at the opening, it can be opened again
+    for number, step in enumerate(STEPS):
+        stage.use(injector)
+        try:
+            step(store)
+        except StoreError as error:
+            before, after = states[number : number + 2]
+            store = recovered(stage, store, error, injector, before, after)
+            if stage.look() == before:
+                step(store)
+            assert stage.look() == after
+    store.close()
+    assert injector.failed is not None
+
+
+def recovered(stage, store, error, injector, before, after) -> SqliteStore:
+    """A store that works, after a look at whether the error told the truth."""
+    statement, writes = injector.failed
+    expected = injector.fault.expected
+    if statement != "COMMIT" or not writes or expected is not StoreFailed:
+        assert type(error) is expected, statement
+        assert stage.look() == before, statement
+        return store
+    assert type(error) is OutcomeUnknown
+    assert stage.look() in (before, after)
+    with pytest.raises(StoreLost, match="a commit failed"), store.transaction():
+        pass
+    store.close()
+    return SqliteStore(stage.path)
+
+
+def test_the_script_runs_through_without_faults(tmp_path, monkeypatch):
+    states, calls = states_without_faults(Stage(tmp_path / "store.db", monkeypatch))
+    assert len(states) == len(STEPS) + 1
+    assert calls > 100
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_call_fails_once_and_nothing_is_half_done(tmp_path, monkeypatch, kind):
+    states, calls = states_without_faults(Stage(tmp_path / "without.db", monkeypatch))
+    for number in range(calls):
+        run_with_fault(Stage(tmp_path / f"{number}.db", monkeypatch), states, number, FAULTS[kind])
+
+
+def test_an_error_that_the_caller_swallows_is_not_taken_for_a_failed_commit(tmp_path, monkeypatch):
+    injector = Injector(fault=FAULTS["I/O error"])
+    stage = Stage(tmp_path / "store.db", monkeypatch)
+    stage.use(injector)
+    with closing(SqliteStore(stage.path)) as store:
+        create(store)
+        before = stage.look()
+
+        def swallow() -> None:
+            with store.transaction() as work:
+                work.reserve_tokens(7)
+                injector.fail_at = injector.calls
+                with pytest.raises(StoreFailed):
+                    work.settle(1, [1])
+
+        with pytest.raises(StoreFailed):
+            swallow()
+        assert stage.look() == before
+        append_and_settle(store)

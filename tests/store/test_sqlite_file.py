@@ -1,0 +1,412 @@
+"""What is special about a store in a SQLite file: its size, its schema, its readers, its damage, its backups."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+from itertools import chain
+
+import pytest
+
+from seriatim.errors import (
+    AlreadyExists,
+    DamagedStore,
+    NewerSchema,
+    NotAStore,
+    NotFound,
+    StoreBusy,
+    StoreFailed,
+    StoreFull,
+)
+from seriatim.store import sqlite, sqlite_session
+from seriatim.store.base import BLOCK, Cursor
+from seriatim.store.sql.queries import Migration, load_migrations
+from seriatim.store.sqlite import SqliteReader, SqliteStore
+from tests.store.contract import (
+    NOW,
+    kept,
+    letter,
+    records,
+    settle,
+    settled,
+    topic_with_subscription,
+    trouble,
+    upkeep_until_done,
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def store(path):
+    with closing(SqliteStore(path)) as store:
+        yield store
+
+
+def ask(path, statement, *values):
+    """Reach behind the store."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
+
+
+class TestSize:
+    def test_the_file_stops_growing_behind_one_blocked_key(self, store, path):
+        topic, subscription = topic_with_subscription(store)
+        sizes, packs = [], []
+        for start in range(0, 60_000, 200):
+            batch = range(start, start + 200)
+            with store.transaction() as work:
+                work.append(topic.id, records(batch, size=200))
+                work.settle(subscription.id, [offset for offset in batch if offset > 5])
+            if start % 2000 == 0:
+                upkeep_until_done(store)
+                sizes.append(path.stat().st_size + path.with_name("store.db-wal").stat().st_size)
+                packs.append(ask(path, "SELECT count(*) FROM packs")[0][0])
+        assert max(sizes) == max(sizes[:15])
+        assert packs[5:] == [1] * len(packs[5:])
+        upkeep_until_done(store)
+        assert ask(path, "SELECT count(*) FROM settled_blocks")[0][0] <= 2
+        assert kept(store, topic) == [0, 1, 2, 3, 4, 5]
+
+    def test_room_is_given_back_when_a_backlog_is_gone(self, store, path):
+        topic, subscription = topic_with_subscription(store)
+        for start in range(0, 50_000, 1000):
+            with store.transaction() as work:
+                work.append(topic.id, records(range(start, start + 1000), size=400))
+        upkeep_until_done(store)
+        settle(store, subscription, range(50_000))
+        upkeep_until_done(store)
+        assert ask(path, "PRAGMA page_count")[0][0] <= sqlite.FREE_PAGES_KEPT * 2
+        assert list(store.check()) == []
+
+    def test_nothing_is_left_of_a_drained_key(self, store, path):
+        topic, subscription = topic_with_subscription(store)
+        with store.transaction() as work:
+            work.append(topic.id, records(range(10), key="somebody"))
+            work.note_troubles(subscription.id, [trouble(3)])
+            work.pause_key(subscription.id, "somebody", None)
+            work.bury(subscription.id, [letter(4)])
+        with store.transaction() as work:
+            work.resume_key(subscription.id, "somebody")
+            work.purge(subscription.id, [4])
+            work.settle(subscription.id, range(10))
+        upkeep_until_done(store)
+        tables = ("packs", "settlements", "settled_blocks", "troubles", "paused_keys", "dead_letters")
+        assert {table: ask(path, f"SELECT count(*) FROM {table}")[0][0] for table in tables} == dict.fromkeys(tables, 0)
+
+    def test_a_floor_rises_over_offsets_that_never_were(self, store, path):
+        topic, subscription = topic_with_subscription(store)
+        with store.transaction() as work:
+            work.append(topic.id, records([*range(5), *range(10, 15), 3 * BLOCK]))
+            work.settle(subscription.id, [*range(5), *range(10, 15)])
+        upkeep_until_done(store)
+        assert ask(path, "SELECT floor FROM subscriptions") == [(3 * BLOCK,)]
+        assert ask(path, "SELECT * FROM settled_blocks") == []
+
+    def test_what_one_piece_kept_is_remembered_by_the_next(self, store):
+        """A block reaches over the end of a piece: what is settled in its first half is still kept."""
+        topic, subscription = topic_with_subscription(store)
+        with store.transaction() as work:
+            work.append(topic.id, [*records(range(9), size=1000), *records([9])])
+            for offset in range(10, 200):
+                work.append(topic.id, records([offset]))
+            work.append(topic.id, records([2 * BLOCK]))
+            work.settle(subscription.id, range(9, 200))
+        upkeep_until_done(store)
+        assert kept(store, topic) == [*range(10), 2 * BLOCK]
+        assert settled(store, subscription, range(10)) == [9]
+
+    def test_the_write_ahead_log_does_not_grow_behind_a_slow_reader(self, store, path):
+        topic, _ = topic_with_subscription(store)
+        with store.transaction() as work:
+            for offset in range(100):
+                work.append(topic.id, records([offset]))
+        with closing(SqliteReader(path)) as reader:
+            slow = reader.positions(topic.id)
+            next(slow)
+            for offset in range(100, 400):
+                with store.transaction() as work:
+                    work.append(topic.id, records([offset], size=100_000))
+            assert path.with_name("store.db-wal").stat().st_size < 8 * 1024 * 1024
+            assert [pack[0].offset for pack in slow] == list(range(1, 400))
+
+    def test_small_leftovers_of_many_packs_are_packed_together(self, store, path):
+        topic, subscription = topic_with_subscription(store)
+        with store.transaction() as work:
+            for start in range(0, 10_000, 50):
+                work.append(topic.id, records(range(start, start + 50)))
+        settle(store, subscription, [offset for offset in range(10_000) if offset % 50])
+        for _ in range(2):  # pieces leave leftovers of their own, which the next round puts together
+            upkeep_until_done(store)
+        assert len(ask(path, "SELECT * FROM packs")) == 1
+        assert kept(store, topic) == list(range(0, 10_000, 50))
+        assert settled(store, subscription, range(0, 10_000, 50)) == []
+
+
+class TestReader:
+    def test_a_reader_sees_what_the_live_owner_committed(self, store, path):
+        topic, subscription = topic_with_subscription(store, messages=3)
+        with closing(SqliteReader(path)) as reader:
+            assert reader.catalog() == store.catalog()
+            assert reader.cursor(subscription.id) == Cursor(0)
+            assert (reader.epoch, reader.url) == (store.epoch, store.url)
+            with store.transaction() as work:
+                work.append(topic.id, records([3]))
+                assert reader.read(topic.id, 0, 9) == records(range(3))
+            assert reader.read(topic.id, 0, 9) == records(range(4))
+
+    def test_a_reader_needs_no_owner_and_changes_nothing(self, store, path):
+        topic, _ = topic_with_subscription(store, messages=3)
+        store.close()
+        before = path.read_bytes()
+        with closing(SqliteReader(path)) as reader:
+            assert kept(reader, topic) == [0, 1, 2]
+            assert list(reader.check()) == []
+            assert not hasattr(reader, "transaction")
+            assert not hasattr(reader, "upkeep")
+        assert path.read_bytes() == before
+
+    def test_a_reader_makes_no_store(self, path):
+        with pytest.raises(NotFound, match="no store"):
+            SqliteReader(path)
+        path.touch()
+        with pytest.raises(NotAStore, match="its owner must open it first"):
+            SqliteReader(path)
+
+    def test_positions_survive_a_rewrite_of_what_is_being_listed(self, store):
+        topic, subscription = topic_with_subscription(store)
+        with store.transaction() as work:
+            for start in range(0, 2000, 10):
+                work.append(topic.id, records(range(start, start + 10)))
+        listing = store.positions(topic.id)
+        seen = list(next(listing))
+        settle(store, subscription, [offset for offset in range(2000) if offset % 10])
+        upkeep_until_done(store)
+        seen += chain.from_iterable(listing)
+        offsets = [position.offset for position in seen]
+        assert offsets == sorted(set(offsets))
+        assert set(range(0, 2000, 10)) <= set(offsets)
+
+
+class TestSchema:
+    def test_a_newer_schema_is_refused_by_owner_and_reader(self, store, path):
+        store.close()
+        ask(path, "INSERT INTO migrations VALUES (99, 'from the future')")
+        before = path.read_bytes()
+        for opener in (SqliteStore, SqliteReader):
+            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only 1"):
+                opener(path)
+        assert path.read_bytes() == before
+
+    def test_migrations_are_applied_in_order_and_once(self, store, path, monkeypatch):
+        topic_with_subscription(store, messages=3)
+        store.close()
+        more = (
+            Migration(2, "add", "CREATE TABLE extra (x);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"),
+            Migration(3, "change", "UPDATE extra SET x = 'changed';"),
+        )
+        monkeypatch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
+        with pytest.raises(NotAStore, match="older schema"):
+            SqliteReader(path)
+        for _ in range(2):
+            SqliteStore(path).close()
+        assert ask(path, "SELECT x FROM extra") == [("changed",)]
+        assert [row[0] for row in ask(path, "SELECT version FROM migrations ORDER BY version")] == [1, 2, 3]
+
+    def test_a_migration_that_fails_leaves_the_file_as_it_was(self, store, path, monkeypatch):
+        store.close()
+        more = (Migration(2, "add", "CREATE TABLE extra (x);"), Migration(3, "broken", "DROP TABLE nothing;"))
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
+            with pytest.raises(StoreFailed, match="nothing"):
+                SqliteStore(path)
+        assert ask(path, "SELECT name FROM sqlite_schema WHERE name = 'extra'") == []
+        SqliteStore(path).close()
+
+    def test_a_database_of_another_program_is_refused_untouched(self, path):
+        ask(path, "CREATE TABLE theirs (x)")
+        before = path.read_bytes()
+        for opener in (SqliteStore, SqliteReader):
+            with pytest.raises(NotAStore, match="another program"):
+                opener(path)
+        assert path.read_bytes() == before
+
+    def test_a_file_that_is_no_database_is_refused_untouched(self, path):
+        path.write_text("Dear diary, " * 1000)
+        with pytest.raises(DamagedStore, match="not a SQLite database"):
+            SqliteStore(path)
+        assert path.read_text().startswith("Dear diary")
+
+    def test_an_empty_file_becomes_a_store(self, path):
+        path.touch()
+        with closing(SqliteStore(path)) as store:
+            assert store.catalog().topics == []
+
+    def test_a_file_name_with_signs_of_a_url_is_taken_as_it_is(self, tmp_path):
+        path = tmp_path / "50% off? #1.db"
+        with closing(SqliteStore(path)):
+            assert path.is_file()
+
+    def test_a_missing_folder_is_named(self, tmp_path):
+        with pytest.raises(StoreFailed, match=r"the folder '.*nowhere' does not exist"):
+            SqliteStore(tmp_path / "nowhere" / "store.db")
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        ("statement", "where", "what"),
+        [
+            ("UPDATE packs SET data = zeroblob(length(data))", "pack", "checksum"),
+            ("UPDATE packs SET head = x'01'", "pack", "cut off"),
+            ("UPDATE packs SET messages = 7 WHERE first_offset = 0", "pack", "listed with 7"),
+            ("UPDATE packs SET first_offset = 4 WHERE first_offset = 5", "pack", "although 4 comes before"),
+            ("UPDATE subscriptions SET floor = 11", "subscription 'billing'", "log ends at 10"),
+            ("INSERT INTO settlements VALUES (1, 1, 0, x'FF00000000000000')", "subscription", "settled offset 255"),
+            ("INSERT INTO settlements VALUES (1, 1, 0, x'FF')", "store", "whole number of values"),
+            ("INSERT INTO settled_blocks VALUES (1, 0, x'FF')", "store", "block"),
+            ("DELETE FROM topics", "table packs", "points to one of topics that does not exist"),
+            ("DELETE FROM subscriptions", "table troubles", "points to one of subscriptions"),
+            ("SELECT 1", "", ""),
+        ],
+    )
+    def test_the_check_says_what_is_wrong(self, store, path, statement, where, what):
+        topic, subscription = topic_with_subscription(store, messages=5)
+        with store.transaction() as work:
+            work.append(topic.id, records(range(5, 10)))
+            work.note_troubles(subscription.id, [trouble(1)])
+        ask(path, statement)
+        found = list(store.check())
+        assert bool(found) == bool(what)
+        assert not what or any(where in problem.where and what in problem.what for problem in found)
+
+    def test_a_damaged_page_is_found(self, store, path):
+        topic, _ = topic_with_subscription(store, messages=2000)
+        store.close()
+        with path.open("r+b") as file:
+            file.seek(4096 * 5)
+            file.write(b"\xa5" * 4096 * 3)
+        with closing(SqliteReader(path)) as damaged:
+            assert list(damaged.check())
+            with pytest.raises(DamagedStore):
+                damaged.read(topic.id, 0, 5000)
+
+    def test_damaged_data_is_never_handed_out(self, store, path):
+        topic, _ = topic_with_subscription(store, messages=5)
+        ask(path, "UPDATE packs SET data = zeroblob(length(data))")
+        with pytest.raises(DamagedStore, match="checksum"):
+            store.fetch(topic.id, [1])
+        assert kept(store, topic) == [0, 1, 2, 3, 4]
+
+
+class TestTrouble:
+    def test_a_full_disk_changes_nothing_and_work_goes_on_when_there_is_room(self, store):
+        topic, _ = topic_with_subscription(store, messages=3)
+        before = store.catalog()
+        store._writer.execute("PRAGMA max_page_count = 60")
+        with pytest.raises(StoreFull, match="make room"):
+            self.create_and_append_much(store, topic)
+        assert store.catalog() == before
+        store._writer.execute("PRAGMA max_page_count = 1000000")
+        self.create_and_append_much(store, topic)
+        assert kept(store, topic) == [0, 1, 2, 3]
+
+    @staticmethod
+    def create_and_append_much(store, topic):
+        with store.transaction() as work:
+            work.create_topic("other", {})
+            work.append(topic.id, records([3], size=1_000_000))
+
+    def test_an_error_that_the_caller_swallows_still_ends_the_transaction(self, store):
+        topic, _ = topic_with_subscription(store, messages=3)
+        store._writer.execute("PRAGMA max_page_count = 60")
+        with pytest.raises(StoreFull):
+            self.swallow_and_go_on(store, topic)
+        assert kept(store, topic) == [0, 1, 2]
+
+    @staticmethod
+    def swallow_and_go_on(store, topic):
+        with store.transaction() as work:
+            for size in (1_000_000, 1):
+                with pytest.raises(StoreFull):
+                    work.append(topic.id, records([3], size=size))
+
+    def test_a_file_that_another_program_has_locked_is_busy(self, path, monkeypatch):
+        monkeypatch.setattr(sqlite_session, "BUSY_SECONDS", 0.01)
+        with closing(SqliteStore(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StoreBusy, match="let it finish"), store.transaction():
+                pass
+            other.execute("ROLLBACK")
+            topic_with_subscription(store)
+
+
+class TestBackup:
+    def test_a_backup_holds_everything(self, store, tmp_path):
+        topic, subscription = topic_with_subscription(store, messages=10)
+        settle(store, subscription, [0, 1, 5])
+        store.backup(str(tmp_path / "copy.db"))
+        with closing(SqliteStore(tmp_path / "copy.db")) as copy:
+            assert copy.catalog() == store.catalog()
+            assert copy.cursor(subscription.id) == store.cursor(subscription.id)
+            assert copy.read(topic.id, 0, 99) == store.read(topic.id, 0, 99)
+            assert list(copy.check()) == []
+
+    def test_a_backup_is_of_one_moment_while_the_store_is_in_use(self, store, tmp_path):
+        topic, subscription = topic_with_subscription(store)
+        done = threading.Event()
+
+        def write() -> None:
+            offset = 0
+            while not done.is_set():
+                with store.transaction() as work:
+                    work.append(topic.id, records([offset], size=2000))
+                    work.settle(subscription.id, [offset])
+                offset += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for number in range(5):
+                store.backup(str(tmp_path / f"{number}.db"))
+        finally:
+            done.set()
+            writer.join()
+        for number in range(5):
+            with closing(SqliteReader(tmp_path / f"{number}.db")) as copy:
+                assert list(copy.check()) == []
+                assert copy.cursor(subscription.id) == Cursor(len(kept(copy, topic)))
+
+    def test_a_backup_never_overwrites(self, store, tmp_path):
+        (tmp_path / "copy.db").write_text("precious")
+        with pytest.raises(AlreadyExists):
+            store.backup(str(tmp_path / "copy.db"))
+        assert (tmp_path / "copy.db").read_text() == "precious"
+
+    def test_a_backup_to_nowhere_fails_and_the_store_goes_on(self, store, tmp_path):
+        with pytest.raises(StoreFailed):
+            store.backup(str(tmp_path / "nowhere" / "copy.db"))
+        topic_with_subscription(store)
+
+
+def test_a_committed_transaction_is_synchronised_to_the_disk(store):
+    assert store._writer.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._writer.execute("PRAGMA foreign_keys").fetchone() == (1,)
+    assert store._writer.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+
+
+def test_upkeep_of_a_store_with_many_topics_needs_several_pieces(store):
+    for name in ("a", "b", "c"):
+        with store.transaction() as work:
+            topic = work.create_topic(name, {"retention": 0})
+            for offset in range(200):
+                work.append(topic.id, records([offset]))
+    reports = [store.upkeep(NOW)]
+    while reports[-1].more_to_do:
+        reports.append(store.upkeep(NOW))
+    assert len(reports) > 1
+    assert sum(report.messages_removed for report in reports) == 600

@@ -6,11 +6,18 @@
 #   config.py   one configuration: file, environment, command line
 #   log.py      one logger
 #   extras.py   optional parts, and how a missing one is named
+#   client/     PubSub, Topic, Subscription, Message
+#   engine/     joins core and store: group commit, delivery
+#   store/      where messages survive: memory, SQLite
 #   testing/    clock, faulty network and reference models, for our tests and for yours
 #   core/       PURE state machines that decide order: no IO, no clock, no threads, no randomness
 #   errors.py   the one error tree
 
+from seriatim.client.message import Message
+from seriatim.client.publisher import PublishOptions
+from seriatim.client.pubsub import PubSub
 from seriatim.core.batching import Batching
+from seriatim.core.delivery import RetryPolicy
 from seriatim.core.flow import FlowControl
 from seriatim.core.guarantees import Guarantee
 from seriatim.core.resequencer import Resequencer
@@ -26,10 +33,14 @@ __all__ = [
     "FlowControl",
     "Guarantee",
     "LedgerEntry",
+    "Message",
+    "PubSub",
+    "PublishOptions",
     "Released",
     "Resequencer",
     "Resequencers",
     "Resequencing",
+    "RetryPolicy",
     "SeriatimError",
     "Start",
     "__version__",

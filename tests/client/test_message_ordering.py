@@ -78,6 +78,24 @@ def test_ac_002_messages_with_the_same_key_are_delivered_in_order(run):
     run(scenario)
 
 
+def test_ordering_is_turned_on_after_creation(run):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("ordered-events").create()
+        topic.set_publish_options(PublishOptions(message_ordering=True))
+        subscription = await topic.subscription("ordered-sub").create()
+        await subscription.set_options(message_ordering=True, ack_deadline=7)
+        received = Received()
+        subscription.on("message", received.add)
+        subscription.open()
+        for n in range(3):
+            topic.publish(b"%d" % n, ordering_key="user-123")
+        await topic.flush()
+        assert await received.wait(1) == ["0"]
+        assert pubsub.engine.get_subscription("ordered-sub").options.ack_deadline == 7
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(("keys", "at_once"), [(["user-123"] * 5, 1), ([f"user-{n}" for n in range(5)], 5)])
 def test_ac_003_and_004_one_at_a_time_per_key_and_different_keys_at_once(run, keys, at_once):
     async def scenario(pubsub):

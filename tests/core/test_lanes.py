@@ -1212,3 +1212,24 @@ def test_offset_zero_is_a_message_like_any_other() -> None:
     assert lanes.dead_letter("a") == [DeadLettered("a", 0, 0, None)]
     assert lanes.redrive("a", 0) == Redriven("a", 0)
     assert lanes.settle(take(lanes)[0].token) == [Settled("a", 0)]
+
+
+def test_lanes_are_quiet_when_nothing_is_in_flight_or_waits_to_be_confirmed():
+    lanes = Lanes()
+    assert lanes.is_quiet()
+    lanes.push("k", 0, 0)
+    assert lanes.is_quiet()
+    (lease,) = lanes.take(0, 10)
+    assert not lanes.is_quiet()
+    lanes.settle(lease.token)
+    assert not lanes.is_quiet()
+    lanes.confirm(0)
+    assert lanes.is_quiet()
+
+
+def test_the_next_token_is_known():
+    lanes = Lanes(first_token=7)
+    lanes.push("k", 0, 0)
+    assert lanes.next_token == 7
+    (lease,) = lanes.take(0, 10)
+    assert (lease.token, lanes.next_token) == (7, 8)

@@ -211,6 +211,18 @@ def test_with_nothing_to_write_there_is_nothing_to_wait_for():
     run(scenario)
 
 
+def test_closing_does_not_wait_for_ever_for_a_store_that_fails(monkeypatch):
+    async def scenario(bench):
+        bench.append(0)
+        await bench.drain()
+        bench.store.failures += [StoreFull("no room")] * 100
+        bench.settle(0)
+        await bench.store.until_writing()
+
+    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    run(scenario)
+
+
 def test_closing_ends_the_writer():
     threads = threading.active_count()
 

@@ -320,6 +320,45 @@ def test_what_everybody_settled_is_cleaned_up_by_itself(run, monkeypatch):
     run(scenario)
 
 
+def test_ordering_can_be_turned_on_later_and_leases_that_are_out_finish_first(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions())
+        got = Collector(max_messages=2)
+        subscription.attach(got.consumer)
+        await publish(engine, "1", "2", "3", "4")
+        first, second = await got.wait(2)
+        change = asyncio.ensure_future(engine.update_subscription("s", ORDERED))
+        await settle_down(engine)
+        subscription.ack(first.lease)
+        await settle_down(engine)
+        await publish(engine, "5")
+        assert not change.done()
+        assert len(got.got) == 2
+        subscription.nack(second.lease, error="kept in mind")
+        await change
+        assert (await got.wait(3))[2].record.data == b"2"
+        assert got.got[2].lease.attempt == 2
+        assert got.got[2].lease.token > second.lease.token
+        for count in (3, 4, 5):
+            subscription.ack((await got.wait(count))[-1].lease)
+        await got.wait(6)
+        assert b"".join(got.data[2:]) == b"2345"
+
+    run(scenario)
+
+
+def test_changed_options_survive_a_restart(run_with_restarts):
+    async def before(engine):
+        await prepare(engine, SubscriptionOptions())
+        await engine.update_subscription("s", SubscriptionOptions(ordering=True, ack_deadline=5, window=2))
+
+    async def after(engine):
+        options = engine.get_subscription("s").options
+        assert options == SubscriptionOptions(ordering=True, ack_deadline=5, window=2)
+
+    run_with_restarts(before, after)
+
+
 def test_a_subscription_gets_what_is_published_from_its_creation_on(run):
     async def scenario(engine):
         await engine.create_topic("t")

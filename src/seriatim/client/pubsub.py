@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal
 
@@ -166,6 +167,24 @@ class Subscription:
         )
         await self._pubsub.engine.create_subscription(self.topic.name, self.name, options)
         return self
+
+    async def set_options(
+        self,
+        *,
+        message_ordering: bool | None = None,
+        ack_deadline: float | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """Change what is given and keep the rest. Messages that are out finish first."""
+        engine = self._pubsub.engine
+        options = engine.get_subscription(self.name).options
+        if message_ordering is not None:
+            options = replace(options, ordering=message_ordering)
+        if ack_deadline is not None:
+            options = replace(options, ack_deadline=ack_deadline)
+        if retry is not None:
+            options = replace(options, retry=retry)
+        await engine.update_subscription(self.name, options)
 
     async def delete(self) -> None:
         await self.close()

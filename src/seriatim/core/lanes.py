@@ -288,6 +288,15 @@ class Lanes:
         blocked = self._total - ready - delayed - self._in_flight
         return Counts(self._total, ready, self._in_flight, delayed, blocked)
 
+    def is_quiet(self) -> bool:
+        """Whether nothing is in flight and nothing waits to be confirmed."""
+        return not self._in_flight and not self._unconfirmed
+
+    @property
+    def next_token(self) -> int:
+        """The token that the next lease will carry."""
+        return self._next_token
+
     def view(self, key: str | None) -> LaneView | None:
         """A key as it stands, or None when it has no messages and is not paused."""
         lane = self._lanes.get(key)

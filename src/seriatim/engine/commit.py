@@ -169,6 +169,7 @@ class Committer:
         self._filling: Commit | None = None
         self._scheduled = False
         self._writing = False
+        self._closing = False
         self._broken: BaseException | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -191,7 +192,9 @@ class Committer:
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Stop the thread; what was not written stays unwritten."""
+        """Write what there is, once, and stop the thread. Obligations that fail now are tried no more: they did not happen."""
+        self._closing = True
+        await self.drain()
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
@@ -240,7 +243,7 @@ class Committer:
             waiting, self._filling = self._filling, None
             if waiting is not None:
                 waiting.fail(error)
-        elif commit.has_obligations():
+        elif commit.has_obligations() and not self._closing:
             self._filling = self._filling or Commit()
             self._filling.take_over(commit)
             self._schedule(RETRY_PAUSE)

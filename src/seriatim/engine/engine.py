@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -86,7 +86,6 @@ class Engine:
             subscription.close()
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
-        await self._committer.drain()
         await self._committer.close()
         self._readers.shutdown()
         await self._loop.run_in_executor(None, self._store.close)
@@ -113,6 +112,12 @@ class Engine:
         subscription = self._add_subscription(row, topic)
         subscription.push([record for record in meanwhile.records if record.offset >= start.floor])
         return subscription
+
+    async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
+        """Change the options of a subscription. Leases that are out finish first."""
+        subscription, values = self.get_subscription(name), options.to_json()
+        await self._change(lambda work: work.update_subscription(subscription.id, values))
+        await subscription.reconfigure(options, self._store)
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
@@ -187,6 +192,10 @@ class Engine:
     def commit(self) -> Commit:
         self._changed.set()
         return self._committer.next()
+
+    def drain(self) -> Coroutine[None, None, None]:
+        """Wait until everything accepted so far is durable."""
+        return self._committer.drain()
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
         return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)

@@ -108,6 +108,7 @@ class Services(Protocol):
 
     def now(self) -> float: ...
     def commit(self) -> Commit: ...
+    def drain(self) -> Awaitable[None]: ...
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]: ...
     def topic(self, name: str) -> TopicState | None: ...
     def failed(self, error: BaseException) -> None: ...
@@ -130,36 +131,64 @@ class SubscriptionState:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
+        self._held_back: list[Record] | None = None  # what comes while options are changed
+        self._quiet = asyncio.Event()
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
     def push(self, records: Sequence[Record]) -> None:
         """Queue messages that are durable."""
+        if self._held_back is not None:
+            self._held_back += records
+            return
         now, ordering, lanes = self._services.now(), self.options.ordering, self.lanes
         for record in records:
             delay = record.not_before - now if record.not_before else 0
             lanes.push(record.key if ordering else None, record.offset, now, delay)
         self.wake()
 
+    async def reconfigure(self, options: SubscriptionOptions, store: StoreReader) -> None:
+        """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
+        self._held_back = []
+        self._quiet.clear()
+        self.wake()
+        await self._quiet.wait()
+        await self._services.drain()  # what is noted about failed deliveries must be in the store
+        lanes = Lanes(options.delivery, self.lanes.next_token)
+        loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
+        self.lanes, self.options = lanes, options
+        records, self._held_back = self._held_back, None
+        self.push([record for record in records if record.offset > loaded_until])
+
     def load(self, store: StoreReader) -> None:
         """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""
-        cursor = store.cursor(self.id)
+        self._load(self.lanes, self.options, store)
+
+    def _load(self, lanes: Lanes, options: SubscriptionOptions, store: StoreReader) -> int:
+        """Queue what the store holds in lanes that nobody else uses yet, and return the last offset that was looked at."""
+        lanes.advance(self._services.now())  # so that what is due is not taken for delayed
+        cursor, last = store.cursor(self.id), -1
         troubles = {row.offset: row for row in store.troubles(self.id)}
         buried = {row.offset for row in store.dead_letters(self.id)}
         for row in store.paused_keys(self.id):
-            self.lanes.pause(row.key)
+            lanes.pause(row.key)
         for positions in store.positions(self.topic.id, cursor.floor):
             for position in positions:
                 if not cursor.has(position.offset) and position.offset not in buried:
-                    self._load_one(position, troubles.get(position.offset))
+                    self._load_one(lanes, options, position, troubles.get(position.offset))
+            last = positions[-1].offset
+        return last
 
-    def _load_one(self, position: Position, trouble: TroubleRow | None) -> None:
-        key = position.key if self.options.ordering else None
+    def _load_one(
+        self, lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None
+    ) -> None:
+        key, now = position.key if options.ordering else None, self._services.now()
         if trouble is None:
-            delay = position.not_before - self._services.now() if position.not_before else 0
-            self.lanes.push(key, position.offset, self._services.now(), delay)
+            lanes.push(key, position.offset, now, position.not_before - now if position.not_before else 0)
         else:
-            self.lanes.admit(SavedMessage(key, position.offset, *trouble[1:]))
+            # Whether others may pass it is decided anew: it may have been noted while other options were in force.
+            passes = trouble.steps_aside and _passes(key, options)
+            lanes.admit(SavedMessage(key, *trouble[:4], steps_aside=passes))
 
     # -- messages out ---------------------------------------------------------------------------------------------------
 
@@ -183,6 +212,11 @@ class SubscriptionState:
 
     def _pump(self) -> None:
         self._pumping = False
+        if self._held_back is not None:
+            if self.lanes.is_quiet():
+                self._quiet.set()
+            self._set_timer()
+            return
         idle = 0
         while idle < len(self._consumers):
             consumer = self._consumers[0]
@@ -200,7 +234,7 @@ class SubscriptionState:
             self._holders[lease.offset] = consumer
             if self.options.retry.max_attempts is not None:
                 # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
-                self._note(lease.offset, lease.attempt, 0.0, "the process ended during delivery")
+                self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         if consumer.batches or any(self.topic.recent(lease.offset) is None for lease in leases):
             self._deliver_later(consumer, leases)
         else:
@@ -273,13 +307,13 @@ class SubscriptionState:
         for effect in effects:
             consumer, lease = self._let_go(effect.offset)
             if isinstance(effect, Returned):
-                self._note(effect.offset, effect.attempts, effect.not_before, effect.error)
+                self._note(effect.key, effect.offset, effect.attempts, effect.not_before, effect.error)
             elif isinstance(effect, Settled):
                 self._services.commit().settle(self, [effect.offset])
             elif isinstance(effect, DeadLettered):
                 self._bury(effect)
             elif isinstance(effect, KeyPaused):
-                self._note(effect.offset, effect.attempts, 0.0, effect.error)
+                self._note(effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                 self._pause(effect)
             elif isinstance(effect, Fenced) and consumer is not None and lease is not None:
                 consumer.fenced(lease)
@@ -288,8 +322,8 @@ class SubscriptionState:
         consumer = self._holders.pop(offset, None)
         return consumer, consumer.let_go(offset) if consumer is not None else None
 
-    def _note(self, offset: int, failures: int, not_before: float, error: str | None) -> None:
-        passes = self.options.retry.mode is RetryMode.OVERTAKE or not self.options.ordering
+    def _note(self, key: str | None, offset: int, failures: int, not_before: float, error: str | None) -> None:
+        passes = _passes(key, self.options)
         self._services.commit().note_trouble(self.id, TroubleRow(offset, failures, not_before, error, passes))
 
     def _pause(self, paused: KeyPaused) -> None:
@@ -360,3 +394,8 @@ class SubscriptionState:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._services.failed(error)
+
+
+def _passes(key: str | None, options: SubscriptionOptions) -> bool:
+    """Whether later messages pass one that waits for its retry."""
+    return key is None or options.retry.mode is RetryMode.OVERTAKE

@@ -48,7 +48,11 @@ def test_no_file_names_a_path_of_somebodys_machine():
 
 @pytest.mark.parametrize(
     "line",
-    ["see " + "https://pypi" + ".org/project/x", "https://files.python" + "hosted.org/x", "https://x/simple" + "/"],
+    [
+        "see https:/" + "/py" + "pi.org/project/x",
+        "https:/" + "/files.python" + "hosted.org/x",
+        "https:/" + "/x/sim" + "ple/",
+    ],
 )
 def test_a_registry_address_would_be_found(line):
     assert REGISTRY_ADDRESSES.search(line)

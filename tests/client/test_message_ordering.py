@@ -219,13 +219,13 @@ def test_a_handler_that_raises_nacks_and_is_reported(run):
 
 def test_the_lease_of_a_running_handler_is_extended(run):
     async def scenario(pubsub):
-        topic, subscription = await ordered(pubsub, ack_deadline=0.04)
+        topic, subscription = await ordered(pubsub, ack_deadline=1)
         attempts = []
         finished = asyncio.Event()
 
         async def handler(message):
             attempts.append(message.delivery_attempt)
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(1.6)
             message.ack()
             finished.set()
 

@@ -7,6 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryFile
 from threading import Timer
 
 import pytest
@@ -66,15 +67,23 @@ class Witness:
         assert self._in_flight.pop(key) == number
 
 
-def live(url: str, seed: int, first: int, seconds: float | None) -> list[tuple[str, str, int]]:
-    """Run a child, kill it after so many seconds (or let it finish), and return what it said."""
+def live(url: str, seed: int, first: int, seconds: float | None, at_work: bool = False) -> list[tuple[str, str, int]]:
+    """Run a child and return what it said. It is killed after so many seconds, counted from its start or, ``at_work``, from its
+    first word; None lets it finish."""
     command = [sys.executable, str(CHILD), url, str(seed), str(first)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
-        timer = Timer(seconds or 60, child.kill)
+    with (
+        TemporaryFile("w+") as complaints,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as child,
+    ):
+        assert child.stdout is not None
+        output = child.stdout.readline() if at_work else ""
+        timer = Timer(60 if seconds is None else seconds, child.kill)
         timer.start()
-        output, complaints = child.communicate()
+        output += child.stdout.read()
+        child.wait()
         timer.cancel()
-    assert complaints == ""
+        complaints.seek(0)
+        assert complaints.read() == ""
     assert child.returncode == (0 if seconds is None else -9)
     lines = [line.split() for line in output.splitlines(keepends=True) if line.endswith("\n")]
     return [(what, key, int(number)) for what, key, number in lines]
@@ -91,8 +100,9 @@ def test_killed_at_random_moments_nothing_is_lost_repeated_after_its_ack_or_out_
     url, random, witness = f"sqlite:///{tmp_path}/store.db", Random(seed), Witness()
     for life in range(KILLS):
         witness.new_life()
-        # Long enough for some to be killed while they load, and most in the middle of their work.
-        for said in live(url, random.randrange(10**6), life * NUMBERS_A_LIFE, random.uniform(0.2, 0.7)):
+        # Some are killed while they load what the ones before left, most in the middle of their work.
+        at_work = life % 4 != 3
+        for said in live(url, random.randrange(10**6), life * NUMBERS_A_LIFE, random.uniform(0.05, 0.5), at_work):
             witness.hear(*said)
         if life % 10 == 9:
             check(url)

@@ -92,7 +92,7 @@ def test_a_nacked_message_keeps_its_place(run):
 
 def test_a_lease_that_expires_gives_the_message_out_again_and_its_ack_is_refused(run):
     async def scenario(engine):
-        subscription = await prepare(engine, SubscriptionOptions(ordering=True, ack_deadline=0.02))
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, ack_deadline=0.5))
         got = Collector()
         subscription.attach(got.consumer)
         await publish(engine, "first", "second")
@@ -109,7 +109,7 @@ def test_a_lease_that_expires_gives_the_message_out_again_and_its_ack_is_refused
 
 def test_an_extended_lease_does_not_expire(run):
     async def scenario(engine):
-        subscription = await prepare(engine, SubscriptionOptions(ordering=True, ack_deadline=0.02))
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, ack_deadline=5))
         got = Collector()
         subscription.attach(got.consumer)
         await publish(engine, "first")
@@ -128,7 +128,7 @@ def test_a_delayed_message_blocks_its_own_key_only(run):
         subscription = await prepare(engine)
         got = Collector()
         subscription.attach(got.consumer)
-        await publish(engine, "a1", key="a", delay=0.05)
+        await publish(engine, "a1", key="a", delay=0.5)
         await publish(engine, "a2", key="a")
         await publish(engine, "b1", key="b")
         assert (await got.wait(1))[0].record.data == b"b1"

@@ -262,6 +262,25 @@ def test_iterating_gives_messages_and_the_context_manager_acks_and_nacks(run):
     run(scenario)
 
 
+def test_closing_ends_an_iteration_and_gives_back_what_nobody_has_taken(run):
+    async def scenario(pubsub):
+        topic, subscription = await ordered(pubsub)
+        stream = subscription.messages()
+        for key in "ab":
+            await topic.publish(key.encode(), ordering_key=key)
+        taken = await anext(stream)
+        await topic.publish(b"c", ordering_key="c")
+        await asyncio.sleep(0)
+        await subscription.close()
+        assert [message async for message in stream] == []
+        with pytest.raises(StaleLease):
+            taken.ack()
+        again = subscription.messages()
+        assert sorted([(await anext(again)).data for _ in "abc"]) == [b"a", b"b", b"c"]
+
+    run(scenario)
+
+
 def test_mistakes_are_named(run):
     async def scenario(pubsub):
         topic, subscription = await ordered(pubsub)

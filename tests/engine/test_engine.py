@@ -9,7 +9,7 @@ import pytest
 from seriatim.core.delivery import Release, RetryPolicy
 from seriatim.engine.engine import Outgoing
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import AlreadyExists, NotFound, StaleLease
+from seriatim.errors import AlreadyExists, NotFound, StaleLease, StoreFailed
 from tests.engine.conftest import Collector
 
 ORDERED = SubscriptionOptions(ordering=True)
@@ -347,6 +347,50 @@ def test_ordering_can_be_turned_on_later_and_leases_that_are_out_finish_first(ru
     run(scenario)
 
 
+def test_two_changes_of_options_at_once_lose_no_message(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions())
+        got = Collector(max_messages=1)
+        subscription.attach(got.consumer)
+        await publish(engine, "1")
+        (first,) = await got.wait(1)
+        changes = [
+            asyncio.ensure_future(engine.update_subscription("s", SubscriptionOptions(ordering=True, ack_deadline=n)))
+            for n in (20, 30)
+        ]
+        await settle_down(engine)
+        await publish(engine, "2")
+        subscription.ack(first.lease)
+        subscription.ack((await got.wait(2))[1].lease)  # given out between the two changes; the second waits for it
+        await asyncio.gather(*changes)
+        await publish(engine, "3")
+        await got.wait(3)
+        assert b"".join(got.data) == b"123"
+        assert subscription.options.ack_deadline == 30
+
+    run(scenario)
+
+
+def test_when_a_change_of_options_fails_the_subscription_goes_on_as_it_was(run, monkeypatch):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions())
+
+        def unreadable(subscription_id):
+            raise StoreFailed("the disk is gone for a moment")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(engine._store, "troubles", unreadable)
+            with pytest.raises(StoreFailed):
+                await engine.update_subscription("s", ORDERED)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "1", "2")
+        await got.wait(2)
+        assert not subscription.options.ordering
+
+    run(scenario)
+
+
 def test_changed_options_survive_a_restart(run_with_restarts):
     async def before(engine):
         await prepare(engine, SubscriptionOptions())
@@ -389,6 +433,19 @@ def test_a_name_is_given_once_and_a_refused_request_fails_alone(run):
             engine.publish("x", [Outgoing(None, b"")])
         with pytest.raises(NotFound, match="subscription 'x' does not exist: create it first"):
             engine.get_subscription("x")
+
+    run(scenario)
+
+
+def test_a_subscription_has_its_name_for_itself_on_whatever_topic(run):
+    async def scenario(engine):
+        await prepare(engine)
+        await engine.create_topic("u")
+        with pytest.raises(AlreadyExists, match="subscription 's' exists already"):
+            await engine.create_subscription("u", "s")
+        both = [engine.create_subscription(topic, "new") for topic in ("t", "u")]
+        results = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(result).__name__ for result in results] == ["SubscriptionState", "AlreadyExists"]
 
     run(scenario)
 

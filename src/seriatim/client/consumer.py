@@ -136,6 +136,8 @@ class MessageStream(_Source):
 
     def close(self) -> None:
         self._leave()
+        while not self._queue.empty():  # what nobody has taken was given back just now
+            self._queue.get_nowait()
         self._queue.put_nowait(None)
 
     def _take(self, message: Message, lease: Lease) -> None:

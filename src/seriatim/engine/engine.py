@@ -20,7 +20,7 @@ from seriatim.engine.commit import Commit, Committer
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.errors import NotFound, SeriatimError
+from seriatim.errors import AlreadyExists, NotFound, SeriatimError
 from seriatim.log import logger
 from seriatim.store import open_store
 from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
@@ -57,6 +57,7 @@ class Engine:
         self._readers = ThreadPoolExecutor(1, "seriatim-reader")
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[str, SubscriptionState] = {}
+        self._being_created: set[str] = set()
         self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
         self._changed = asyncio.Event()
 
@@ -101,13 +102,17 @@ class Engine:
     async def create_subscription(
         self, topic_name: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionState:
-        """A subscription to what is published from now on."""
+        """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
         topic, values = self.get_topic(topic_name), (options or SubscriptionOptions()).to_json()
+        if name in self._subscriptions or name in self._being_created:
+            raise AlreadyExists(f"subscription {name!r} exists already: choose another name")
         start, meanwhile = Cursor(topic.next_offset), _Meanwhile()
         topic.followers.append(meanwhile)
+        self._being_created.add(name)
         try:
             row = await self._change(lambda work: work.create_subscription(topic.id, name, values, start))
         finally:
+            self._being_created.remove(name)
             topic.followers.remove(meanwhile)
         subscription = self._add_subscription(row, topic)
         subscription.push([record for record in meanwhile.records if record.offset >= start.floor])

@@ -133,6 +133,7 @@ class SubscriptionState:
         self._timer: asyncio.TimerHandle | None = None
         self._held_back: list[Record] | None = None  # what comes while options are changed
         self._quiet = asyncio.Event()
+        self._changing = asyncio.Lock()
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
@@ -149,16 +150,20 @@ class SubscriptionState:
 
     async def reconfigure(self, options: SubscriptionOptions, store: StoreReader) -> None:
         """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
-        self._held_back = []
-        self._quiet.clear()
-        self.wake()
-        await self._quiet.wait()
-        await self._services.drain()  # what is noted about failed deliveries must be in the store
-        lanes = Lanes(options.delivery, self.lanes.next_token)
-        loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
-        self.lanes, self.options = lanes, options
-        records, self._held_back = self._held_back, None
-        self.push([record for record in records if record.offset > loaded_until])
+        async with self._changing:
+            self._held_back, loaded_until = [], -1
+            self._quiet.clear()
+            self.wake()
+            try:
+                await self._quiet.wait()
+                await self._services.drain()  # what is noted about failed deliveries must be in the store
+                lanes = Lanes(options.delivery, self.lanes.next_token)
+                loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
+                self.lanes, self.options = lanes, options
+            finally:
+                # Also when it failed: then the lanes that there were go on.
+                records, self._held_back = self._held_back, None
+                self.push([record for record in records if record.offset > loaded_until])
 
     def load(self, store: StoreReader) -> None:
         """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""

@@ -17,7 +17,8 @@ import sys
 from functools import partial
 from random import Random
 
-from seriatim.engine.engine import Engine, Outgoing
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import Consumer, SubscriptionState
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from seriatim.core.delivery import Release, RetryPolicy
-from seriatim.engine.engine import Outgoing
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import AlreadyExists, NotFound, StaleLease, StoreFailed
 from tests.engine.conftest import Collector

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from seriatim.client.limits import check_message
 from seriatim.core.batching import Batch, Batcher, Batching
 from seriatim.core.flow import FlowControl, FlowGate
-from seriatim.engine.engine import Outgoing
+from seriatim.engine.broker import Outgoing
 from seriatim.errors import FlowControlTimeout, InvalidArgument, PublishingPaused
 
 MOST_UNSEEN = 1_000

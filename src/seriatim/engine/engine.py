@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.commit import Commit, Committer
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.subscription import SubscriptionState
@@ -35,15 +36,6 @@ IDLE_UPKEEP_PAUSE = 3600.0
 """What expires with time alone is looked for this often."""
 
 T = TypeVar("T")
-
-
-class Outgoing(NamedTuple):
-    """A message to publish."""
-
-    key: str | None
-    data: bytes
-    attributes: Mapping[str, str] | None = None
-    delay: float = 0.0
 
 
 class Engine:

@@ -65,8 +65,8 @@ class Delivered(NamedTuple):
 
 
 class Consumer:
-    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, and ``failed`` when the
-    store failed.
+    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, ``failed`` with what
+    the store did wrong.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
     """

@@ -3,8 +3,8 @@
 Rules
     - A value is packed into something JSON can say; bytes in it are put aside, and JSON says how many they are. Whoever unpacks
       takes them back in the same order.
-    - Classes are known by their hints alone: a frozen dataclass is an object by field names, where a field with a default may be
-      missing and an unknown one is ignored; a NamedTuple is a list.
+    - Classes are known by their hints alone: a frozen dataclass is an object by field names, where a field with a default may
+      be missing and an unknown one is ignored; a NamedTuple is a list.
     - A value that is not what its hint says is refused, in both directions. A hint that is not understood is refused when its
       codec is made, which is when the program starts.
 """
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -32,6 +31,9 @@ class Blobs:
     def __init__(self, data: memoryview) -> None:
         self._data = data
         self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._taken:
@@ -52,12 +54,15 @@ class Codec(NamedTuple):
     unpack: Callable[[Any, Blobs], Any]
 
 
-@cache
 def codec_of(hint: Any) -> Codec:
     """How values of a type are packed and unpacked."""
-    special = _SPECIAL.get(hint)
-    if special is not None:
-        return special
+    found = _CODECS.get(hint)
+    if found is None:
+        found = _CODECS[hint] = _make(hint)
+    return found
+
+
+def _make(hint: Any) -> Codec:
     origin = get_origin(hint)
     if origin in {Union, UnionType}:
         return _optional(hint)
@@ -122,7 +127,7 @@ def _pack_packed(value: Packed, blobs: list[bytes]) -> Any:
 
 
 _INT = _checked(int)
-_SPECIAL: dict[Any, Codec] = {
+_CODECS: dict[Any, Codec] = {
     **{kind: _checked(kind) for kind in (bool, str, NoneType)},
     int: _INT,
     float: _checked(float, int, float),

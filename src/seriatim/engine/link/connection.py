@@ -2,8 +2,8 @@
 
 Rules
     - What is sent in one turn of the event loop goes out together. Nobody waits for it.
-    - While too much is unsent the connection is full: whoever sends on his own account (deliveries) holds back until ``has_room``,
-      and whoever answers stops reading questions.
+    - While too much is unsent the connection is full: whoever sends of his own accord (deliveries) holds back until
+      ``has_room``, and whoever answers stops reading questions.
     - Bytes that are no message end this connection, and nothing else.
 """
 
@@ -52,10 +52,12 @@ class Connection(asyncio.Protocol):
 
     # -- what the ends do -----------------------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> int:
-        """Send a message, soon, and return its size. Raises ResourceExhausted when it is too large; nothing is sent then."""
+    def send(self, message: Message) -> None:
+        """Send a message, soon; nothing happens when the connection is over. Raises ResourceExhausted when it is too large."""
         if os.getpid() != self._pid:
             raise StoreLost("a link to a store does not survive a fork: open the store in the child itself")
+        if self._transport is None or self._transport.is_closing():
+            return
         frame = encode(message)
         if not self._outbox:
             self._loop.call_soon(self._flush)
@@ -63,7 +65,6 @@ class Connection(asyncio.Protocol):
         self._outbox_size += len(frame)
         if self._outbox_size >= _AT_ONCE:
             self._flush()
-        return len(frame)
 
     def read(self, wanted: bool) -> None:
         """Go on reading, or stop until told otherwise."""

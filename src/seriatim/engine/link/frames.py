@@ -9,8 +9,9 @@
 Rules
     - Both ends begin with ``Hello``. Versions must be the same: between processes of one machine that costs nobody anything.
     - ``Call`` is answered by ``Answer`` or ``Refusal`` with its id, in any order.
-    - ``Attach`` opens a channel, numbered by the client. What is said about leases names channel and lease. Only an ack with
-      an id above zero is answered, when it is durable; one that is refused always is.
+    - ``Attach`` opens a channel, numbered by the client. What is said about leases names channel and lease. An ack is answered
+      when it is refused, and if that is wished for also when it is durable.
+    - ``Bye`` of an owner that ends is answered with ``Bye``: nothing more is asked then. What was asked before is answered.
     - Bytes that are no frame, or a frame that is no message, end the connection. Nothing here waits for anything: bytes go in,
       messages come out.
 """
@@ -82,18 +83,18 @@ class Fence(NamedTuple):
 
 
 class Trouble(NamedTuple):
-    """An error that a consumer must hear of. ``over`` says that it will get nothing more."""
+    """An error that a consumer must hear of."""
 
     channel: int
     error: str
     text: str
-    over: bool
 
 
 class Ack(NamedTuple):
     channel: int
     lease: Lease
     id: int
+    tell: bool
 
 
 class Durable(NamedTuple):
@@ -123,22 +124,13 @@ class Detach(NamedTuple):
     channel: int
 
 
-Message: TypeAlias = (
-    Hello
-    | Call
-    | Answer
-    | Refusal
-    | Attach
-    | Deliver
-    | Fence
-    | Trouble
-    | Ack
-    | Durable
-    | Nack
-    | Extend
-    | Stop
-    | Detach
-)
+class Bye(NamedTuple):
+    """Nothing more will be asked, or should be."""
+
+
+_Questions: TypeAlias = Call | Attach | Ack | Nack | Extend | Stop | Detach
+_Answers: TypeAlias = Answer | Refusal | Deliver | Fence | Trouble | Durable
+Message: TypeAlias = Hello | _Questions | _Answers | Bye
 
 _MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}
 
@@ -200,6 +192,11 @@ def _decode(text: bytearray, blobs: memoryview) -> Message:
     except (ValueError, TypeError, KeyError, RecursionError, InvalidArgument) as error:
         raise Malformed(f"{type(error).__name__}: {error}") from error
     return message
+
+
+def text_of(error: BaseException) -> tuple[str, str]:
+    """How an error is said: by its type and its text."""
+    return type(error).__name__, str(error)
 
 
 def error_of(name: str, text: str) -> SeriatimError:

@@ -1,7 +1,7 @@
 """What can be asked over the link: every verb of ``Broker``, taken from its signature.
 
-A verb that is added to ``Broker`` is here by itself. What is not, because it means something else at each end: ``attach`` (which
-opens a channel), ``require_topic`` (which is about what is known at once), and ``close``.
+A verb that is added to ``Broker`` is here by itself. What is not, because it means something else at each end: ``attach``
+(which opens a channel), ``require_topic`` (which is about what is known at once), and ``close``.
 """
 
 from __future__ import annotations

@@ -210,13 +210,12 @@ class RemoteBroker:
             return
         self._over = StoreLost(f"{self._name()} {how}")
         channels, self._channels = self._channels, {}
+        if self._lost is not None:  # first: what consumers do when they hear of it is for the next owner
+            self._lost(self._over)
         for channel in channels.values():
             channel.end()
-        if self._lost is not None:
-            self._lost(self._over)
-            return
-        for channel in channels.values():
-            channel.consumer.failed(self._over)
+            if self._lost is None:
+                channel.consumer.failed(self._over)
 
     def _name(self) -> str:
         known = self._owner.done() and self._owner.exception() is None

@@ -58,6 +58,9 @@ from seriatim.log import logger
 MOST_ASKED = 64 * 1024 * 1024
 """A session whose unanswered questions hold more bytes than this is not read from."""
 
+QUESTION = 1024
+"""What it costs to remember a question, besides the bytes of its messages."""
+
 MOST_CHANNELS = 1000
 """How many consumers one connection may attach."""
 
@@ -126,7 +129,7 @@ class _Session:
         self._broker = broker
         self._ended = ended
         self._channels: dict[int, _Channel] = {}
-        self._asked: dict[asyncio.Future[Any], int] = {}  # with the bytes that came with it
+        self._asked: dict[asyncio.Future[Any], int] = {}  # with its cost in bytes
         self._asked_size = 0
         self._unconfirmed: set[int] = set()  # acks of which the client wants to hear
         self._calm = asyncio.Event()
@@ -146,6 +149,7 @@ class _Session:
         except KeyError:
             raise Malformed(f"{type(message).__name__} at the wrong moment") from None
         hear(message)
+        self._read_on()
 
     def has_room(self) -> None:
         self._read_on()
@@ -215,9 +219,8 @@ class _Session:
             return
         future = asyncio.ensure_future(asked)
         assert isinstance(call.arguments.blobs, Blobs)
-        self._asked[future] = len(call.arguments.blobs)
-        self._asked_size += len(call.arguments.blobs)
-        self._read_on()
+        self._asked[future] = size = len(call.arguments.blobs) + QUESTION
+        self._asked_size += size
         future.add_done_callback(partial(self._answer, call.id, verb))
 
     def _answer(self, number: int, verb: Verb, future: asyncio.Future[Any]) -> None:

@@ -10,10 +10,7 @@ from seriatim.engine.broker import Broker, Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.link.remote import RemoteBroker
 from seriatim.engine.link.server import LinkServer
-from seriatim.engine.options import SubscriptionOptions
 from seriatim.store import open_store
-
-ORDERED = SubscriptionOptions(ordering=True)
 
 
 class Linked:

@@ -8,18 +8,20 @@ from typing import Any, cast
 
 import pytest
 
+from seriatim import PubSub
 from seriatim.engine import opening
 from seriatim.engine.engine import Engine
 from seriatim.engine.link.shared import SharedBroker
 from seriatim.engine.opening import open_broker
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import (
+    NotFound,
     StaleLease,
     StoreBusy,
     StoreLost,
 )
-from tests.engine.conftest import Collector
-from tests.engine.linked import ORDERED, outgoing
+from tests.engine.conftest import ORDERED, Collector
+from tests.engine.linked import outgoing
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 
@@ -74,6 +76,22 @@ def test_a_store_in_memory_has_no_socket(tmp_path, monkeypatch):
 
     asyncio.run(scenario())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_iteration_over_a_subscription_that_does_not_exist_raises_in_the_owner_and_in_a_linked_program(tmp_path):
+    async def first_of(pubsub: PubSub) -> None:
+        async for _ in pubsub.subscription("nowhere"):
+            pass
+
+    async def scenario() -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        async with PubSub(url) as owner, PubSub(url) as other:
+            for pubsub in (owner, other):
+                with pytest.raises(NotFound, match="'nowhere' does not exist"):
+                    async with asyncio.timeout(10):
+                        await first_of(pubsub)
+
+    asyncio.run(scenario())
 
 
 # -- the next owner ----------------------------------------------------------------------------------------------------

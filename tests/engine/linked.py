@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -37,6 +39,16 @@ async def linked(tmp_path: Path, store=None):
     finally:
         await link.server.close()
         await engine.close()
+
+
+def run_bounded(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario, which may not take for ever."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
 
 
 def outgoing(*data: str, key: str | None = "k") -> list[Outgoing]:

@@ -31,7 +31,7 @@ from seriatim.errors import (
     StoreLost,
 )
 from tests.engine.conftest import Collector, WatchedStore
-from tests.engine.linked import outgoing
+from tests.engine.linked import outgoing, run_bounded
 
 # -- verbs -------------------------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ def test_a_broker_at_the_other_end_has_every_part_of_the_seam():
             with pytest.raises(AttributeError):
                 broker.no_such_verb  # noqa: B018
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_questions_with_options_are_answered_with_the_same_values_as_at_home(run_linked):
@@ -67,6 +67,23 @@ def test_questions_with_options_are_answered_with_the_same_values_as_at_home(run
         assert (await client.describe_subscription("others")).options == options
         assert await client.list_topics() == await link.engine.list_topics()
         assert [one.name for one in await client.list_subscriptions()] == ["s", "others"]
+
+    run_linked(scenario)
+
+
+def test_an_operator_sees_over_the_link_what_the_owner_sees(run_linked):
+    async def scenario(link, client):
+        await client.publish("t", [*outgoing("1", "2"), *outgoing("x", key=None), *outgoing("z", key="other")])
+        await client.pause_key("s", "k", "on purpose")
+        assert await client.dead_letter("s", "other", "no good") == [3]
+        keys = await client.list_keys("s")
+        assert (keys[0].key, keys[0].depth) == ("k", 2)
+        assert "on purpose" in keys[0].why
+        assert [one.key for one in keys] == [one.key for one in await link.engine.list_keys("s")]
+        assert [one.data for one in await client.peek("s", "k")] == [b"1", b"2"]
+        assert await client.dead_letters("s") == await link.engine.dead_letters("s")
+        assert (await client.stats("s")).dead_letters == 1
+        assert (await client.metrics()).topics == (await link.engine.metrics()).topics
 
     run_linked(scenario)
 

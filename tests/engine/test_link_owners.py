@@ -21,7 +21,7 @@ from seriatim.errors import (
     StoreLost,
 )
 from tests.engine.conftest import ORDERED, Collector
-from tests.engine.linked import outgoing
+from tests.engine.linked import outgoing, run_bounded
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def test_whoever_comes_first_owns_the_store_and_the_second_is_linked_to_it(tmp_p
         await other.close()
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
@@ -50,7 +50,7 @@ def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
             await open_broker(url)
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_an_owner_who_is_just_ending_is_waited_for(tmp_path):
@@ -64,7 +64,7 @@ def test_an_owner_who_is_just_ending_is_waited_for(tmp_path):
         assert isinstance(broker, Engine)
         await broker.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_a_store_in_memory_has_no_socket(tmp_path, monkeypatch):
@@ -74,7 +74,7 @@ def test_a_store_in_memory_has_no_socket(tmp_path, monkeypatch):
         broker = await open_broker("memory://")
         await broker.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -91,7 +91,7 @@ def test_an_iteration_over_a_subscription_that_does_not_exist_raises_in_the_owne
                     async with asyncio.timeout(10):
                         await first_of(pubsub)
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 # -- the next owner ----------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_when_the_owner_ends_a_linked_program_takes_over_and_its_consumers_go_on
         await third.close()
         await other.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_of_two_linked_programs_one_takes_over_and_the_other_is_linked_to_it(tmp_path):
@@ -141,7 +141,7 @@ def test_of_two_linked_programs_one_takes_over_and_the_other_is_linked_to_it(tmp
         for other in others:
             await other.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_what_is_asked_while_there_is_no_owner_waits_in_order(tmp_path):
@@ -155,7 +155,7 @@ def test_what_is_asked_while_there_is_no_owner_waits_in_order(tmp_path):
         await other.close()
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_without_a_next_owner_everything_fails_clearly(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_without_a_next_owner_everything_fails_clearly(tmp_path, monkeypatch):
         await other.close()
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_closing_while_the_next_owner_is_looked_for_leaves_the_store_to_others(tmp_path):
@@ -194,4 +194,4 @@ def test_closing_while_the_next_owner_is_looked_for_leaves_the_store_to_others(t
             await waiting
         await (await Engine.open(url)).close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any, cast
 
 import pytest
 
 from seriatim import PubSub
+from seriatim.engine import engine as engine_module
 from seriatim.engine import opening
 from seriatim.engine.engine import Engine
 from seriatim.engine.link.shared import SharedBroker
@@ -20,6 +22,7 @@ from seriatim.errors import (
     StoreBusy,
     StoreLost,
 )
+from seriatim.store import open_store
 from tests.engine.conftest import ORDERED, Collector
 from tests.engine.linked import outgoing, run_bounded
 
@@ -63,6 +66,31 @@ def test_an_owner_who_is_just_ending_is_waited_for(tmp_path):
         broker = await opening
         assert isinstance(broker, Engine)
         await broker.close()
+
+    run_bounded(scenario)
+
+
+def test_whoever_gives_up_opening_a_store_half_way_leaves_it_to_others(tmp_path, monkeypatch):
+    entered, go_on, opened = threading.Event(), threading.Event(), threading.Event()
+
+    def slow_open_store(url):
+        entered.set()
+        assert go_on.wait(10)
+        store = open_store(url)
+        opened.set()
+        return store
+
+    async def scenario() -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        monkeypatch.setattr(engine_module, "open_store", slow_open_store)
+        opening = asyncio.create_task(open_broker(url))
+        await asyncio.to_thread(entered.wait)
+        opening.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await asyncio.to_thread(opened.wait)
+        await (await Engine.open(url)).close()
 
     run_bounded(scenario)
 

@@ -14,6 +14,8 @@ PUBLIC = {
     "Message",
     "PubSub",
     "PublishOptions",
+    "Queue",
+    "QueueEmpty",
     "Released",
     "Resequencer",
     "Resequencers",

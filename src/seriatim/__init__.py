@@ -6,7 +6,7 @@
 #   config.py   one configuration: file, environment, command line
 #   log.py      one logger
 #   extras.py   optional parts, and how a missing one is named
-#   client/     PubSub, Topic, Subscription, Message
+#   client/     PubSub, Topic, Subscription, Message, Queue
 #   engine/     joins core and store: group commit, delivery
 #   store/      where messages survive: memory, SQLite
 #   testing/    clock, faulty network and reference models, for our tests and for yours
@@ -16,6 +16,7 @@
 from seriatim.client.message import Message
 from seriatim.client.publisher import PublishOptions
 from seriatim.client.pubsub import PubSub
+from seriatim.client.queue import Queue
 from seriatim.core.batching import Batching
 from seriatim.core.delivery import RetryPolicy
 from seriatim.core.flow import FlowControl
@@ -24,7 +25,7 @@ from seriatim.core.resequencer import Resequencer
 from seriatim.core.resequencers import Resequencers
 from seriatim.core.resequencing import LedgerEntry, Released, Resequencing, Start
 from seriatim.core.traces import classify
-from seriatim.errors import SeriatimError
+from seriatim.errors import QueueEmpty, SeriatimError
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,8 @@ __all__ = [
     "Message",
     "PubSub",
     "PublishOptions",
+    "Queue",
+    "QueueEmpty",
     "Released",
     "Resequencer",
     "Resequencers",

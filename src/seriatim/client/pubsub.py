@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRunner, MessageStream
 from seriatim.client.message import Message
@@ -18,6 +18,9 @@ from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
 
+if TYPE_CHECKING:
+    from seriatim.client.blocking import Blocking
+
 
 class PubSub:
     """Topics and subscriptions of one store. Use it as an async context manager."""
@@ -27,6 +30,16 @@ class PubSub:
         self._engine: Engine | None = None
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
+
+    @staticmethod
+    def blocking(url: str = "memory://", *, workers: int | None = None) -> Blocking:
+        """The same names for programs without an event loop: ``with PubSub.blocking(url) as pubsub``.
+
+        Handlers are plain functions that may block; at most ``workers`` of them run at once.
+        """
+        from seriatim.client.blocking import WORKERS, Blocking, LoopThread
+
+        return Blocking(PubSub(url), LoopThread(workers or WORKERS))
 
     async def __aenter__(self) -> PubSub:
         self._engine = await Engine.open(self._url)

@@ -16,12 +16,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from seriatim.engine.broker import Outgoing
+from seriatim.engine.attachment import LocalAttachment
+from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.engine.subscription import SubscriptionState
+from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.errors import AlreadyExists, NotFound, SeriatimError
+from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, SeriatimError, StoreLost
 from seriatim.log import logger
 from seriatim.store import open_store
 from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
@@ -80,22 +81,35 @@ class Engine:
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
         await self._committer.close()
+        for subscription in self._subscriptions.values():
+            subscription.give_up(StoreLost("the engine was closed before this could be written"))
         self._readers.shutdown()
         await self._loop.run_in_executor(None, self._store.close)
 
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicState:
+    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
         values = (options or TopicOptions()).to_json()
         row = await self._change(lambda work: work.create_topic(name, values))
-        topic = self._topics[name] = TopicState(row)
-        return topic
+        self._topics[name] = TopicState(row)
+        return TopicInfo(name, self._topics[name].options, 0, 0)
+
+    async def update_topic(self, name: str, options: TopicOptions) -> None:
+        topic, values = self.get_topic(name), options.to_json()
+        await self._change(lambda work: work.update_topic(topic.id, values))
+        topic.options = options
 
     async def create_subscription(
-        self, topic_name: str, name: str, options: SubscriptionOptions | None = None
-    ) -> SubscriptionState:
+        self, topic: str, name: str, options: SubscriptionOptions | None = None
+    ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        topic, values = self.get_topic(topic_name), (options or SubscriptionOptions()).to_json()
+        subscription = await self._create_subscription(self.get_topic(topic), name, options or SubscriptionOptions())
+        return subscription.info()
+
+    async def _create_subscription(
+        self, topic: TopicState, name: str, options: SubscriptionOptions
+    ) -> SubscriptionState:
+        values = options.to_json()
         if name in self._subscriptions or name in self._being_created:
             raise AlreadyExists(f"subscription {name!r} exists already: choose another name")
         start, meanwhile = Cursor(topic.next_offset), _Meanwhile()
@@ -141,11 +155,26 @@ class Engine:
         except KeyError:
             raise NotFound(f"subscription {name!r} does not exist: create it first") from None
 
-    def topics(self) -> list[TopicState]:
-        return list(self._topics.values())
+    def require_topic(self, name: str) -> None:
+        self.get_topic(name)
 
-    def subscriptions(self) -> list[SubscriptionState]:
-        return list(self._subscriptions.values())
+    async def list_topics(self) -> list[TopicInfo]:
+        topics = list(self._topics.values())
+        earliest = await self.read(lambda: [self._store.earliest(topic.id) for topic in topics])
+        return [
+            TopicInfo(topic.name, topic.options, first, topic.next_offset)
+            for topic, first in zip(topics, earliest, strict=True)
+        ]
+
+    async def list_subscriptions(self) -> list[SubscriptionInfo]:
+        return [subscription.info() for subscription in self._subscriptions.values()]
+
+    async def describe_subscription(self, name: str) -> SubscriptionInfo:
+        return self.get_subscription(name).info()
+
+    def attach(self, subscription: str, consumer: Consumer) -> Attachment:
+        """Give a consumer messages from now on."""
+        return LocalAttachment(self.get_subscription(subscription), consumer)
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)
@@ -155,16 +184,17 @@ class Engine:
 
     def _forget(self, subscription: SubscriptionState) -> None:
         subscription.close()
+        subscription.give_up(NotFound(f"subscription {subscription.name!r} was deleted"))
         subscription.topic.followers.remove(subscription)
         del self._subscriptions[subscription.name]
 
     # -- publishing -----------------------------------------------------------------------------------------------------
 
-    def publish(self, topic_name: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
-        topic, now = self.get_topic(topic_name), self.now()
+        log, now = self.get_topic(topic), self.now()
         commit = self.commit()
-        offsets = range(first := topic.reserve(len(messages)), first + len(messages))
+        offsets = range(first := log.reserve(len(messages)), first + len(messages))
         records = [
             Record(
                 offset,
@@ -177,7 +207,7 @@ class Engine:
             for offset, message in zip(offsets, messages, strict=True)
         ]
         future: asyncio.Future[range] = self._loop.create_future()
-        commit.append(topic, records, partial(_resolve, future, lambda: offsets))
+        commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
 
     # -- services for the parts -----------------------------------------------------------------------------------------
@@ -197,11 +227,20 @@ class Engine:
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
         return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)
 
+    def read(self, question: Callable[[], T]) -> asyncio.Future[T]:
+        """Ask the store something, in the thread that reads."""
+        return self._loop.run_in_executor(self._readers, question)
+
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
 
     def failed(self, error: BaseException) -> None:
+        """Something went wrong that no caller waits for: log it, and let every consumer know."""
         logger.error("the store failed: %s", error)
+        for subscription in self._subscriptions.values():
+            subscription.failed(error)
+            if isinstance(error, OutcomeUnknown | StoreLost):
+                subscription.give_up(error)
 
     # -- clean-up -------------------------------------------------------------------------------------------------------
 
@@ -221,6 +260,10 @@ class Engine:
         """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
         while (await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())).more_to_do:
             pass
+
+    async def backup(self, path: str) -> None:
+        """A consistent copy of the store, while it is in use."""
+        await self.read(lambda: self._store.backup(path))
 
     # -- how ------------------------------------------------------------------------------------------------------------
 

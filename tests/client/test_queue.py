@@ -100,9 +100,8 @@ def test_caveat_lifted_items_can_be_removed_by_their_id(queue):
 
 def test_a_reserved_item_can_not_be_removed(queue):
     item_id = queue.push(b"first", "call-1")
-    with queue.reserve(WAIT):
-        with pytest.raises(FailedPrecondition, match="in flight"):
-            queue.remove(item_id)
+    with queue.reserve(WAIT), pytest.raises(FailedPrecondition, match="in flight"):
+        queue.remove(item_id)
     with pytest.raises(NotFound):
         queue.remove(item_id)
 

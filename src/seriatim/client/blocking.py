@@ -2,11 +2,11 @@
 
 Rules
     - An event loop runs in a thread of its own. Whatever is called here runs there, and the caller waits for it.
-    - What is awaited in the async API returns when it is done. ``publish`` returns a ``concurrent.futures.Future``: wait for its
-      ``result()``, or don't.
+    - What is awaited in the async API returns when it is done. ``publish`` returns a ``concurrent.futures.Future``: wait for
+      its ``result()``, or don't.
     - ``async with`` becomes ``with``, ``async for`` becomes ``for``.
-    - Handlers are plain functions and may block: they run in a pool of threads, at most ``workers`` at once. Messages of one key
-      still come one after another.
+    - Handlers are plain functions and may block: they run in a pool of threads, at most ``workers`` at once. Messages of one
+      key still come one after another.
     - Every thread of the program may use it.
 
 Theory of operation
@@ -151,7 +151,7 @@ class Blocking:
         self._call("on", event, handle if event == "message" else report)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        arguments = [arg._target if isinstance(arg, Blocking) else arg for arg in args]
+        arguments = [arg._target if isinstance(arg, Blocking) else arg for arg in args]  # noqa: SLF001 - one of us
         return self._call_in_loop(partial(getattr(self._target, name), *arguments, **kwargs))
 
     def _call_in_loop(self, work: Callable[[], Any]) -> Any:

@@ -235,7 +235,7 @@ class Subscription:
         """An async iterator of messages. Close it (``close()``) to give back what was not settled."""
         # A stream is worked off one by one: taking many messages would only keep them from others.
         stream = MessageStream(self._pubsub.broker, self.name, consuming or Consuming(max_messages=16))
-        self._streams.append(stream)
+        self._streams = [known for known in self._streams if not known.is_closed] + [stream]
         return stream
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -244,9 +244,11 @@ class Subscription:
             async for message in stream:
                 yield message
         finally:
-            if stream in self._streams:
-                self._streams.remove(stream)
-                stream.close()
+            stream.close()
+
+    async def wait_until_empty(self) -> None:
+        """Return when nothing waits, nothing is out, and every ack is durable."""
+        await self._pubsub.broker.wait_until_empty(self.name)
 
     async def _handle_all(self, message: Message) -> None:
         for handler in self._handlers:

@@ -2,8 +2,8 @@
 
 Rules
     - A queue is a topic and a subscription of the same name, in order. Nothing here decides order.
-    - An item is not served while an earlier one of its key is still there: popped, committed or dead-lettered it is gone; rolled
-      back, reserved or delayed it is not.
+    - An item is not served while an earlier one of its key is still there: popped, committed or dead-lettered it is gone;
+      rolled back, reserved or delayed it is not.
     - ``pop`` takes an item for good: it is settled before ``pop`` returns, and a crash afterwards loses it. ``reserve`` keeps
       it until ``commit``, and gives it back on ``rollback``, when its time is over, or when the program ends.
     - While an item is reserved its lease is extended, up to ``max_reservation`` seconds.
@@ -180,10 +180,10 @@ class Queue:
             async with asyncio.timeout(None if patience is None else max(patience, SHORTEST_WAIT)):
                 message = await anext(stream)
         except TimeoutError:
-            self._subscription.drop(stream)
+            stream.close()
             raise QueueEmpty(f"queue {self.name!r} had nothing to give within {patience} seconds") from None
         except BaseException:
-            self._subscription.drop(stream)
+            stream.close()
             raise
         stream.stop()
         return message, stream
@@ -195,7 +195,7 @@ class Queue:
         finally:
             if not item.is_over:
                 item.is_over = True
-                self._subscription.drop(item.stream)
+                item.stream.close()
 
 
 class Reservation:

@@ -139,6 +139,8 @@ class SubscriptionState:
         self._timer: asyncio.TimerHandle | None = None
         self._held_back: list[Record] | None = None  # what comes while options are changed
         self._quiet = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._changing = asyncio.Lock()
 
     def info(self) -> SubscriptionInfo:
@@ -224,8 +226,19 @@ class SubscriptionState:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
+    async def wait_until_empty(self) -> None:
+        """Return when nothing waits, nothing is in flight, and every ack is durable."""
+        while not self._is_empty():
+            self._drained.clear()
+            await self._drained.wait()
+
+    def _is_empty(self) -> bool:
+        return not self._held_back and not len(self.lanes) and self.lanes.is_quiet()
+
     def _pump(self) -> None:
         self._pumping = False
+        if not self._drained.is_set() and self._is_empty():
+            self._drained.set()
         if self._held_back is not None:
             if self.lanes.is_quiet():
                 self._quiet.set()

@@ -1,7 +1,8 @@
 """Device telemetry: many readings, batched; a reading that nobody can handle is put aside and its device goes on.
 
 The publisher sends batches and never has more than 100 readings on their way. One subscription keeps the readings of all
-devices, a second one only alarms, by a filter. A broken reading is tried twice, then it is a dead letter in the topic ``broken-readings``.
+devices, a second one only alarms, by a filter. A broken reading is tried twice, then it is a dead letter in the topic
+``broken-readings``.
 
 Prints:
 

@@ -61,7 +61,7 @@ def main() -> None:
             print(f"{call}: {', '.join(events)}")
 
         (letter,) = queue.dead_letters()
-        print(f"dead letter: {letter.key} answered, after {letter.attempts} attempts: {letter.error}")
+        print(f"dead letter: {letter.ordering_key} answered, after {letter.attempts} attempts: {letter.error}")
         tariffs.add("call-B")
         # 'ended' of this call is settled, so it can't go back to its place any more: it is sent again at the end.
         queue.redrive(letter.id, append=True)

@@ -113,7 +113,7 @@ def test_a_block_that_raises_rolls_back_with_the_error(url):
             with pytest.raises(ValueError, match="too hard"), queue.reserve(WAIT):
                 raise ValueError("too hard")
         (letter,) = queue.dead_letters()
-        assert (letter.key, letter.attempts, letter.error) == ("call-1", 2, "ValueError: too hard")
+        assert (letter.ordering_key, letter.attempts, letter.error) == ("call-1", 2, "ValueError: too hard")
 
 
 def test_what_was_said_inside_the_block_stands(queue):
@@ -183,8 +183,8 @@ def test_a_dead_letter_goes_back_to_its_place_or_to_the_end(url):
         (letter,) = queue.dead_letters()
         assert queue.pop(WAIT).data == b"third"
         with pytest.raises(RedriveRefused, match="later message"):
-            queue.redrive(str(letter.offset))
-        queue.redrive(str(letter.offset), append=True)
+            queue.redrive(letter.id)
+        queue.redrive(letter.id, append=True)
         assert queue.pop(WAIT).data == b"second"
         assert queue.dead_letters() == []
 

@@ -30,7 +30,9 @@ from typing import Any, TypeVar
 from seriatim.client.consumer import MessageStream
 from seriatim.client.message import Message
 from seriatim.client.publisher import Publisher, PublishFuture
-from seriatim.client.pubsub import PubSub, Subscription, Topic
+from seriatim.client.pubsub import PubSub
+from seriatim.client.subscription import Subscription
+from seriatim.client.topic import Topic
 from seriatim.errors import FailedPrecondition, StoreLost
 
 WORKERS = 32

@@ -22,9 +22,12 @@ from typing import Any, TypeVar
 from seriatim.client.blocking import LoopThread
 from seriatim.client.consumer import Consuming, MessageStream
 from seriatim.client.message import Message
-from seriatim.client.pubsub import PubSub, Subscription, Topic
+from seriatim.client.pubsub import PubSub
+from seriatim.client.subscription import Subscription
+from seriatim.client.topic import Topic
+from seriatim.client.views import DeadLetter
 from seriatim.core.delivery import RetryPolicy
-from seriatim.engine.broker import DeadLetter, SubscriptionStats
+from seriatim.engine.metrics import SubscriptionStats
 from seriatim.errors import AlreadyExists, QueueEmpty
 
 SHORTEST_WAIT = 0.1

@@ -164,7 +164,7 @@ class SubscriptionState:
                 await self._until_quiet()
                 async with self.steady:
                     await self._until_quiet()  # once more: an operator may have been at work
-                    await self.promise(_nothing)  # what is noted about failed deliveries must be in the store
+                    await self.accepted()  # what is noted about failed deliveries must be in the store
                     lanes = Lanes(options.delivery, self.lanes.next_token)
                     loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
                     self.lanes, self.options = lanes, options
@@ -418,7 +418,11 @@ class SubscriptionState:
             for effect in effects
             if isinstance(effect, Removed | DeadLettered | Redriven)
         ]
-        return _all(self.promise(_nothing), *confirmed)
+        return _all(self.accepted(), *confirmed)
+
+    def accepted(self) -> asyncio.Future[None]:
+        """Await it to have everything that was accepted before durable."""
+        return self.promise(_nothing)
 
     def promise(self, change: Change) -> asyncio.Future[None]:
         """Let a change ride in the next commit. The future tells when it, and all that was accepted before, is durable."""

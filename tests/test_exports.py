@@ -17,6 +17,8 @@ PUBLIC = {
     "PubSub",
     "PubSubMessage",
     "PublishOptions",
+    "Queue",
+    "QueueEmpty",
     "Release",
     "Released",
     "Resequencer",

@@ -6,7 +6,7 @@
 #   config.py   one configuration: file, environment, command line
 #   log.py      one logger
 #   extras.py   optional parts, and how a missing one is named
-#   client/     PubSub, Topic, Subscription, Message
+#   client/     PubSub, Topic, Subscription, Message, Queue
 #   engine/     joins core and store: group commit, delivery
 #   store/      where messages survive: memory, SQLite
 #   testing/    clock, faulty network and reference models, for our tests and for yours
@@ -17,6 +17,7 @@ from seriatim.client.consumer import Consuming
 from seriatim.client.message import Message, PubSubMessage
 from seriatim.client.publisher import PublishOptions
 from seriatim.client.pubsub import PubSub
+from seriatim.client.queue import Queue
 from seriatim.core.batching import Batching
 from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
 from seriatim.core.flow import FlowControl
@@ -25,7 +26,7 @@ from seriatim.core.resequencer import Resequencer
 from seriatim.core.resequencers import Resequencers
 from seriatim.core.resequencing import LedgerEntry, Released, Resequencing, Start
 from seriatim.core.traces import classify
-from seriatim.errors import SeriatimError
+from seriatim.errors import QueueEmpty, SeriatimError
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,8 @@ __all__ = [
     "PubSub",
     "PubSubMessage",
     "PublishOptions",
+    "Queue",
+    "QueueEmpty",
     "Release",
     "Released",
     "Resequencer",

@@ -7,6 +7,7 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     SeriatimError                 2  unknown
     ├── InvalidArgument           3  the caller passed a value that can never work
     │   └── InvalidSequence       3  a sequence number outside its space
+    ├── QueueEmpty                4  a queue had nothing to give within the timeout
     ├── NotFound                  5  the named thing does not exist
     ├── AlreadyExists             6  the named thing exists already
     ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
@@ -41,6 +42,7 @@ class Status(IntEnum):
 
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
     RESOURCE_EXHAUSTED = 8
@@ -69,6 +71,12 @@ class InvalidArgument(SeriatimError):
 
 class InvalidSequence(InvalidArgument):
     """A sequence number is not a number of its sequence space."""
+
+
+class QueueEmpty(SeriatimError):
+    """A queue had nothing to give within the timeout."""
+
+    code = Status.DEADLINE_EXCEEDED
 
 
 class NotFound(SeriatimError):

@@ -140,6 +140,7 @@ class MessageStream(_Source):
 
     def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
         self._queue: asyncio.Queue[Message | BaseException] = asyncio.Queue()
+        self.is_closed = False
         super().__init__(broker, subscription, consuming)
 
     def __aiter__(self) -> MessageStream:
@@ -151,7 +152,15 @@ class MessageStream(_Source):
             raise message
         return message
 
+    def stop(self) -> None:
+        """Take no more messages; those that are out go on."""
+        self._attachment.stop()
+
     def close(self) -> None:
+        """Give back what is not settled, and end the iteration."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         self._leave()
         while not self._queue.empty():  # what nobody has taken was given back just now
             self._queue.get_nowait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
@@ -10,6 +11,9 @@ from seriatim.engine.broker import Broker, SubscriptionInfo, TopicInfo
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.opening import open_broker
 from seriatim.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from seriatim.client.blocking import Blocking
 
 
 class PubSub:
@@ -20,6 +24,16 @@ class PubSub:
         self._broker: Broker | None = None
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
+
+    @staticmethod
+    def blocking(url: str = "memory://", *, workers: int | None = None) -> Blocking:
+        """The same names for programs without an event loop: ``with PubSub.blocking(url) as pubsub``.
+
+        Handlers are plain functions that may block; at most ``workers`` of them run at once.
+        """
+        from seriatim.client.blocking import WORKERS, Blocking, LoopThread
+
+        return Blocking(PubSub(url), LoopThread(workers or WORKERS))
 
     async def __aenter__(self) -> PubSub:
         self._broker = await open_broker(self._url)

@@ -136,7 +136,7 @@ class Subscription:
         # A stream is worked off one by one: taking many messages would only keep them from others.
         consuming = replace(consuming or Consuming(max_messages=16), **limits)
         stream = MessageStream(self._broker, self.name, consuming)
-        self._streams.append(stream)
+        self._streams = [known for known in self._streams if not known.is_closed] + [stream]
         return stream
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -145,9 +145,7 @@ class Subscription:
             async for message in stream:
                 yield message
         finally:
-            if stream in self._streams:
-                self._streams.remove(stream)
-                stream.close()
+            stream.close()
 
     async def _handle_all(self, message: Message) -> None:
         for handler in self._handlers:
@@ -181,6 +179,10 @@ class Subscription:
 
     def _log_trouble(self, trouble: Exception) -> None:
         logger.error("an error handler of subscription %r failed: %s", self.name, trouble, exc_info=trouble)
+
+    async def wait_until_empty(self) -> None:
+        """Return when nothing waits, nothing is out, and every ack is durable."""
+        await self._broker.wait_until_empty(self.name)
 
     # -- looking --------------------------------------------------------------------------------------------------------
 

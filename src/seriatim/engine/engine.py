@@ -296,6 +296,9 @@ class Engine(Operations):
         while (await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())).more_to_do:
             pass
 
+    async def wait_until_empty(self, subscription: str) -> None:
+        await self.get_subscription(subscription).wait_until_empty()
+
     async def backup(self, path: str) -> None:
         """A consistent copy of the store, while it is in use."""
         await self.read(lambda: self._store.backup(path))

@@ -135,6 +135,8 @@ class SubscriptionState:
         self._timer: asyncio.TimerHandle | None = None
         self._held_back: list[Record] | None = None  # what comes while options are changed
         self._quiet = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._changing = asyncio.Lock()
 
     def info(self) -> SubscriptionInfo:
@@ -162,7 +164,7 @@ class SubscriptionState:
                 await self._until_quiet()
                 async with self.steady:
                     await self._until_quiet()  # once more: an operator may have been at work
-                    await self.promise(_nothing)  # what is noted about failed deliveries must be in the store
+                    await self.accepted()  # what is noted about failed deliveries must be in the store
                     lanes = Lanes(options.delivery, self.lanes.next_token)
                     loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
                     self.lanes, self.options = lanes, options
@@ -261,8 +263,19 @@ class SubscriptionState:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
+    async def wait_until_empty(self) -> None:
+        """Return when nothing waits, nothing is in flight, and every ack is durable."""
+        while not self._is_empty():
+            self._drained.clear()
+            await self._drained.wait()
+
+    def _is_empty(self) -> bool:
+        return not self._held_back and not len(self.lanes) and self.lanes.is_quiet()
+
     def _pump(self) -> None:
         self._pumping = False
+        if not self._drained.is_set() and self._is_empty():
+            self._drained.set()
         if self._held_back is not None or self.options.paused:
             if self.lanes.is_quiet():
                 self._quiet.set()
@@ -405,7 +418,11 @@ class SubscriptionState:
             for effect in effects
             if isinstance(effect, Removed | DeadLettered | Redriven)
         ]
-        return _all(self.promise(_nothing), *confirmed)
+        return _all(self.accepted(), *confirmed)
+
+    def accepted(self) -> asyncio.Future[None]:
+        """Await it to have everything that was accepted before durable."""
+        return self.promise(_nothing)
 
     def promise(self, change: Change) -> asyncio.Future[None]:
         """Let a change ride in the next commit. The future tells when it, and all that was accepted before, is durable."""

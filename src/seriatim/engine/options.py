@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from seriatim.core.delivery import Delivery, OnExhausted, Release, RetryMode, RetryPolicy
+from seriatim.core.filters import parse_filter
 from seriatim.core.options import require_duration, require_whole
 
 WEEK = 7 * 24 * 3600.0
@@ -35,7 +36,10 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries."""
+    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries.
+
+    ``filter`` says which messages are delivered at all (see ``core.filters``); it stays as it is once the subscription exists.
+    """
 
     ordering: bool = False
     ack_deadline: float = 10.0
@@ -43,10 +47,13 @@ class SubscriptionOptions:
     window: int = 1
     release: Release = Release.DURABLE
     dead_letter_topic: str | None = None
+    filter: str | None = None
 
     def __post_init__(self) -> None:
         require_duration("ack_deadline", self.ack_deadline)
         require_whole("window", self.window, 1)
+        if self.filter is not None:
+            parse_filter(self.filter)
 
     @property
     def delivery(self) -> Delivery:

@@ -6,8 +6,9 @@ Rules
     - *Requests* (messages to append, topics to create) hear of a failure; the caller decides what to do. *Obligations* (acks,
       dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
       which is tried after a pause, and what waits for them waits on.
-    - When it can't be known whether a commit happened, nothing more is written: every request fails with that error until the
-      store is opened again.
+    - When it can't be known whether a commit happened, nothing more is written: every request fails with that error, unless the
+      owner opens the store again (``suspend``, ``resume``). What is asked meanwhile waits. Obligations of before are forgotten:
+      what the store says then is the truth.
 
 Theory of operation
     The event loop fills one ``Commit`` while a thread writes another. An fsync costs about as much as writing a hundred
@@ -25,7 +26,15 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import Protocol
 
-from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
+from seriatim.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    SeriatimError,
+    StoreLost,
+)
 from seriatim.store.base import Record, Store, Transaction, TroubleRow
 
 RETRY_PAUSE = 0.25
@@ -65,7 +74,7 @@ class _Request:
         try:
             if self.change is not None:
                 self.change(transaction)
-        except (NotFound, AlreadyExists, InvalidArgument) as refusal:
+        except (NotFound, AlreadyExists, InvalidArgument, FailedPrecondition) as refusal:
             # The store refused it and changed nothing; what rides in the same commit is not touched.
             self.refusal = refusal
 
@@ -170,7 +179,11 @@ class Committer:
         self._scheduled = False
         self._writing = False
         self._closing = False
+        self._suspended = False
         self._broken: BaseException | None = None
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+        self._catching_up: set[asyncio.Future[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
@@ -188,8 +201,19 @@ class Committer:
         return self._filling
 
     async def drain(self) -> None:
-        """Wait until everything that was changed is written, or nothing can be written any more."""
+        """Wait until there is nothing left to write, or nothing can be written any more."""
         await self._idle.wait()
+
+    async def catch_up(self) -> None:
+        """Wait until everything that was changed before is written, however much comes after it. What a broken store took with
+        it is not waited for."""
+        caught_up: asyncio.Future[None] = self._loop.create_future()
+        self.next().oblige(lambda _: None, lambda: _release(caught_up))
+        self._catching_up.add(caught_up)
+        try:
+            await caught_up
+        finally:
+            self._catching_up.discard(caught_up)
 
     async def close(self) -> None:
         """Write what there is, once, and stop the thread. Obligations that fail now are tried no more: they did not happen."""
@@ -198,8 +222,44 @@ class Committer:
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
+    # -- when the store has to be opened again --------------------------------------------------------------------------
+
+    def suspend(self, error: BaseException) -> None:
+        """Write nothing until ``resume``: what waits fails, what comes waits."""
+        self._suspended, self._broken = True, None
+        self._forget_waiting(error)
+
+    async def come_to_rest(self, error: BaseException) -> None:
+        """Wait until the store is not in use any more, and forget what came since it failed."""
+        await self._at_rest.wait()
+        self._forget_waiting(error)
+
+    def resume(self, store: Store) -> None:
+        self._store, self._suspended = store, False
+        if self._filling is None:
+            self._idle.set()
+        else:
+            self._schedule()
+
+    def give_up(self, error: BaseException) -> None:
+        """Write nothing any more."""
+        self._broken = error
+        self._forget_waiting(error)
+        if not self._writing:
+            self._idle.set()
+
+    def _forget_waiting(self, error: BaseException) -> None:
+        """Fail what waits, so that nothing overtakes what failed before it. Obligations are forgotten."""
+        waiting, self._filling = self._filling, None
+        if waiting is not None:
+            waiting.fail(error)
+        for caught_up in self._catching_up:
+            _release(caught_up)
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
     def _schedule(self, pause: float = 0) -> None:
-        if self._writing or self._scheduled:
+        if self._writing or self._scheduled or self._suspended:
             return
         self._scheduled = True
         if pause:
@@ -209,9 +269,12 @@ class Committer:
 
     def _start(self) -> None:
         self._scheduled = False
+        if self._suspended:
+            return
         commit, self._filling = self._filling, None
         if commit is not None:
             self._writing = True
+            self._at_rest.clear()
             self._queue.put(commit)
 
     def _write_all(self) -> None:
@@ -226,6 +289,7 @@ class Committer:
 
     def _written(self, commit: Commit, error: BaseException | None) -> None:
         self._writing = False
+        self._at_rest.set()
         if error is None:
             commit.finish()
         else:
@@ -237,13 +301,16 @@ class Committer:
 
     def _failed(self, commit: Commit, error: BaseException) -> None:
         commit.fail(error)
-        self._on_failure(error)
         if isinstance(error, OutcomeUnknown | StoreLost):
-            self._broken = error
-            waiting, self._filling = self._filling, None
-            if waiting is not None:
-                waiting.fail(error)
+            if not self._suspended:
+                self.give_up(error)
         elif commit.has_obligations() and not self._closing:
             self._filling = self._filling or Commit()
             self._filling.take_over(commit)
             self._schedule(RETRY_PAUSE)
+        self._on_failure(error)
+
+
+def _release(caught_up: asyncio.Future[None]) -> None:
+    if not caught_up.done():
+        caught_up.set_result(None)

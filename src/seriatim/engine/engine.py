@@ -4,6 +4,8 @@ Rules
     - Whoever opens an engine owns its store until it is closed.
     - What a method has returned, or its future has been resolved with, is durable.
     - Offsets are given in the order in which messages are published; those of a publish that failed are not used again.
+    - A store that failed is opened again (``reopening.py``). Meanwhile leases are fenced, and whatever is asked waits. When
+      somebody else owns it then, or it can't be used any more, the engine stays down, and says so to everybody who asks.
 """
 
 from __future__ import annotations
@@ -16,15 +18,27 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from seriatim.engine.broker import Outgoing
+from seriatim.core.options import require_duration
+from seriatim.engine.broker import Outgoing, SnapshotInfo
 from seriatim.engine.commit import Commit, Committer
-from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.options import WEEK, SubscriptionOptions, TopicOptions
+from seriatim.engine.reopening import Opener, open_again
+from seriatim.engine.seeking import Move, take_snapshot, to_offset, to_snapshot, to_time
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.errors import AlreadyExists, NotFound, SeriatimError
+from seriatim.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    SeriatimError,
+    StoreBroken,
+    StoreError,
+    StoreLost,
+)
 from seriatim.log import logger
 from seriatim.store import open_store
-from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
+from seriatim.store.base import Catalog, Cursor, Record, Store, StoreReader, SubscriptionRow, Transaction
 
 EPOCH_BITS = 40
 """A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
@@ -41,8 +55,9 @@ T = TypeVar("T")
 class Engine:
     """Everything that one store holds, at work."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, opener: Opener | None = None) -> None:
         self._store = store
+        self._opener = opener
         self._loop = asyncio.get_running_loop()
         self._wall = time.time() - self._loop.time()
         self._committer = Committer(store, self.failed)
@@ -50,6 +65,12 @@ class Engine:
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[str, SubscriptionState] = {}
         self._being_created: set[str] = set()
+        self._snapshots_being_taken: set[str] = set()
+        self._unfinished: set[asyncio.Task[None]] = set()
+        self._reopening: asyncio.Task[None] | None = None
+        self._in_order = asyncio.Event()  # not set while the store is opened again
+        self._in_order.set()
+        self._down: BaseException | None = None
         self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
         self._changed = asyncio.Event()
 
@@ -58,23 +79,27 @@ class Engine:
     @classmethod
     async def open(cls, url: str) -> Engine:
         """An engine on the store at ``url``, loaded and at work."""
-        store = await asyncio.get_running_loop().run_in_executor(None, open_store, url)
-        engine = cls(store)
+        opener = partial(open_store, url)
+        engine = cls(await asyncio.get_running_loop().run_in_executor(None, opener), opener)
         await engine.start()
         return engine
 
     async def start(self) -> None:
-        """Load what the store holds."""
-        catalog = await self._loop.run_in_executor(self._readers, self._store.catalog)
-        for row in catalog.topics:
-            self._topics[row.name] = TopicState(row)
-        topics = {topic.id: topic for topic in self._topics.values()}
-        for subscription_row in catalog.subscriptions:
-            subscription = self._add_subscription(subscription_row, topics[subscription_row.topic_id])
-            await self._loop.run_in_executor(self._readers, subscription.load, self._store)
+        """Load what the store holds, or load it again."""
+        catalog = await self._ask(lambda store: store.catalog())
+        self._know(catalog)
+        rows = {row.id: row for row in catalog.subscriptions}
+        loaded = []
+        for subscription in self._subscriptions.values():
+            options = SubscriptionOptions.from_json(rows[subscription.id].options)
+            loaded.append((subscription, options, await self._ask(partial(subscription.load, options=options))))
+        for subscription, options, lanes in loaded:
+            subscription.restart(options, lanes)
 
     async def close(self) -> None:
         """Write what was accepted, and give the store back. Leases that are out end with it."""
+        await self._stop_reopening()
+        self._settle_rejected()
         for subscription in self._subscriptions.values():
             subscription.close()
         self._upkeep.cancel()
@@ -113,8 +138,10 @@ class Engine:
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
         subscription, values = self.get_subscription(name), options.to_json()
+        if options.filter != subscription.options.filter:
+            raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
         await self._change(lambda work: work.update_subscription(subscription.id, values))
-        await subscription.reconfigure(options, self._store)
+        await self._finish(subscription.reconfigure(options))
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
@@ -125,7 +152,10 @@ class Engine:
         """Delete a topic, with its messages and its subscriptions."""
         topic = self.get_topic(name)
         await self._change(lambda work: work.delete_topic(topic.id))
-        del self._topics[name]
+        self._forget_topic(topic)
+
+    def _forget_topic(self, topic: TopicState) -> None:
+        del self._topics[topic.name]
         for subscription in [known for known in self._subscriptions.values() if known.topic is topic]:
             self._forget(subscription)
 
@@ -148,7 +178,7 @@ class Engine:
         return list(self._subscriptions.values())
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
-        subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)
+        subscription = SubscriptionState(row, topic, self)
         self._subscriptions[row.name] = subscription
         topic.followers.append(subscription)
         return subscription
@@ -180,6 +210,54 @@ class Engine:
         commit.append(topic, records, partial(_resolve, future, lambda: offsets))
         return future
 
+    # -- time travel ----------------------------------------------------------------------------------------------------
+
+    async def seek_to_offset(self, subscription: str, offset: int) -> None:
+        """Deliver what is at or above an offset (again)."""
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_offset(state.id, state.topic.id, offset, state.topic.next_offset))
+
+    async def seek_to_time(self, subscription: str, time: float) -> None:
+        """Deliver what was published at or after a time (again)."""
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_time(state.id, state.topic.id, time, state.topic.next_offset))
+
+    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
+        """Deliver what a snapshot had not settled, and what was published since (again)."""
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_snapshot(state.id, state.topic.id, snapshot, self.now()))
+
+    async def _seek(self, subscription: SubscriptionState, move: Move) -> None:
+        await self._finish(subscription.relocate(lambda: self._move(move)))
+
+    def _move(self, move: Move) -> Coroutine[None, None, None]:
+        return self._change(lambda work: move(self._store, work))
+
+    async def create_snapshot(self, subscription: str, name: str, *, lasts: float = WEEK) -> SnapshotInfo:
+        """Keep what a subscription has settled under a name, and what it has not settled in its log, for ``lasts`` seconds."""
+        state, now = self.get_subscription(subscription), self.now()
+        require_duration("lasts", lasts)
+        if name in self._snapshots_being_taken:
+            raise AlreadyExists(f"snapshot {name!r} is just being taken")
+        self._snapshots_being_taken.add(name)
+        try:
+            state.sieve.settle()
+            await self.drain()  # acks that were accepted belong to it
+            await self._move(take_snapshot(state.id, state.topic.id, name, now + lasts, now))
+        finally:
+            self._snapshots_being_taken.remove(name)
+        return SnapshotInfo(name, state.topic.name, now + lasts)
+
+    async def delete_snapshot(self, name: str) -> None:
+        await self._change(lambda work: work.delete_snapshot(name))
+
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        catalog, now = await self.load(lambda store: store.catalog()), self.now()
+        topics = {row.id: row.name for row in catalog.topics}
+        return [
+            SnapshotInfo(row.name, topics[row.topic_id], row.expires) for row in catalog.snapshots if row.expires > now
+        ]
+
     # -- services for the parts -----------------------------------------------------------------------------------------
 
     def now(self) -> float:
@@ -190,24 +268,97 @@ class Engine:
         self._changed.set()
         return self._committer.next()
 
+    def first_token(self) -> int:
+        """The first token of this owner: no other owner of the store, before or after, gives it or one above it."""
+        return (self._store.epoch << EPOCH_BITS) + 1
+
     def drain(self) -> Coroutine[None, None, None]:
         """Wait until everything accepted so far is durable."""
-        return self._committer.drain()
+        return self._committer.catch_up()
 
-    def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
-        return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)
+    async def read(self, question: Callable[[], T]) -> T:
+        """Ask the store something, in the thread that reads. Waits while the store is opened again."""
+        await self._in_order.wait()
+        if self._down is not None:
+            raise self._down
+        return await self._loop.run_in_executor(self._readers, question)
+
+    def fetch(self, topic_id: int, offsets: Sequence[int]) -> Coroutine[None, None, list[Record]]:
+        return self.read(lambda: self._store.fetch(topic_id, offsets))
+
+    def load(self, work: Callable[[StoreReader], T]) -> Coroutine[None, None, T]:
+        return self.read(lambda: work(self._store))
 
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
 
     def failed(self, error: BaseException) -> None:
         logger.error("the store failed: %s", error)
+        if isinstance(error, OutcomeUnknown | StoreBroken) and self._opener is not None:
+            self._open_again(error)
+        elif isinstance(error, OutcomeUnknown | StoreLost):
+            self._go_down(error)
+
+    # -- a store that failed --------------------------------------------------------------------------------------------
+
+    def _open_again(self, error: BaseException) -> None:
+        if self._in_order.is_set() and self._down is None:
+            self._in_order.clear()
+            self._committer.suspend(error)
+            self._reopening = self._loop.create_task(self._reopen(error), name="seriatim-reopening")
+
+    async def _reopen(self, error: BaseException) -> None:
+        """Let go of the old store, find a new one, and go on from what it holds."""
+        assert self._opener is not None
+        await self._committer.come_to_rest(error)
+        for subscription in self._subscriptions.values():
+            subscription.abandon()
+        try:
+            self._store = await open_again(self._store, self._opener, self._load_from)
+        except StoreError as lost:
+            self._go_down(lost)
+            return
+        logger.warning("the store was opened again")
+        self._committer.resume(self._store)
+        self._in_order.set()
+
+    async def _load_from(self, store: Store) -> None:
+        self._store = store
+        await self.start()
+
+    def _go_down(self, error: BaseException) -> None:
+        """Nothing can be done any more: everybody who asks, or waits, hears why."""
+        self._down = self._down or error
+        self._committer.give_up(self._down)
+        self._in_order.set()
+        logger.error("the engine is down: %s", self._down)
+
+    async def _stop_reopening(self) -> None:
+        if self._reopening is not None and not self._reopening.done():
+            self._reopening.cancel()
+            await asyncio.wait([self._reopening])
+            self._go_down(StoreLost("the engine was closed before its store could be opened again"))
+
+    def _know(self, catalog: Catalog) -> None:
+        """Take note of what there is. Offsets that were given to publishes that failed are not given again."""
+        rows = {row.id: row for row in catalog.topics}
+        for topic in [known for known in self._topics.values() if known.id not in rows]:
+            self._forget_topic(topic)
+        for row in catalog.topics:
+            self._topics.setdefault(row.name, TopicState(row)).update(row)
+        topics = {topic.id: topic for topic in self._topics.values()}
+        subscription_ids = {row.id for row in catalog.subscriptions}
+        for gone in [known for known in self._subscriptions.values() if known.id not in subscription_ids]:
+            self._forget(gone)
+        for subscription_row in catalog.subscriptions:
+            if subscription_row.name not in self._subscriptions:
+                self._add_subscription(subscription_row, topics[subscription_row.topic_id])
 
     # -- clean-up -------------------------------------------------------------------------------------------------------
 
     async def _keep_up(self) -> None:
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
-        while True:
+        while self._down is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), IDLE_UPKEEP_PAUSE)
             await asyncio.sleep(UPKEEP_PAUSE)
@@ -219,10 +370,30 @@ class Engine:
 
     async def clean_up(self) -> None:
         """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
-        while (await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())).more_to_do:
+        if self._settle_rejected():
+            await self.drain()
+        while (await self.read(lambda: self._store.upkeep(self.now()))).more_to_do:
             pass
 
+    def _settle_rejected(self) -> bool:
+        """Let what filters rejected ride in the next commit; False when there is nothing, or nothing can be written."""
+        try:
+            return sum(subscription.sieve.settle() for subscription in self._subscriptions.values()) > 0
+        except StoreError:
+            return False
+
     # -- how ------------------------------------------------------------------------------------------------------------
+
+    async def _finish(self, work: Coroutine[None, None, None]) -> None:
+        """Wait for work that is finished once it has begun, also when nobody waits for it any more."""
+        task = self._loop.create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        await asyncio.shield(task)
+
+    async def _ask(self, question: Callable[[Store], T]) -> T:
+        """Ask the present store, also one that is not in use yet."""
+        return await self._loop.run_in_executor(self._readers, question, self._store)
 
     async def _change(self, change: Callable[[Transaction], T]) -> T:
         """Let a change ride in the next commit, and wait until it is durable."""

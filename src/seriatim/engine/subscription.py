@@ -8,6 +8,9 @@ Rules
     - A dead letter is copied to the dead-letter topic, if there is one, in the transaction that buries it; without one it stays
       buried where it is, and is never dropped.
     - One timer, set to the lanes' next deadline. A subscription that waits for nothing costs nothing.
+    - Where a subscription stands is changed (other options, a seek) by loading its lanes anew from the store, while nothing is
+      in flight, nothing is given out, and what is published meanwhile is held back. When the store itself has to be opened
+      again the lanes are abandoned at once: leases are fenced, and what was accepted and not written did not happen.
 
 Theory of operation
     Whatever happens ends in ``wake``, which hands out messages once at the end of the current turn of the event loop, however
@@ -21,7 +24,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from seriatim.core.delivery import (
     DeadLettered,
@@ -38,8 +41,9 @@ from seriatim.core.delivery import (
 from seriatim.core.lanes import Lanes
 from seriatim.engine.commit import Commit
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore
+from seriatim.errors import DamagedStore, StoreBroken, StoreError
 from seriatim.store.base import DeadLetterRow, Position, Record, StoreReader, SubscriptionRow, TroubleRow
 
 TURN = 64
@@ -52,6 +56,9 @@ SOURCE, OFFSET, ATTEMPTS, ERROR = (
     "seriatim-dead-letter-attempts",
     "seriatim-dead-letter-error",
 )
+
+
+T = TypeVar("T")
 
 
 class Delivered(NamedTuple):
@@ -103,12 +110,22 @@ class Consumer:
         return self.leases.pop(offset)
 
 
+class Loaded(NamedTuple):
+    """Lanes as the store has them, up to and with the offset ``until``; ``rejected`` are those that the filter keeps out."""
+
+    lanes: Lanes
+    until: int
+    rejected: list[int]
+
+
 class Services(Protocol):
     """What a subscription needs of its engine."""
 
     def now(self) -> float: ...
+    def first_token(self) -> int: ...
     def commit(self) -> Commit: ...
     def drain(self) -> Awaitable[None]: ...
+    def load(self, work: Callable[[StoreReader], T]) -> Awaitable[T]: ...
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]: ...
     def topic(self, name: str) -> TopicState | None: ...
     def failed(self, error: BaseException) -> None: ...
@@ -117,12 +134,13 @@ class Services(Protocol):
 class SubscriptionState:
     """What the engine knows of one subscription."""
 
-    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services, first_token: int) -> None:
+    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services) -> None:
         self.id = row.id
         self.name = row.name
         self.topic = topic
         self.options = SubscriptionOptions.from_json(row.options)
-        self.lanes = Lanes(self.options.delivery, first_token)
+        self.lanes = Lanes(self.options.delivery, services.first_token())
+        self.sieve = Sieve(row.id, self.options.filter, services.commit)
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
@@ -131,9 +149,10 @@ class SubscriptionState:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
-        self._held_back: list[Record] | None = None  # what comes while options are changed
+        self._held_back: list[Record] | None = None  # what comes while lanes are loaded anew
         self._quiet = asyncio.Event()
         self._changing = asyncio.Lock()
+        self._abandoned = False
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
@@ -143,46 +162,112 @@ class SubscriptionState:
             self._held_back += records
             return
         now, ordering, lanes = self._services.now(), self.options.ordering, self.lanes
-        for record in records:
+        for record in self.sieve.sift(records):
             delay = record.not_before - now if record.not_before else 0
             lanes.push(record.key if ordering else None, record.offset, now, delay)
         self.wake()
 
-    async def reconfigure(self, options: SubscriptionOptions, store: StoreReader) -> None:
+    async def reconfigure(self, options: SubscriptionOptions) -> None:
         """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
         async with self._changing:
-            self._held_back, loaded_until = [], -1
-            self._quiet.clear()
-            self.wake()
-            try:
-                await self._quiet.wait()
-                await self._services.drain()  # what is noted about failed deliveries must be in the store
-                lanes = Lanes(options.delivery, self.lanes.next_token)
-                loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
-                self.lanes, self.options = lanes, options
-            finally:
-                # Also when it failed: then the lanes that there were go on.
-                records, self._held_back = self._held_back, None
-                self.push([record for record in records if record.offset > loaded_until])
+            await self._exchange_lanes(options)
 
-    def load(self, store: StoreReader) -> None:
-        """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""
-        self._load(self.lanes, self.options, store)
+    async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
+        """Go on from wherever ``move`` puts the subscription in the store. Leases that are out are fenced; what was accepted of
+        them is written before."""
+        async with self._changing:
+            self._fence_all()
+            await self._exchange_lanes(self.options, move)
 
-    def _load(self, lanes: Lanes, options: SubscriptionOptions, store: StoreReader) -> int:
-        """Queue what the store holds in lanes that nobody else uses yet, and return the last offset that was looked at."""
+    async def _exchange_lanes(
+        self, options: SubscriptionOptions, move: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._held_back, until = [], -1
+        self._quiet.clear()
+        self.wake()
+        try:
+            await self._quiet.wait()
+            await self._services.drain()  # what is noted about failed deliveries must be in the store
+            if move is not None:
+                await move()
+            loaded = await self._load_anew(options, moved=move is not None)
+            await self._services.drain()  # what was loaded and is not here yet comes before this
+            self.options, until = options, loaded.until
+            self._use(loaded)
+        finally:
+            # Also when it failed: then the lanes that there were go on. Abandoned ones do not: somebody loads them anew.
+            if not self._abandoned:
+                self._release_held_back(until)
+
+    async def _load_anew(self, options: SubscriptionOptions, *, moved: bool) -> Loaded:
+        try:
+            return await self._services.load(lambda store: self.load(store, options))
+        except StoreError as error:
+            if moved:  # the store is at another place than the lanes that there are: those must not go on
+                self._services.failed(StoreBroken(f"subscription {self.name!r} could not be loaded after a seek: {error}"))
+            raise
+
+    def _use(self, loaded: Loaded) -> None:
+        self.lanes = loaded.lanes
+        self.sieve.settle_later(loaded.rejected)
+
+    def _release_held_back(self, until: int) -> None:
+        records, self._held_back = self._held_back or [], None
+        self.push([record for record in records if record.offset > until])
+
+    def _fence_all(self) -> None:
+        """Take every lease back, and tell its consumer."""
+        for offset, consumer in list(self._holders.items()):
+            if (lease := consumer.leases.get(offset)) is not None and self._holders.get(offset) is consumer:
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+                consumer.fenced(lease)
+
+    # -- when the store is opened again ---------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """The store is lost for now: fence every lease, give out nothing, forget what was accepted and not written."""
+        self._abandoned, self._held_back = True, []
+        for task in self._tasks:
+            task.cancel()
+        for consumer in self._consumers:
+            consumer.batches.clear()
+        self._durable.clear()
+        self.lanes = Lanes(self.options.delivery, self.lanes.next_token)
+        for offset in list(self._holders):
+            holder, lease = self._let_go(offset)
+            if holder is not None and lease is not None:
+                holder.fenced(lease)
+        self.wake()
+
+    def restart(self, options: SubscriptionOptions, loaded: Loaded) -> None:
+        """Go on with what the store holds. An exchange of lanes that was under way goes on too."""
+        self._abandoned = False
+        self.options = options
+        self._use(loaded)
+        if not self._changing.locked():
+            self._release_held_back(loaded.until)
+
+    # -- loading --------------------------------------------------------------------------------------------------------
+
+    def load(self, store: StoreReader, options: SubscriptionOptions) -> Loaded:
+        """What the store holds for this subscription, in lanes that nobody else uses yet. May run in a thread."""
+        lanes = Lanes(options.delivery, max(self.lanes.next_token, self._services.first_token()))
         lanes.advance(self._services.now())  # so that what is due is not taken for delayed
-        cursor, last = store.cursor(self.id), -1
+        cursor, loaded = store.cursor(self.id), Loaded(lanes, -1, [])
         troubles = {row.offset: row for row in store.troubles(self.id)}
         buried = {row.offset for row in store.dead_letters(self.id)}
         for row in store.paused_keys(self.id):
             lanes.pause(row.key)
         for positions in store.positions(self.topic.id, cursor.floor):
             for position in positions:
-                if not cursor.has(position.offset) and position.offset not in buried:
+                if cursor.has(position.offset) or position.offset in buried:
+                    continue
+                if self.sieve.rejects(position):
+                    loaded.rejected.append(position.offset)
+                else:
                     self._load_one(lanes, options, position, troubles.get(position.offset))
-            last = positions[-1].offset
-        return last
+            loaded = loaded._replace(until=positions[-1].offset)
+        return loaded
 
     def _load_one(
         self, lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None

@@ -19,12 +19,13 @@ from functools import partial
 from typing import TypeVar
 
 from seriatim.core.options import require_duration
-from seriatim.engine.broker import Outgoing, SnapshotInfo
+from seriatim.engine.attachment import LocalAttachment
+from seriatim.engine.broker import Attachment, Outgoing, SnapshotInfo, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
 from seriatim.engine.options import WEEK, SubscriptionOptions, TopicOptions
 from seriatim.engine.reopening import Opener, open_again
 from seriatim.engine.seeking import Move, take_snapshot, to_offset, to_snapshot, to_time
-from seriatim.engine.subscription import SubscriptionState
+from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
 from seriatim.errors import (
     AlreadyExists,
@@ -105,22 +106,35 @@ class Engine:
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
         await self._committer.close()
+        for subscription in self._subscriptions.values():
+            subscription.give_up(StoreLost("the engine was closed before this could be written"))
         self._readers.shutdown()
         await self._loop.run_in_executor(None, self._store.close)
 
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicState:
+    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
         values = (options or TopicOptions()).to_json()
         row = await self._change(lambda work: work.create_topic(name, values))
-        topic = self._topics[name] = TopicState(row)
-        return topic
+        self._topics[name] = TopicState(row)
+        return TopicInfo(name, self._topics[name].options, 0, 0)
+
+    async def update_topic(self, name: str, options: TopicOptions) -> None:
+        topic, values = self.get_topic(name), options.to_json()
+        await self._change(lambda work: work.update_topic(topic.id, values))
+        topic.options = options
 
     async def create_subscription(
-        self, topic_name: str, name: str, options: SubscriptionOptions | None = None
-    ) -> SubscriptionState:
+        self, topic: str, name: str, options: SubscriptionOptions | None = None
+    ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        topic, values = self.get_topic(topic_name), (options or SubscriptionOptions()).to_json()
+        subscription = await self._create_subscription(self.get_topic(topic), name, options or SubscriptionOptions())
+        return subscription.info()
+
+    async def _create_subscription(
+        self, topic: TopicState, name: str, options: SubscriptionOptions
+    ) -> SubscriptionState:
+        values = options.to_json()
         if name in self._subscriptions or name in self._being_created:
             raise AlreadyExists(f"subscription {name!r} exists already: choose another name")
         start, meanwhile = Cursor(topic.next_offset), _Meanwhile()
@@ -171,11 +185,26 @@ class Engine:
         except KeyError:
             raise NotFound(f"subscription {name!r} does not exist: create it first") from None
 
-    def topics(self) -> list[TopicState]:
-        return list(self._topics.values())
+    def require_topic(self, name: str) -> None:
+        self.get_topic(name)
 
-    def subscriptions(self) -> list[SubscriptionState]:
-        return list(self._subscriptions.values())
+    async def list_topics(self) -> list[TopicInfo]:
+        topics = list(self._topics.values())
+        earliest = await self.read(lambda: [self._store.earliest(topic.id) for topic in topics])
+        return [
+            TopicInfo(topic.name, topic.options, first, topic.next_offset)
+            for topic, first in zip(topics, earliest, strict=True)
+        ]
+
+    async def list_subscriptions(self) -> list[SubscriptionInfo]:
+        return [subscription.info() for subscription in self._subscriptions.values()]
+
+    async def describe_subscription(self, name: str) -> SubscriptionInfo:
+        return self.get_subscription(name).info()
+
+    def attach(self, subscription: str, consumer: Consumer) -> Attachment:
+        """Give a consumer messages from now on."""
+        return LocalAttachment(self.get_subscription(subscription), consumer)
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self)
@@ -185,16 +214,17 @@ class Engine:
 
     def _forget(self, subscription: SubscriptionState) -> None:
         subscription.close()
+        subscription.give_up(NotFound(f"subscription {subscription.name!r} was deleted"))
         subscription.topic.followers.remove(subscription)
         del self._subscriptions[subscription.name]
 
     # -- publishing -----------------------------------------------------------------------------------------------------
 
-    def publish(self, topic_name: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
-        topic, now = self.get_topic(topic_name), self.now()
+        log, now = self.get_topic(topic), self.now()
         commit = self.commit()
-        offsets = range(first := topic.reserve(len(messages)), first + len(messages))
+        offsets = range(first := log.reserve(len(messages)), first + len(messages))
         records = [
             Record(
                 offset,
@@ -207,7 +237,7 @@ class Engine:
             for offset, message in zip(offsets, messages, strict=True)
         ]
         future: asyncio.Future[range] = self._loop.create_future()
-        commit.append(topic, records, partial(_resolve, future, lambda: offsets))
+        commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
 
     # -- time travel ----------------------------------------------------------------------------------------------------
@@ -277,23 +307,32 @@ class Engine:
         return self._committer.catch_up()
 
     async def read(self, question: Callable[[], T]) -> T:
-        """Ask the store something, in the thread that reads. Waits while the store is opened again."""
+        """Ask the store something, in the thread that reads."""
+        await self._require_store()
+        return await self._loop.run_in_executor(self._readers, question)
+
+    async def _require_store(self) -> None:
+        """Wait while the store is opened again."""
         await self._in_order.wait()
         if self._down is not None:
             raise self._down
-        return await self._loop.run_in_executor(self._readers, question)
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Coroutine[None, None, list[Record]]:
         return self.read(lambda: self._store.fetch(topic_id, offsets))
 
-    def load(self, work: Callable[[StoreReader], T]) -> Coroutine[None, None, T]:
-        return self.read(lambda: work(self._store))
+    async def load(self, work: Callable[[StoreReader], T]) -> T:
+        """Ask the store something that may take long, in a thread of its own."""
+        await self._require_store()
+        return await self._loop.run_in_executor(None, work, self._store)
 
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
 
     def failed(self, error: BaseException) -> None:
+        """Something went wrong that no caller waits for: log it, and let every consumer know."""
         logger.error("the store failed: %s", error)
+        for subscription in self._subscriptions.values():
+            subscription.failed(error)
         if isinstance(error, OutcomeUnknown | StoreBroken) and self._opener is not None:
             self._open_again(error)
         elif isinstance(error, OutcomeUnknown | StoreLost):
@@ -310,9 +349,7 @@ class Engine:
     async def _reopen(self, error: BaseException) -> None:
         """Let go of the old store, find a new one, and go on from what it holds."""
         assert self._opener is not None
-        await self._committer.come_to_rest(error)
-        for subscription in self._subscriptions.values():
-            subscription.abandon()
+        await self._abandon_all(error)
         try:
             self._store = await open_again(self._store, self._opener, self._load_from)
         except StoreError as lost:
@@ -331,7 +368,14 @@ class Engine:
         self._down = self._down or error
         self._committer.give_up(self._down)
         self._in_order.set()
+        self._begin(self._abandon_all(self._down))
         logger.error("the engine is down: %s", self._down)
+
+    async def _abandon_all(self, error: BaseException) -> None:
+        """Fence every lease, once nothing is being written that could still be confirmed."""
+        await self._committer.come_to_rest(error)
+        for subscription in self._subscriptions.values():
+            subscription.abandon(error)
 
     async def _stop_reopening(self) -> None:
         if self._reopening is not None and not self._reopening.done():
@@ -382,14 +426,21 @@ class Engine:
         except StoreError:
             return False
 
+    async def backup(self, path: str) -> None:
+        """A consistent copy of the store, while it is in use."""
+        await self.load(lambda store: store.backup(path))
+
     # -- how ------------------------------------------------------------------------------------------------------------
 
     async def _finish(self, work: Coroutine[None, None, None]) -> None:
         """Wait for work that is finished once it has begun, also when nobody waits for it any more."""
+        await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
-        await asyncio.shield(task)
+        return task
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
         """Ask the present store, also one that is not in use yet."""

@@ -39,15 +39,18 @@ from seriatim.core.delivery import (
     Settled,
 )
 from seriatim.core.lanes import Lanes
+from seriatim.engine.broker import SubscriptionInfo, Told
 from seriatim.engine.commit import Commit
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore, StoreBroken, StoreError
+from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
 from seriatim.store.base import DeadLetterRow, Position, Record, StoreReader, SubscriptionRow, TroubleRow
 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
+
+OVERTAKEN_ACK = "an earlier message of its key failed, and it is delivered again after that one"
 
 # What a dead letter says of itself in the dead-letter topic.
 SOURCE, OFFSET, ATTEMPTS, ERROR = (
@@ -69,7 +72,8 @@ class Delivered(NamedTuple):
 
 
 class Consumer:
-    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost.
+    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, and ``failed`` when
+    the store failed.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
     """
@@ -80,9 +84,11 @@ class Consumer:
         fenced: Callable[[Lease], None] = lambda _: None,
         max_messages: int = 1000,
         max_bytes: float = inf,
+        failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.deliver = deliver
         self.fenced = fenced
+        self.failed = failed
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
@@ -145,7 +151,7 @@ class SubscriptionState:
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
         self._holders: dict[int, Consumer] = {}  # by offset
-        self._durable: dict[int, Callable[[], None]] = {}  # who waits for an ack to be durable, by offset
+        self._told: dict[int, Told] = {}  # who waits for an ack to be durable, by offset
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -153,6 +159,9 @@ class SubscriptionState:
         self._quiet = asyncio.Event()
         self._changing = asyncio.Lock()
         self._abandoned = False
+
+    def info(self) -> SubscriptionInfo:
+        return SubscriptionInfo(self.name, self.topic.name, self.options)
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
@@ -204,7 +213,9 @@ class SubscriptionState:
             return await self._services.load(lambda store: self.load(store, options))
         except StoreError as error:
             if moved:  # the store is at another place than the lanes that there are: those must not go on
-                self._services.failed(StoreBroken(f"subscription {self.name!r} could not be loaded after a seek: {error}"))
+                self._services.failed(
+                    StoreBroken(f"subscription {self.name!r} could not be loaded after a seek: {error}")
+                )
             raise
 
     def _use(self, loaded: Loaded) -> None:
@@ -224,14 +235,14 @@ class SubscriptionState:
 
     # -- when the store is opened again ---------------------------------------------------------------------------------
 
-    def abandon(self) -> None:
+    def abandon(self, error: BaseException) -> None:
         """The store is lost for now: fence every lease, give out nothing, forget what was accepted and not written."""
         self._abandoned, self._held_back = True, []
         for task in self._tasks:
             task.cancel()
         for consumer in self._consumers:
             consumer.batches.clear()
-        self._durable.clear()
+        self.give_up(error)
         self.lanes = Lanes(self.options.delivery, self.lanes.next_token)
         for offset in list(self._holders):
             holder, lease = self._let_go(offset)
@@ -360,11 +371,11 @@ class SubscriptionState:
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
-    def ack(self, lease: Lease, durable: Callable[[], None] | None = None) -> None:
-        """A message is done. ``durable`` is called when that can't be undone any more."""
+    def ack(self, lease: Lease, told: Told | None = None) -> None:
+        """A message is done. ``told`` hears when that can't be undone any more, or that the lease was lost after all."""
         settled = self.lanes.settle(lease.token)
-        if durable is not None:
-            self._durable[lease.offset] = durable
+        if told is not None:
+            self._told[lease.offset] = told
         self._let_go(lease.offset)
         if settled:
             self._services.commit().settle(self, [done.offset for done in settled])
@@ -385,10 +396,9 @@ class SubscriptionState:
         if self.options.release is Release.DURABLE:
             for offset in offsets:
                 self.lanes.confirm(offset)
-        if self._durable:
+        if self._told:
             for offset in offsets:
-                if (durable := self._durable.pop(offset, None)) is not None:
-                    durable()
+                self._tell(offset, None)
         self.wake()
 
     # -- what the lanes decided -----------------------------------------------------------------------------------------
@@ -405,8 +415,28 @@ class SubscriptionState:
             elif isinstance(effect, KeyPaused):
                 self._note(effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                 self._pause(effect)
-            elif isinstance(effect, Fenced) and consumer is not None and lease is not None:
-                consumer.fenced(lease)
+            elif isinstance(effect, Fenced):
+                self._fence(effect, consumer, lease)
+
+    def _fence(self, fenced: Fenced, consumer: Consumer | None, lease: Lease | None) -> None:
+        """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
+        if consumer is not None and lease is not None:
+            consumer.fenced(lease)
+        self._tell(fenced.offset, StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}"))
+
+    def _tell(self, offset: int, error: BaseException | None) -> None:
+        if (told := self._told.pop(offset, None)) is not None:
+            told(error)
+
+    def give_up(self, error: BaseException) -> None:
+        """Nothing more becomes durable: tell everybody who waits for it."""
+        for offset in list(self._told):
+            self._tell(offset, error)
+
+    def failed(self, error: BaseException) -> None:
+        """The store failed: let consumers know."""
+        for consumer in list(self._consumers):
+            consumer.failed(error)
 
     def _let_go(self, offset: int) -> tuple[Consumer | None, Lease | None]:
         consumer = self._holders.pop(offset, None)

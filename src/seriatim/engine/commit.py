@@ -246,10 +246,16 @@ class Committer:
         self._suspended, self._broken = True, None
         self._forget_waiting(error)
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is being written."""
+        return not self._writing
+
     async def come_to_rest(self, error: BaseException) -> None:
-        """Wait until the store is not in use any more, and forget what came since it failed."""
-        await self._at_rest.wait()
-        self._forget_waiting(error)
+        """Wait for the commit that is under way, and forget what came meanwhile: it may rest on something that failed."""
+        if self._writing:
+            await self._at_rest.wait()
+            self._forget_waiting(error)
 
     def resume(self, store: Store) -> None:
         self._store, self._suspended = store, False

@@ -331,12 +331,15 @@ class Engine:
     def failed(self, error: BaseException) -> None:
         """Something went wrong that no caller waits for: log it, and let every consumer know."""
         logger.error("the store failed: %s", error)
-        for subscription in self._subscriptions.values():
-            subscription.failed(error)
+        self._tell_consumers(error)
         if isinstance(error, OutcomeUnknown | StoreBroken) and self._opener is not None:
             self._open_again(error)
         elif isinstance(error, OutcomeUnknown | StoreLost):
             self._go_down(error)
+
+    def _tell_consumers(self, error: BaseException) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.failed(error)
 
     # -- a store that failed --------------------------------------------------------------------------------------------
 
@@ -344,15 +347,18 @@ class Engine:
         if self._in_order.is_set() and self._down is None:
             self._in_order.clear()
             self._committer.suspend(error)
+            if self._committer.at_rest:
+                self._abandon_all(error)
             self._reopening = self._loop.create_task(self._reopen(error), name="seriatim-reopening")
 
     async def _reopen(self, error: BaseException) -> None:
         """Let go of the old store, find a new one, and go on from what it holds."""
         assert self._opener is not None
-        await self._abandon_all(error)
+        await self._come_to_rest(error)
         try:
             self._store = await open_again(self._store, self._opener, self._load_from)
         except StoreError as lost:
+            self._tell_consumers(lost)
             self._go_down(lost)
             return
         logger.warning("the store was opened again")
@@ -368,12 +374,15 @@ class Engine:
         self._down = self._down or error
         self._committer.give_up(self._down)
         self._in_order.set()
-        self._begin(self._abandon_all(self._down))
+        self._begin(self._come_to_rest(self._down))
         logger.error("the engine is down: %s", self._down)
 
-    async def _abandon_all(self, error: BaseException) -> None:
+    async def _come_to_rest(self, error: BaseException) -> None:
         """Fence every lease, once nothing is being written that could still be confirmed."""
         await self._committer.come_to_rest(error)
+        self._abandon_all(error)
+
+    def _abandon_all(self, error: BaseException) -> None:
         for subscription in self._subscriptions.values():
             subscription.abandon(error)
 
@@ -386,6 +395,10 @@ class Engine:
     def _know(self, catalog: Catalog) -> None:
         """Take note of what there is. Offsets that were given to publishes that failed are not given again."""
         rows = {row.id: row for row in catalog.topics}
+        if any(known.next_offset < rows[known.id].next_offset for known in self._topics.values() if known.id in rows):
+            raise StoreLost(
+                "another process has published to the store since it failed: end this program, and start it again"
+            )
         for topic in [known for known in self._topics.values() if known.id not in rows]:
             self._forget_topic(topic)
         for row in catalog.topics:

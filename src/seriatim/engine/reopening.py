@@ -5,10 +5,10 @@ Rules
       old handle is closed and a new one is opened. While that fails for a reason that may pass, it is tried again after a
       pause that doubles.
     - The ownership of the store is free for a moment meanwhile. Whoever takes it raises the epoch of the store, so an epoch
-      that is not the one after ours says that somebody else was there. Then, and when somebody else is there now, the store
-      is lost: opening it by force would take it away from its new owner.
-    - An opening that failed half-way may itself have raised the epoch. That looks the same, and counts the same: rather down
-      than two owners.
+      higher than our own openings explain says that somebody else was there. Then, and when somebody else is there now, the
+      store is lost: taking it by force would leave two programs that believe they own it.
+    - A try that failed half-way may have raised the epoch or not, so each allows for one. An owner who came and went between
+      two such tries may remain unnoticed; what it published does not (``Engine._know``), and the rest is loaded anew anyway.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ Opener = Callable[[], Store]
 
 async def open_again(old: Store, opener: Opener, use: Callable[[Store], Awaitable[None]]) -> Store:
     """Close a store, open it again, and ``use`` it; raises StoreLost when somebody else has it, or had it in between."""
-    store, pause = old, FIRST_PAUSE
+    highest, pause = old.epoch, FIRST_PAUSE
+    await _close(old)
     while True:
-        epoch = store.epoch
-        await _close(store)
+        highest += 1
         try:
-            store = await _open(opener, epoch)
-            await use(store)
-            return store
+            return await _open_and_use(opener, highest, use)
         except StoreOwned as error:
             raise StoreLost(f"another process took the store over: {error}") from error
         except (StoreBusy, StoreFull, StoreFailed, StoreBroken, OutcomeUnknown) as error:
@@ -44,22 +42,29 @@ async def open_again(old: Store, opener: Opener, use: Callable[[Store], Awaitabl
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-async def _open(opener: Opener, epoch: int) -> Store:
-    loop = asyncio.get_running_loop()
-    opening = loop.run_in_executor(None, opener)
+async def _open_and_use(opener: Opener, highest: int, use: Callable[[Store], Awaitable[None]]) -> Store:
+    store = await _open(opener)
     try:
-        store = await asyncio.shield(opening)
+        if store.epoch > highest:
+            raise StoreLost(
+                f"another process has owned the store since it failed (its epoch is {store.epoch}, not {highest}): "
+                "end this program, and start it again"
+            )
+        await use(store)
+    except BaseException:
+        await _close(store)
+        raise
+    return store
+
+
+async def _open(opener: Opener) -> Store:
+    opening = asyncio.get_running_loop().run_in_executor(None, opener)
+    try:
+        return await asyncio.shield(opening)
     except asyncio.CancelledError:
         # The thread goes on, and nobody will have what it opens.
         opening.add_done_callback(_close_unwanted)
         raise
-    if store.epoch != epoch + 1:
-        await _close(store)
-        raise StoreLost(
-            f"another process has owned the store since it failed (its epoch is {store.epoch}, not {epoch + 1}): "
-            "end this program, and start it again"
-        )
-    return store
 
 
 def _close_unwanted(opening: asyncio.Future[Store]) -> None:
@@ -68,7 +73,11 @@ def _close_unwanted(opening: asyncio.Future[Store]) -> None:
 
 
 async def _close(store: Store) -> None:
+    closing = asyncio.get_running_loop().run_in_executor(None, store.close)
     try:
-        await asyncio.get_running_loop().run_in_executor(None, store.close)
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await asyncio.wait([closing])  # whoever cancelled this closes it too, and must not do so at the same time
+        raise
     except Exception as error:  # noqa: BLE001 - it failed already; what counts is whether it can be opened again
         logger.warning("the failed store could not be closed: %s", error)

@@ -53,9 +53,9 @@ class OwnerLock:
         self._close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
 
 _held: WeakSet[OwnerLock] = WeakSet()

@@ -417,7 +417,10 @@ class Engine:
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
         while self._down is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), IDLE_UPKEEP_PAUSE)
+                async with asyncio.timeout(
+                    IDLE_UPKEEP_PAUSE
+                ):  # wait_for could swallow the cancellation when it is closed
+                    await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
             self._changed.clear()
             try:

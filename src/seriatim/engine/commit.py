@@ -200,7 +200,6 @@ class Committer:
         self._broken: BaseException | None = None
         self._at_rest = asyncio.Event()
         self._at_rest.set()
-        self._catching_up: set[asyncio.Future[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
@@ -220,17 +219,6 @@ class Committer:
     async def drain(self) -> None:
         """Wait until there is nothing left to write, or nothing can be written any more."""
         await self._idle.wait()
-
-    async def catch_up(self) -> None:
-        """Wait until everything that was changed before is written, however much comes after it. What a broken store took with
-        it is not waited for."""
-        caught_up: asyncio.Future[None] = self._loop.create_future()
-        self.next().oblige(lambda _: None, lambda: _release(caught_up))
-        self._catching_up.add(caught_up)
-        try:
-            await caught_up
-        finally:
-            self._catching_up.discard(caught_up)
 
     async def close(self) -> None:
         """Write what there is, once, and stop the thread. Obligations that fail now are tried no more: they did not happen."""
@@ -276,8 +264,6 @@ class Committer:
         waiting, self._filling = self._filling, None
         if waiting is not None:
             waiting.fail(error)
-        for caught_up in self._catching_up:
-            _release(caught_up)
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
@@ -332,8 +318,3 @@ class Committer:
             self._filling.take_over(commit)
             self._schedule(RETRY_PAUSE)
         self._on_failure(error)
-
-
-def _release(caught_up: asyncio.Future[None]) -> None:
-    if not caught_up.done():
-        caught_up.set_result(None)

@@ -18,13 +18,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from seriatim.core.options import require_duration
 from seriatim.engine.attachment import LocalAttachment
-from seriatim.engine.broker import Attachment, Outgoing, SnapshotInfo, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
-from seriatim.engine.options import WEEK, SubscriptionOptions, TopicOptions
+from seriatim.engine.operations import Operations
+from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.reopening import Opener, open_again
-from seriatim.engine.seeking import Move, take_snapshot, to_offset, to_snapshot, to_time
+from seriatim.engine.seeking import Move, TimeTravel
 from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
 from seriatim.errors import (
@@ -53,10 +53,11 @@ IDLE_UPKEEP_PAUSE = 3600.0
 T = TypeVar("T")
 
 
-class Engine:
+class Engine(Operations, TimeTravel):
     """Everything that one store holds, at work."""
 
     def __init__(self, store: Store, opener: Opener | None = None) -> None:
+        super().__init__()
         self._store = store
         self._opener = opener
         self._loop = asyncio.get_running_loop()
@@ -66,7 +67,6 @@ class Engine:
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[str, SubscriptionState] = {}
         self._being_created: set[str] = set()
-        self._snapshots_being_taken: set[str] = set()
         self._unfinished: set[asyncio.Task[None]] = set()
         self._reopening: asyncio.Task[None] | None = None
         self._in_order = asyncio.Event()  # not set while the store is opened again
@@ -115,20 +115,22 @@ class Engine:
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
         values = (options or TopicOptions()).to_json()
-        row = await self._change(lambda work: work.create_topic(name, values))
+        row = await self.change(lambda work: work.create_topic(name, values))
         self._topics[name] = TopicState(row)
         return TopicInfo(name, self._topics[name].options, 0, 0)
 
     async def update_topic(self, name: str, options: TopicOptions) -> None:
         topic, values = self.get_topic(name), options.to_json()
-        await self._change(lambda work: work.update_topic(topic.id, values))
+        await self.change(lambda work: work.update_topic(topic.id, values))
         topic.options = options
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        subscription = await self._create_subscription(self.get_topic(topic), name, options or SubscriptionOptions())
+        options = options or SubscriptionOptions()
+        self._require_dead_letter_topic(options)
+        subscription = await self._create_subscription(self.get_topic(topic), name, options)
         return subscription.info()
 
     async def _create_subscription(
@@ -141,7 +143,7 @@ class Engine:
         topic.followers.append(meanwhile)
         self._being_created.add(name)
         try:
-            row = await self._change(lambda work: work.create_subscription(topic.id, name, values, start))
+            row = await self.change(lambda work: work.create_subscription(topic.id, name, values, start))
         finally:
             self._being_created.remove(name)
             topic.followers.remove(meanwhile)
@@ -151,21 +153,21 @@ class Engine:
 
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
-        subscription, values = self.get_subscription(name), options.to_json()
+        subscription = self.get_subscription(name)
         if options.filter != subscription.options.filter:
             raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
-        await self._change(lambda work: work.update_subscription(subscription.id, values))
-        await self._finish(subscription.reconfigure(options))
+        self._require_dead_letter_topic(options)
+        await subscription.reconfigure(options)
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
-        await self._change(lambda work: work.delete_subscription(subscription.id))
+        await self.change(lambda work: work.delete_subscription(subscription.id))
         self._forget(subscription)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, with its messages and its subscriptions."""
         topic = self.get_topic(name)
-        await self._change(lambda work: work.delete_topic(topic.id))
+        await self.change(lambda work: work.delete_topic(topic.id))
         self._forget_topic(topic)
 
     def _forget_topic(self, topic: TopicState) -> None:
@@ -206,6 +208,11 @@ class Engine:
         """Give a consumer messages from now on."""
         return LocalAttachment(self.get_subscription(subscription), consumer)
 
+    def _require_dead_letter_topic(self, options: SubscriptionOptions) -> None:
+        """A topic that is deleted later is another matter: dead letters then stay where they are."""
+        if options.dead_letter_topic is not None:
+            self.get_topic(options.dead_letter_topic)
+
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self)
         self._subscriptions[row.name] = subscription
@@ -240,54 +247,6 @@ class Engine:
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
 
-    # -- time travel ----------------------------------------------------------------------------------------------------
-
-    async def seek_to_offset(self, subscription: str, offset: int) -> None:
-        """Deliver what is at or above an offset (again)."""
-        state = self.get_subscription(subscription)
-        await self._seek(state, to_offset(state.id, state.topic.id, offset, state.topic.next_offset))
-
-    async def seek_to_time(self, subscription: str, time: float) -> None:
-        """Deliver what was published at or after a time (again)."""
-        state = self.get_subscription(subscription)
-        await self._seek(state, to_time(state.id, state.topic.id, time, state.topic.next_offset))
-
-    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
-        """Deliver what a snapshot had not settled, and what was published since (again)."""
-        state = self.get_subscription(subscription)
-        await self._seek(state, to_snapshot(state.id, state.topic.id, snapshot, self.now()))
-
-    async def _seek(self, subscription: SubscriptionState, move: Move) -> None:
-        await self._finish(subscription.relocate(lambda: self._move(move)))
-
-    def _move(self, move: Move) -> Coroutine[None, None, None]:
-        return self._change(lambda work: move(self._store, work))
-
-    async def create_snapshot(self, subscription: str, name: str, *, lasts: float = WEEK) -> SnapshotInfo:
-        """Keep what a subscription has settled under a name, and what it has not settled in its log, for ``lasts`` seconds."""
-        state, now = self.get_subscription(subscription), self.now()
-        require_duration("lasts", lasts)
-        if name in self._snapshots_being_taken:
-            raise AlreadyExists(f"snapshot {name!r} is just being taken")
-        self._snapshots_being_taken.add(name)
-        try:
-            state.sieve.settle()
-            await self.drain()  # acks that were accepted belong to it
-            await self._move(take_snapshot(state.id, state.topic.id, name, now + lasts, now))
-        finally:
-            self._snapshots_being_taken.remove(name)
-        return SnapshotInfo(name, state.topic.name, now + lasts)
-
-    async def delete_snapshot(self, name: str) -> None:
-        await self._change(lambda work: work.delete_snapshot(name))
-
-    async def list_snapshots(self) -> list[SnapshotInfo]:
-        catalog, now = await self.load(lambda store: store.catalog()), self.now()
-        topics = {row.id: row.name for row in catalog.topics}
-        return [
-            SnapshotInfo(row.name, topics[row.topic_id], row.expires) for row in catalog.snapshots if row.expires > now
-        ]
-
     # -- services for the parts -----------------------------------------------------------------------------------------
 
     def now(self) -> float:
@@ -302,9 +261,20 @@ class Engine:
         """The first token of this owner: no other owner of the store, before or after, gives it or one above it."""
         return (self._store.epoch << EPOCH_BITS) + 1
 
-    def drain(self) -> Coroutine[None, None, None]:
+    async def drain(self) -> None:
         """Wait until everything accepted so far is durable."""
-        return self._committer.catch_up()
+        await self.change(lambda _: None)
+
+    async def change(self, change: Callable[[Transaction], T]) -> T:
+        """Let a change ride in the next commit, and wait until it is durable."""
+        results: list[T] = []
+        future: asyncio.Future[T] = self._loop.create_future()
+        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
+        return await future
+
+    async def move(self, move: Move) -> None:
+        """Let a seek, or whatever else has to look at the store first, ride in the next commit."""
+        await self.change(lambda work: move(self._store, work))
 
     async def read(self, question: Callable[[], T]) -> T:
         """Ask the store something, in the thread that reads."""
@@ -327,6 +297,9 @@ class Engine:
 
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
+
+    def topic_name(self, topic_id: int | None) -> str | None:
+        return next((topic.name for topic in self._topics.values() if topic.id == topic_id), None)
 
     def failed(self, error: BaseException) -> None:
         """Something went wrong that no caller waits for: log it, and let every consumer know."""
@@ -448,7 +421,7 @@ class Engine:
 
     # -- how ------------------------------------------------------------------------------------------------------------
 
-    async def _finish(self, work: Coroutine[None, None, None]) -> None:
+    async def finish(self, work: Coroutine[None, None, None]) -> None:
         """Wait for work that is finished once it has begun, also when nobody waits for it any more."""
         await asyncio.shield(self._begin(work))
 
@@ -461,13 +434,6 @@ class Engine:
     async def _ask(self, question: Callable[[Store], T]) -> T:
         """Ask the present store, also one that is not in use yet."""
         return await self._loop.run_in_executor(self._readers, question, self._store)
-
-    async def _change(self, change: Callable[[Transaction], T]) -> T:
-        """Let a change ride in the next commit, and wait until it is durable."""
-        results: list[T] = []
-        future: asyncio.Future[T] = self._loop.create_future()
-        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
-        return await future
 
 
 class _Meanwhile:

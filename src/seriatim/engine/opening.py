@@ -8,4 +8,4 @@ from seriatim.engine.engine import Engine
 
 async def open_broker(url: str) -> Broker:
     """The broker at ``url``: an engine in this process, which owns the store until it is closed."""
-    return await Engine.open(url)  # type: ignore[return-value]  # until the engine can travel in time
+    return await Engine.open(url)

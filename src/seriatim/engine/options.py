@@ -39,6 +39,7 @@ class SubscriptionOptions:
     """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries.
 
     ``filter`` says which messages are delivered at all (see ``core.filters``); it stays as it is once the subscription exists.
+    A ``paused`` subscription gives nothing out.
     """
 
     ordering: bool = False
@@ -47,6 +48,7 @@ class SubscriptionOptions:
     window: int = 1
     release: Release = Release.DURABLE
     dead_letter_topic: str | None = None
+    paused: bool = False
     filter: str | None = None
 
     def __post_init__(self) -> None:

@@ -19,12 +19,19 @@ Theory of operation
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
 from seriatim.core.options import require_duration, require_whole
+from seriatim.engine.broker import SnapshotInfo
+from seriatim.engine.options import WEEK
+from seriatim.engine.subscription import SubscriptionState
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from seriatim.store.base import Catalog, Cursor, SnapshotRow, StoreReader, Transaction
+
+T = TypeVar("T")
 
 Move = Callable[[StoreReader, Transaction], None]
 """What a seek does in its transaction."""
@@ -96,3 +103,73 @@ def take_snapshot(subscription_id: int, topic_id: int, name: str, expires: float
         work.put_snapshot(SnapshotRow(name, topic_id, store.cursor(subscription_id), expires, {}))
 
     return take
+
+
+class TimeTravel(ABC):
+    """The part of a broker that moves subscriptions, on top of an engine that knows them."""
+
+    def __init__(self) -> None:
+        self._snapshots_being_taken: set[str] = set()
+
+    @abstractmethod
+    def get_subscription(self, name: str) -> SubscriptionState: ...
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    async def drain(self) -> None: ...
+
+    @abstractmethod
+    async def load(self, work: Callable[[StoreReader], T]) -> T: ...
+
+    @abstractmethod
+    async def finish(self, work: Coroutine[None, None, None]) -> None:
+        """Wait for work that is finished once it has begun."""
+
+    @abstractmethod
+    async def move(self, move: Move) -> None:
+        """Let a move ride in the next commit, and wait until it is durable."""
+
+    async def seek_to_offset(self, subscription: str, offset: int) -> None:
+        """Deliver what is at or above an offset (again)."""
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_offset(state.id, state.topic.id, offset, state.topic.next_offset))
+
+    async def seek_to_time(self, subscription: str, time: float) -> None:
+        """Deliver what was published at or after a time (again)."""
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_time(state.id, state.topic.id, time, state.topic.next_offset))
+
+    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
+        """Deliver what a snapshot had not settled, and what was published since (again)."""
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_snapshot(state.id, state.topic.id, snapshot, self.now()))
+
+    async def _seek(self, subscription: SubscriptionState, move: Move) -> None:
+        await self.finish(subscription.relocate(lambda: self.move(move)))
+
+    async def create_snapshot(self, subscription: str, name: str, *, lasts: float = WEEK) -> SnapshotInfo:
+        """Keep what a subscription has settled under a name, and what it has not settled in its log, for ``lasts`` seconds."""
+        state, now = self.get_subscription(subscription), self.now()
+        require_duration("lasts", lasts)
+        if name in self._snapshots_being_taken:
+            raise AlreadyExists(f"snapshot {name!r} is just being taken")
+        self._snapshots_being_taken.add(name)
+        try:
+            state.sieve.settle()
+            await self.drain()  # acks that were accepted belong to it
+            await self.move(take_snapshot(state.id, state.topic.id, name, now + lasts, now))
+        finally:
+            self._snapshots_being_taken.remove(name)
+        return SnapshotInfo(name, state.topic.name, now + lasts)
+
+    async def delete_snapshot(self, name: str) -> None:
+        await self.move(lambda _, work: work.delete_snapshot(name))
+
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        catalog, now = await self.load(lambda store: store.catalog()), self.now()
+        topics = {row.id: row.name for row in catalog.topics}
+        return [
+            SnapshotInfo(row.name, topics[row.topic_id], row.expires) for row in catalog.snapshots if row.expires > now
+        ]

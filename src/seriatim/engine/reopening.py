@@ -62,14 +62,10 @@ async def _open(opener: Opener) -> Store:
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
-        # The thread goes on, and nobody will have what it opens.
-        opening.add_done_callback(_close_unwanted)
+        await asyncio.wait([opening])  # a thread can't be stopped, and nobody will have what it opens
+        if opening.exception() is None:
+            await _close(opening.result())
         raise
-
-
-def _close_unwanted(opening: asyncio.Future[Store]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 async def _close(store: Store) -> None:

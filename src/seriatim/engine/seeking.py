@@ -49,7 +49,7 @@ def to_offset(subscription_id: int, topic_id: int, offset: int, end: int) -> Mov
             raise FailedPrecondition(
                 f"messages from offset {offset} on are no longer kept: the earliest offset is {earliest}"
             )
-        work.seek(subscription_id, Cursor(offset))
+        work.seek(subscription_id, Cursor(_within(store, topic_id, offset)))
 
     return move
 
@@ -59,7 +59,8 @@ def to_time(subscription_id: int, topic_id: int, time: float, end: int) -> Move:
     require_duration("time", time)
 
     def move(store: StoreReader, work: Transaction) -> None:
-        work.seek(subscription_id, Cursor(first_published(store, topic_id, time, end)))
+        first = first_published(store, topic_id, time, end)
+        work.seek(subscription_id, Cursor(_within(store, topic_id, first)))
 
     return move
 
@@ -74,6 +75,11 @@ def to_snapshot(subscription_id: int, topic_id: int, name: str, now: float) -> M
         work.seek(subscription_id, snapshot.cursor)
 
     return move
+
+
+def _within(store: StoreReader, topic_id: int, offset: int) -> int:
+    """Not past the last message: what failed to be published leaves offsets that the log knows nothing of."""
+    return min(offset, *(row.next_offset for row in store.catalog().topics if row.id == topic_id))
 
 
 def first_published(store: StoreReader, topic_id: int, time: float, end: int) -> int:

@@ -124,6 +124,7 @@ class Loaded(NamedTuple):
     """What the store holds of a subscription, up to and with the offset ``until``, but for what its filter ``rejected``."""
 
     lanes: Lanes
+    floor: int
     until: int
     rejected: list[int]
     letters: list[DeadLetterRow]
@@ -241,6 +242,9 @@ class SubscriptionState:
 
     def _use(self, loaded: Loaded, options: SubscriptionOptions) -> None:
         self.lanes, self.options = loaded.lanes, options
+        self.topic.burn(
+            loaded.floor
+        )  # it may be above the last message: that one may have failed after it was counted on
         self.dead_letters.load(loaded.letters, options, loaded.lanes)
         self.pause_reasons = {row.key: row.reason for row in loaded.paused}
         self.sieve.settle_later(loaded.rejected)
@@ -301,7 +305,7 @@ class SubscriptionState:
                 else:
                     self._load_one(lanes, options, position, troubles.get(position.offset))
             until = positions[-1].offset
-        return Loaded(lanes, until, rejected, letters, paused)
+        return Loaded(lanes, cursor.floor, until, rejected, letters, paused)
 
     def _load_one(
         self, lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None

@@ -37,7 +37,11 @@ class TopicState:
     def update(self, row: TopicRow) -> None:
         """Take over what the store says. An offset that was given out is never given again."""
         self.options = TopicOptions.from_json(row.options)
-        self.next_offset = max(self.next_offset, row.next_offset)
+        self.burn(row.next_offset)
+
+    def burn(self, below: int) -> None:
+        """Give none of the offsets below this one to a message."""
+        self.next_offset = max(self.next_offset, below)
 
     def reserve(self, count: int) -> int:
         """The first of ``count`` offsets, which nobody else gets."""

@@ -15,10 +15,19 @@ from pathlib import Path
 
 import pytest
 
+from seriatim.client.pubsub import PubSub
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.errors import DamagedStore, NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreLost
+from seriatim.errors import (
+    DamagedStore,
+    NotFound,
+    OutcomeUnknown,
+    PublishingPaused,
+    StaleLease,
+    StoreFailed,
+    StoreLost,
+)
 from seriatim.store import open_store
 from seriatim.store.sqlite import SqliteStore
 from tests.engine.conftest import Collector, work_off
@@ -273,6 +282,63 @@ def test_clean_up_that_fails_with_unknown_outcome_also_opens_the_store_again(run
         assert (await got.wait(3))[2].record.data == b"b"
 
     run(scenario)
+
+
+def test_a_cursor_above_a_publish_that_failed_does_not_swallow_what_comes_after_a_restart(tmp_path, disk):
+    async def before() -> None:
+        engine = await Engine.open(f"sqlite:///{tmp_path}/store.db")
+        await engine.create_topic("t")
+        await engine.create_subscription("t", "s", ORDERED)
+        disk.commits = [False]
+        with pytest.raises(OutcomeUnknown):
+            await publish(engine, "lost")
+        await engine.create_subscription("t", "late", ORDERED)
+        await engine.seek_to_time("s", engine.now() + 60)
+        await engine.close()
+
+    async def after() -> None:
+        engine = await Engine.open(f"sqlite:///{tmp_path}/store.db")
+        await publish(engine, "new")
+        assert await work_off(engine, 1) == await work_off(engine, 1, "late") == [b"new"]
+        await engine.close()
+
+    asyncio.run(before())
+    asyncio.run(after())
+
+
+def test_a_key_whose_publish_is_of_unknown_outcome_stays_paused_until_it_is_resumed(tmp_path, disk):
+    async def scenario() -> None:
+        async with PubSub(f"sqlite:///{tmp_path}/store.db") as pubsub:
+            topic = pubsub.topic("t")
+            await topic.create()
+            sub = topic.subscription("s")
+            await sub.create(enable_message_ordering=True)
+            errors: list[BaseException] = []
+            sub.on("error", errors.append)
+            got: list[bytes] = []
+
+            async def handle(message) -> None:
+                got.append(message.data)
+                await message.ack_durable()
+                if len(got) == 2:
+                    both.set()
+
+            both = asyncio.Event()
+            sub.on("message", handle)
+            sub.open()
+            disk.commits = [False]
+            with pytest.raises(OutcomeUnknown):
+                await topic.publish(b"unknown", ordering_key="k")
+            with pytest.raises(PublishingPaused):
+                await topic.publish(b"next", ordering_key="k")
+            await topic.publish(b"other", ordering_key="x")
+            topic.resume_publishing("k")
+            await topic.publish(b"again", ordering_key="k")
+            await both.wait()
+            assert sorted(got) == [b"again", b"other"]
+            assert [type(error) for error in errors] == [OutcomeUnknown]
+
+    asyncio.run(scenario())
 
 
 # -- when it can't be opened again ----------------------------------------------------------------------------------------

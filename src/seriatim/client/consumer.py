@@ -131,17 +131,18 @@ class MessageStream(_Source):
     """An async iterator of messages; it ends when it is closed."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
-        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Message, Lease] | None] = asyncio.Queue()
         super().__init__(broker, subscription, consuming)
 
     def __aiter__(self) -> MessageStream:
         return self
 
     async def __anext__(self) -> Message:
-        message = await self._queue.get()
-        if message is None:
-            raise StopAsyncIteration
-        return message
+        while (delivery := await self._queue.get()) is not None:
+            message, lease = delivery
+            if self._keeper.keeps(lease):  # it may have been lost while it waited here, and comes again then
+                return message
+        raise StopAsyncIteration
 
     def close(self) -> None:
         self._leave()
@@ -151,4 +152,4 @@ class MessageStream(_Source):
 
     def _take(self, message: Message, lease: Lease) -> None:
         self._keeper.keep(lease)
-        self._queue.put_nowait(message)
+        self._queue.put_nowait((message, lease))

@@ -6,16 +6,18 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRunner, MessageStream
 from seriatim.client.message import Message
 from seriatim.client.publisher import Publisher, PublishFuture, PublishOptions
 from seriatim.core.delivery import Release, RetryPolicy
-from seriatim.engine.broker import Broker
+from seriatim.engine.broker import Broker, SnapshotInfo
 from seriatim.engine.opening import open_broker
-from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.options import WEEK, SubscriptionOptions, TopicOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
 
@@ -67,6 +69,18 @@ class PubSub:
         if known is None or known.topic is None:
             known = self._subscriptions[name] = Subscription(self, name, topic)
         return known
+
+    async def snapshots(self) -> list[SnapshotInfo]:
+        """The snapshots that have not expired."""
+        return await self.broker.list_snapshots()
+
+    async def delete_snapshot(self, name: str) -> None:
+        """Let go of a snapshot, and of the messages that only it keeps."""
+        await self.broker.delete_snapshot(name)
+
+    async def backup(self, path: str | Path) -> None:
+        """A consistent copy of the store, while it is in use. A file that exists is never overwritten."""
+        await self.broker.backup(str(path))
 
 
 class Topic:
@@ -160,12 +174,19 @@ class Subscription:
         window: int = 1,
         release: Release = Release.DURABLE,
         dead_letter_topic: str | None = None,
+        filter: str | None = None,  # noqa: A002 - the word that everybody knows it by
     ) -> Subscription:
-        """Create it; it gets what is published from now on."""
+        """Create it; it gets what is published from now on, or what of it the ``filter`` wants."""
         if self.topic is None:
             raise FailedPrecondition(f"subscription {self.name!r} has no topic: use topic.subscription({self.name!r})")
         options = SubscriptionOptions(
-            enable_message_ordering, ack_deadline, retry or RetryPolicy(), window, release, dead_letter_topic
+            enable_message_ordering,
+            ack_deadline,
+            retry or RetryPolicy(),
+            window,
+            release,
+            dead_letter_topic,
+            filter=filter,
         )
         await self._pubsub.broker.create_subscription(self.topic.name, self.name, options)
         return self
@@ -246,3 +267,38 @@ class Subscription:
             handler(error)
         if not self._error_handlers:
             logger.error("a handler of subscription %r failed: %s", self.name, error, exc_info=error)
+
+    async def seek(
+        self, *, time: datetime | float | None = None, message_id: str | None = None, snapshot: str | None = None
+    ) -> None:
+        """Go on from another place: from a time, from a message, or from where a snapshot was taken. Messages that are out are
+        taken back; their acks are refused."""
+        if [time, message_id, snapshot].count(None) != 2:
+            raise InvalidArgument("seek goes to one place: give a time, a message_id or a snapshot")
+        broker = self._pubsub.broker
+        if snapshot is not None:
+            await broker.seek_to_snapshot(self.name, snapshot)
+        elif message_id is not None:
+            await broker.seek_to_offset(self.name, _offset_of(message_id))
+        else:
+            await broker.seek_to_time(self.name, _seconds_of(time))
+
+    async def snapshot(self, name: str, *, lasts: float = WEEK) -> SnapshotInfo:
+        """Remember what is settled now under a name, for ``lasts`` seconds; ``seek(snapshot=name)`` goes back to it."""
+        return await self._pubsub.broker.create_snapshot(self.name, name, lasts=lasts)
+
+
+def _offset_of(message_id: str) -> int:
+    if not (message_id.isascii() and message_id.isdigit()):
+        raise InvalidArgument(f"{message_id!r} is no message id: give the text that publish returned")
+    return int(message_id)
+
+
+def _seconds_of(time: Any) -> float:
+    if not isinstance(time, datetime):
+        return cast("float", time)  # checked where it is used
+    if time.tzinfo is None:
+        raise InvalidArgument(
+            f"{time} could be meant anywhere: give a datetime with a time zone, such as datetime.now(UTC)"
+        )
+    return time.timestamp()

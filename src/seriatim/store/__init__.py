@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, overload
 
 from seriatim.errors import InvalidArgument
@@ -50,7 +51,7 @@ def open_store(url: str, *, read_only: bool = False) -> StoreReader:
     return SqliteReader(path) if read_only else SqliteStore(path)
 
 
-def restore_backup(backup: str, target: str) -> None:
+def restore_backup(backup: str | Path, target: str | Path) -> None:
     """Make a store of a backup, at a path where nothing is yet. See ``restoring.py`` for what is guaranteed."""
     from seriatim.store import restoring
 

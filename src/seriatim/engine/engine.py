@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
+from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.reopening import Opener, open_again
@@ -78,7 +80,7 @@ class Engine(Operations, TimeTravel):
     # -- life -----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, url: str) -> Engine:
+    async def open(cls, url: str) -> Self:
         """An engine on the store at ``url``, loaded and at work."""
         opener = partial(open_store, url)
         engine = cls(await asyncio.get_running_loop().run_in_executor(None, opener), opener)
@@ -246,6 +248,20 @@ class Engine(Operations, TimeTravel):
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
+
+    # -- figures --------------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """What was counted since the engine began, and how every subscription stands."""
+        stats = {name: await self.stats(name) for name in list(self._subscriptions)}
+        times = self._committer.times
+        return Metrics(
+            time=self.now(),
+            topics={topic.name: replace(topic.counts) for topic in self._topics.values()},
+            subscriptions={known.name: replace(known.counts) for known in self._subscriptions.values()},
+            commits=replace(times, buckets=list(times.buckets)),
+            stats=stats,
+        )
 
     # -- services for the parts -----------------------------------------------------------------------------------------
 

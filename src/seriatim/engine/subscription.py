@@ -42,10 +42,11 @@ from seriatim.core.delivery import (
     SavedMessage,
     Settled,
 )
-from seriatim.core.lanes import Lanes
+from seriatim.core.lanes import EXPIRED, Lanes
 from seriatim.engine.broker import SubscriptionInfo, Told
 from seriatim.engine.commit import Change
 from seriatim.engine.dead_letters import DeadLetters
+from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.services import Services
 from seriatim.engine.sieve import Sieve
@@ -93,8 +94,11 @@ class Consumer:
         self.deliver = deliver
         self.fenced = fenced
         self.failed = failed
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+        self.wake: Callable[[], None] = lambda: (
+            None
+        )  # to be called when it has room for another reason than what it said
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
         self.batches: deque[list[Lease]] = deque()  # what waits for a read
         self._sizes: dict[int, int] = {}
@@ -102,14 +106,14 @@ class Consumer:
 
     def stop(self) -> None:
         """Take nothing more; what is outstanding goes on."""
-        self._max_messages = 0
+        self.max_messages = 0
 
     def room(self) -> int:
         """How many messages it takes now."""
-        if self._bytes >= self._max_bytes:
+        if self._bytes >= self.max_bytes:
             return 0
         # With a limit on bytes one at a time: how large a message is, is known only when it is at hand.
-        return min(self._max_messages - len(self.leases), TURN if self._max_bytes == inf else 1)
+        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else 1)
 
     def weigh(self, offset: int, size: int) -> None:
         self._sizes[offset] = size
@@ -141,6 +145,7 @@ class SubscriptionState:
         self.options = SubscriptionOptions.from_json(row.options)
         self.lanes = Lanes(self.options.delivery, services.first_token())
         self.sieve = Sieve(row.id, self.options.filter, services.commit)
+        self.counts = DeliveryCounts()
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
@@ -322,10 +327,13 @@ class SubscriptionState:
 
     def attach(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
+        consumer.wake = self.wake
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:
         """Take a consumer away. What it had is given out again at once, and counts as not tried."""
+        if consumer not in self._consumers:  # the subscription was closed or deleted before
+            return
         self._consumers.remove(consumer)
         consumer.batches.clear()
         for lease in list(consumer.leases.values()):
@@ -394,7 +402,13 @@ class SubscriptionState:
                 consumer.weigh(lease.offset, len(record.data))
                 delivered.append(Delivered(lease, record))
         if delivered:
+            self._count(delivered)
             consumer.deliver(delivered)
+
+    def _count(self, delivered: list[Delivered]) -> None:
+        self.counts.delivered += len(delivered)
+        if self.lanes.has_troubles:
+            self.counts.redelivered += sum(one.lease.attempt > 1 for one in delivered)
 
     def _deliver_later(self, consumer: Consumer, leases: list[Lease]) -> None:
         consumer.batches.append(leases)
@@ -421,11 +435,13 @@ class SubscriptionState:
         if settled:
             self._services.commit().settle(self, [done.offset for done in settled])
             self.dead_letters.settled(settled)
+        self.counts.acked += 1
         self.wake()
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
         self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
+        self.counts.nacked += 1
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
@@ -551,7 +567,9 @@ class SubscriptionState:
 
     def _ring(self) -> None:
         self._timer = None
-        self._apply(self.lanes.advance(self._services.now()))
+        effects = self.lanes.advance(self._services.now())
+        self.counts.expired += sum(getattr(effect, "error", None) is EXPIRED for effect in effects)
+        self._apply(effects)
         self.wake()
 
     def close(self) -> None:

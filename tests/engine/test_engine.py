@@ -617,3 +617,14 @@ def test_after_a_restart_failures_delays_and_pauses_are_remembered_and_tokens_ar
         assert (view.state, view.attempts, view.error) == ("delayed", 1, "not now")
 
     run_with_restarts(before, after)
+
+
+def test_an_engine_can_be_closed_right_after_a_change():
+    async def scenario():
+        engine = Engine(WatchedStore())
+        await engine.start()  # and clean-up waits for a change
+        engine.commit()
+        async with asyncio.timeout(10):
+            await engine.close()
+
+    asyncio.run(scenario())

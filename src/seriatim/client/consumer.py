@@ -24,7 +24,7 @@ from seriatim.core.delivery import Lease
 from seriatim.core.options import require_whole
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.subscription import Consumer, Delivered
-from seriatim.errors import InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreLost
+from seriatim.errors import InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
 
 Handler = Callable[[Message], object]
 ErrorHandler = Callable[[BaseException], object]
@@ -139,7 +139,7 @@ class MessageStream(_Source):
     """An async iterator of messages; it ends when it is closed, and raises when there will be no more."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
-        self._queue: asyncio.Queue[Message | BaseException] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Message, Lease] | BaseException] = asyncio.Queue()
         self.is_closed = False
         super().__init__(broker, subscription, consuming)
 
@@ -147,10 +147,11 @@ class MessageStream(_Source):
         return self
 
     async def __anext__(self) -> Message:
-        message = await self._queue.get()
-        if isinstance(message, BaseException):
-            raise message
-        return message
+        while not isinstance(delivery := await self._queue.get(), BaseException):
+            message, lease = delivery
+            if self._keeper.keeps(lease):  # it may have been lost while it waited here, and comes again then
+                return message
+        raise delivery
 
     def stop(self) -> None:
         """Take no more messages; those that are out go on."""
@@ -167,9 +168,9 @@ class MessageStream(_Source):
         self._queue.put_nowait(StopAsyncIteration())
 
     def _store_failed(self, error: BaseException) -> None:
-        if isinstance(error, OutcomeUnknown | StoreLost | NotFound):  # others pass
+        if isinstance(error, StoreLost | NotFound) and not isinstance(error, StoreBroken):  # others pass
             self._queue.put_nowait(error)
 
     def _take(self, message: Message, lease: Lease) -> None:
         self._keeper.keep(lease)
-        self._queue.put_nowait(message)
+        self._queue.put_nowait((message, lease))

@@ -29,6 +29,9 @@ class LeaseKeeper:
     def drop(self, lease: Lease) -> None:
         self._kept.pop(lease.token, None)
 
+    def keeps(self, lease: Lease) -> bool:
+        return lease.token in self._kept
+
     def close(self) -> None:
         self._kept.clear()
         if self._timer is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
-from seriatim.engine.broker import Broker, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import Broker, SnapshotInfo, SubscriptionInfo, TopicInfo
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.opening import open_broker
 from seriatim.errors import FailedPrecondition
@@ -85,3 +86,15 @@ class PubSub:
     async def metrics(self) -> Metrics:
         """What was counted since the store was opened, and how every subscription stands. See ``Metrics.since`` for rates."""
         return await self.broker.metrics()
+
+    async def snapshots(self) -> list[SnapshotInfo]:
+        """The snapshots that have not expired."""
+        return await self.broker.list_snapshots()
+
+    async def delete_snapshot(self, name: str) -> None:
+        """Let go of a snapshot, and of the messages that only it keeps."""
+        await self.broker.delete_snapshot(name)
+
+    async def backup(self, path: str | Path) -> None:
+        """A consistent copy of the store, while it is in use. A file that exists is never overwritten."""
+        await self.broker.backup(str(path))

@@ -12,6 +12,7 @@ from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRu
 from seriatim.client.message import Message
 from seriatim.client.views import DeadLetter, KeyView, PeekedMessage, offset_of
 from seriatim.core.delivery import Release, RetryPolicy
+from seriatim.core.options import one_of
 from seriatim.engine.broker import Broker, SnapshotInfo
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.options import WEEK, SubscriptionOptions
@@ -30,7 +31,7 @@ class OptionChanges(TypedDict, total=False):
     ack_deadline: float
     retry: RetryPolicy
     window: int
-    release: Release
+    release: Release | Literal["durable", "receipt"]
     dead_letter_topic: str | None
 
 
@@ -66,7 +67,7 @@ class Subscription:
         ack_deadline: float = 10.0,
         retry: RetryPolicy | None = None,
         window: int = 1,
-        release: Release = Release.DURABLE,
+        release: Release | Literal["durable", "receipt"] = Release.DURABLE,
         dead_letter_topic: str | None = None,
         filter: str | None = None,  # noqa: A002 - the word that everybody knows it by
     ) -> Subscription:
@@ -74,12 +75,12 @@ class Subscription:
         if self.topic is None:
             raise FailedPrecondition(f"subscription {self.name!r} has no topic: use topic.subscription({self.name!r})")
         options = SubscriptionOptions(
-            enable_message_ordering,
-            ack_deadline,
-            retry or RetryPolicy(),
-            window,
-            release,
-            dead_letter_topic,
+            ordering=enable_message_ordering,
+            ack_deadline=ack_deadline,
+            retry=retry or RetryPolicy(),
+            window=window,
+            release=one_of("release", Release, release),
+            dead_letter_topic=dead_letter_topic,
             filter=filter,
         )
         await self._broker.create_subscription(self.topic.name, self.name, options)

@@ -55,7 +55,9 @@ class _Source:
         self._keeper.drop(lease)
 
     def extend(self, lease: Lease, seconds: float) -> float:
-        return self._subscription.extend(lease, seconds)
+        deadline = self._subscription.extend(lease, seconds)
+        self._keeper.extended(lease, seconds)
+        return deadline
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
         for lease, record in delivered:

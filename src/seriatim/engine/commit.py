@@ -18,12 +18,14 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import Protocol
+from weakref import WeakSet
 
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
 from seriatim.store.base import Record, Store, Transaction, TroubleRow
@@ -171,11 +173,22 @@ class Committer:
         self._writing = False
         self._closing = False
         self._broken: BaseException | None = None
+        self.is_forked = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="seriatim-writer", daemon=True)
         self._thread.start()
+        _open.add(self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a commit is with the thread, or the loop has not heard of its end yet."""
+        return self._writing
 
     def next(self) -> Commit:
         """The commit that is being filled; it is written soon."""
@@ -247,3 +260,24 @@ class Committer:
             self._filling = self._filling or Commit()
             self._filling.take_over(commit)
             self._schedule(RETRY_PAUSE)
+
+    def lose_in_child(self) -> None:
+        """Called in a forked child, which has neither the thread nor the right to write."""
+        self.is_forked = True
+        self._broken = StoreLost("the engine was opened before a fork: open another one in this process")
+
+
+_open: WeakSet[Committer] = WeakSet()
+
+
+def is_writing(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a writer thread is about to call back into ``loop``."""
+    return any(committer.is_writing for committer in _open if committer.loop is loop)
+
+
+def _lose_all_in_child() -> None:
+    for committer in list(_open):
+        committer.lose_in_child()
+
+
+os.register_at_fork(after_in_child=_lose_all_in_child)

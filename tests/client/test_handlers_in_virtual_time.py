@@ -61,7 +61,9 @@ def test_br_007_n_keys_finish_in_the_time_of_one(url, keys):
 
         async with PubSub(url) as pubsub:
             topic, subscription = await ordered(pubsub)
-            await publish_all(topic, [(str(number).encode(), f"k{key}") for number in range(each) for key in range(keys)])
+            await publish_all(
+                topic, [(str(number).encode(), f"k{key}") for number in range(each) for key in range(keys)]
+            )
             subscription.on("message", handle)
             begun = now()
             subscription.open()

@@ -15,7 +15,7 @@ from seriatim.client.publisher import Publisher, PublishFuture, PublishOptions
 from seriatim.core.delivery import Release, RetryPolicy
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.errors import FailedPrecondition, InvalidArgument
+from seriatim.errors import FailedPrecondition, InvalidArgument, StoreLost
 from seriatim.log import logger
 
 
@@ -38,7 +38,10 @@ class PubSub:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for handlers that run and for what was published, and give the store back."""
+        """Wait for handlers that run and for what was published, and give the store back. In a forked child: forget it."""
+        if self._engine is not None and self._engine.is_forked:
+            self._engine = None
+            return
         for subscription in self._subscriptions.values():
             await subscription.close()
         for topic in self._topics.values():
@@ -50,6 +53,8 @@ class PubSub:
     def engine(self) -> Engine:
         if self._engine is None:
             raise FailedPrecondition("this PubSub is not open: use it inside 'async with PubSub(...) as pubsub'")
+        if self._engine.is_forked:
+            raise StoreLost("this PubSub was opened before a fork: open another one in this process")
         return self._engine
 
     def topic(self, name: str) -> Topic:

@@ -6,6 +6,7 @@ Rules
     - *Requests* (messages to append, topics to create) hear of a failure; the caller decides what to do. *Obligations* (acks,
       dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
       which is tried after a pause, and what waits for them waits on.
+    - What concerns a topic or subscription that was deleted meanwhile fails, or falls away, alone.
     - When it can't be known whether a commit happened, nothing more is written: every request fails with that error until the
       store is opened again.
 
@@ -21,6 +22,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from queue import SimpleQueue
@@ -61,6 +63,7 @@ class _Request:
 
     change: Change | None
     answer: Answer
+    log: Log | None = None
     refusal: SeriatimError | None = None
 
     def write(self, transaction: Transaction) -> None:
@@ -75,9 +78,10 @@ class _Request:
 class Commit:
     """What rides in one transaction."""
 
-    __slots__ = ("_changes", "_copies", "_records", "_requests", "_settled", "_troubles")
+    __slots__ = ("_changes", "_copies", "_gone", "_records", "_requests", "_settled", "_troubles")
 
     def __init__(self) -> None:
+        self._gone: list[Log] = []  # deleted before this was written
         # requests
         self._records: dict[Log, list[Record]] = {}
         self._requests: list[_Request] = []
@@ -90,7 +94,7 @@ class Commit:
     def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
         """Request: messages for a log."""
         self._records.setdefault(log, []).extend(records)
-        self._requests.append(_Request(None, answer))
+        self._requests.append(_Request(None, answer, log))
 
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
@@ -112,15 +116,27 @@ class Commit:
 
     def write(self, transaction: Transaction) -> None:
         for subscription_id, troubles in self._troubles.items():
-            transaction.note_troubles(subscription_id, troubles.values())
+            with suppress(NotFound):
+                transaction.note_troubles(subscription_id, troubles.values())
         for log, records in self._all_records().items():
-            transaction.append(log.id, records)
+            self._append(transaction, log, records)
         for settler, offsets in self._settled.items():
-            transaction.settle(settler.id, offsets)
+            with suppress(NotFound):
+                transaction.settle(settler.id, offsets)
         for change, _ in self._changes:
-            change(transaction)
+            with suppress(NotFound):
+                change(transaction)
         for request in self._requests:
             request.write(transaction)
+
+    def _append(self, transaction: Transaction, log: Log, records: Sequence[Record]) -> None:
+        try:
+            transaction.append(log.id, records)
+        except NotFound as gone:
+            self._gone.append(log)
+            for request in self._requests:
+                if request.log is log:
+                    request.refusal = gone
 
     def _all_records(self) -> dict[Log, list[Record]]:
         """Requested and obliged messages together. A copy that a failed commit left may be older than what came since."""
@@ -131,7 +147,8 @@ class Commit:
 
     def finish(self) -> None:
         for log, records in self._all_records().items():
-            log.appended(records)
+            if log not in self._gone:
+                log.appended(records)
         for request in self._requests:
             request.answer(request.refusal)
         for _, written in self._changes:
@@ -186,6 +203,11 @@ class Committer:
         return self._loop
 
     @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._broken is not None
+
+    @property
     def is_writing(self) -> bool:
         """Whether a commit is with the thread, or the loop has not heard of its end yet."""
         return self._writing
@@ -208,6 +230,7 @@ class Committer:
         """Write what there is, once, and stop the thread. Obligations that fail now are tried no more: they did not happen."""
         self._closing = True
         await self.drain()
+        self._broken = self._broken or StoreLost("the engine was closed: open another one")
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
@@ -249,10 +272,11 @@ class Committer:
             self._idle.set()
 
     def _failed(self, commit: Commit, error: BaseException) -> None:
+        if isinstance(error, OutcomeUnknown | StoreLost):
+            self._broken = error  # before anybody hears of it, so that nothing more is accepted
         commit.fail(error)
         self._on_failure(error)
-        if isinstance(error, OutcomeUnknown | StoreLost):
-            self._broken = error
+        if self._broken is not None:
             waiting, self._filling = self._filling, None
             if waiting is not None:
                 waiting.fail(error)

@@ -20,7 +20,7 @@ from seriatim.engine.commit import Commit, Committer
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.errors import AlreadyExists, NotFound, SeriatimError
+from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, SeriatimError, StoreLost
 from seriatim.log import logger
 from seriatim.store import open_store
 from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
@@ -82,9 +82,14 @@ class Engine:
             await self._loop.run_in_executor(self._readers, subscription.load, self._store)
 
     async def close(self) -> None:
-        """Write what was accepted, and give the store back. Leases that are out end with it."""
+        """Write what was accepted, and give the store back. Leases that are out end with it, and count as not tried.
+
+        In a forked child this does nothing: engine and store are the parent's.
+        """
+        if self.is_forked:
+            return
         for subscription in self._subscriptions.values():
-            subscription.close()
+            subscription.close(StoreLost("the engine was closed: open another one"))
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
         await self._committer.close()
@@ -162,7 +167,7 @@ class Engine:
         return subscription
 
     def _forget(self, subscription: SubscriptionState) -> None:
-        subscription.close()
+        subscription.close(NotFound(f"subscription {subscription.name!r} was deleted"))
         subscription.topic.followers.remove(subscription)
         del self._subscriptions[subscription.name]
 
@@ -209,7 +214,19 @@ class Engine:
         return self._topics.get(name)
 
     def failed(self, error: BaseException) -> None:
+        """Something could not be written or read. When nothing can be written any more, nothing more is given out either."""
         logger.error("the store failed: %s", error)
+        if isinstance(error, OutcomeUnknown | StoreLost):
+            for subscription in self._subscriptions.values():
+                subscription.close(error)
+
+    def can_write(self) -> bool:
+        return not self._committer.is_broken
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a forked child of the process that opened the engine: then it refuses everything."""
+        return self._committer.is_forked
 
     # -- clean-up -------------------------------------------------------------------------------------------------------
 
@@ -217,7 +234,9 @@ class Engine:
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), IDLE_UPKEEP_PAUSE)
+                # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the event.
+                async with asyncio.timeout(IDLE_UPKEEP_PAUSE):
+                    await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
             self._changed.clear()
             try:

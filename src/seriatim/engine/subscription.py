@@ -36,10 +36,10 @@ from seriatim.core.delivery import (
     Settled,
 )
 from seriatim.core.lanes import Lanes
-from seriatim.engine.commit import Commit
+from seriatim.engine.commit import RETRY_PAUSE, Commit
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore
+from seriatim.errors import DamagedStore, SeriatimError, StoreError
 from seriatim.store.base import DeadLetterRow, Position, Record, StoreReader, SubscriptionRow, TroubleRow
 
 TURN = 64
@@ -112,6 +112,7 @@ class Services(Protocol):
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]: ...
     def topic(self, name: str) -> TopicState | None: ...
     def failed(self, error: BaseException) -> None: ...
+    def can_write(self) -> bool: ...
 
 
 class SubscriptionState:
@@ -134,6 +135,7 @@ class SubscriptionState:
         self._held_back: list[Record] | None = None  # what comes while options are changed
         self._quiet = asyncio.Event()
         self._changing = asyncio.Lock()
+        self._closed: SeriatimError | None = None  # why nothing can be taken or said any more
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class SubscriptionState:
             self.wake()
             try:
                 await self._quiet.wait()
+                self._require_open()
                 await self._services.drain()  # what is noted about failed deliveries must be in the store
                 lanes = Lanes(options.delivery, self.lanes.next_token)
                 loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
@@ -198,15 +201,23 @@ class SubscriptionState:
     # -- messages out ---------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
+        self._require_open()
         self._consumers.append(consumer)
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:
         """Take a consumer away. What it had is given out again at once, and counts as not tried."""
+        if self._closed is not None:
+            return
         self._consumers.remove(consumer)
         consumer.batches.clear()
-        for lease in list(consumer.leases.values()):
-            self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+        self._give_back(consumer, list(consumer.leases.values()))
+
+    def _give_back(self, consumer: Consumer, leases: Iterable[Lease], delay: float = 0) -> None:
+        """Return what was not tried."""
+        for lease in leases:
+            if consumer.leases.get(lease.offset) is lease:  # it may be fenced by the one before
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, count=False))
         self.wake()
 
     def wake(self) -> None:
@@ -217,6 +228,8 @@ class SubscriptionState:
 
     def _pump(self) -> None:
         self._pumping = False
+        if self._closed is not None:
+            return
         if self._held_back is not None:
             if self.lanes.is_quiet():
                 self._quiet.set()
@@ -268,15 +281,24 @@ class SubscriptionState:
         while consumer.batches:
             leases = consumer.batches[0]
             missing = sorted(lease.offset for lease in leases if self.topic.recent(lease.offset) is None)
-            fetched = {record.offset: record for record in await self._services.fetch(self.topic.id, missing)}
-            if consumer.batches:  # it may have been detached meanwhile
-                self._deliver(consumer, leases, fetched)
-                consumer.batches.popleft()
+            try:
+                records = await self._services.fetch(self.topic.id, missing)
+            except StoreError as error:
+                self._services.failed(error)
+                records = None
+            if not consumer.batches:  # it was detached meanwhile
+                return
+            if records is not None:
+                self._deliver(consumer, leases, {record.offset: record for record in records})
+            elif self._closed is None:
+                self._give_back(consumer, leases, RETRY_PAUSE)
+            consumer.batches.popleft()
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, durable: Callable[[], None] | None = None) -> None:
         """A message is done. ``durable`` is called when that can't be undone any more."""
+        self._require_open()
         settled = self.lanes.settle(lease.token)
         if durable is not None:
             self._durable[lease.offset] = durable
@@ -287,10 +309,12 @@ class SubscriptionState:
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
+        self._require_open()
         self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
+        self._require_open()
         deadline = self.lanes.extend(lease.token, self._services.now(), seconds)
         self._set_timer()
         return deadline
@@ -320,8 +344,10 @@ class SubscriptionState:
             elif isinstance(effect, KeyPaused):
                 self._note(effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                 self._pause(effect)
-            elif isinstance(effect, Fenced) and consumer is not None and lease is not None:
-                consumer.fenced(lease)
+            elif isinstance(effect, Fenced):
+                self._durable.pop(effect.offset, None)  # of an ack that is revoked
+                if consumer is not None and lease is not None:
+                    consumer.fenced(lease)
 
     def _let_go(self, offset: int) -> tuple[Consumer | None, Lease | None]:
         consumer = self._holders.pop(offset, None)
@@ -345,7 +371,13 @@ class SubscriptionState:
             self._run(self._read_and_bury(letter, target))
 
     async def _read_and_bury(self, letter: DeadLettered, target: TopicState) -> None:
-        records = await self._services.fetch(self.topic.id, [letter.offset])
+        records = None
+        while records is None:
+            try:
+                records = await self._services.fetch(self.topic.id, [letter.offset])
+            except StoreError as error:
+                self._services.failed(error)
+                await asyncio.sleep(RETRY_PAUSE)  # when the store is lost this task is cancelled
         self._write_burial(letter, target, records[0] if records else None)
 
     def _write_burial(self, letter: DeadLettered, target: TopicState | None, record: Record | None) -> None:
@@ -382,13 +414,24 @@ class SubscriptionState:
         self._apply(self.lanes.advance(self._services.now()))
         self.wake()
 
-    def close(self) -> None:
-        """Stop: no timer, no read, no consumer."""
+    def close(self, why: SeriatimError) -> None:
+        """Stop: no timer, no read, no consumer. Who acks or nacks from now on is told why that can't be."""
+        if self._closed is not None:
+            return
+        if self._services.can_write():
+            for consumer in list(self._consumers):
+                self.detach(consumer)
+        self._closed = why
         if self._timer is not None:
             self._timer.cancel()
         self._consumers.clear()
+        self._quiet.set()
         for task in self._tasks:
             task.cancel()
+
+    def _require_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,11 +53,14 @@ class Collector:
 
     patience = 10.0
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.got: list[Delivered] = []
         self.fenced: list[int] = []
         self._news = asyncio.Event()
-        self.consumer = Consumer(self._take, lambda lease: self.fenced.append(lease.offset), **limits)
+        self.failures: list[BaseException] = []
+        self.consumer = Consumer(
+            self._take, lambda lease: self.fenced.append(lease.offset), failed=self.failures.append, **limits
+        )
 
     def _take(self, delivered) -> None:
         self.got += delivered

@@ -13,9 +13,10 @@ import pytest
 from seriatim.client.pubsub import PubSub
 from seriatim.core.delivery import RetryPolicy
 from seriatim.engine import topic as topic_module
-from seriatim.engine.engine import Engine, Outgoing
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import NotFound, OutcomeUnknown, StoreFailed, StoreLost
+from seriatim.errors import NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreLost
 from seriatim.store import open_store
 from seriatim.testing import run_in_virtual_time
 from tests.engine.conftest import Collector, WatchedStore
@@ -25,7 +26,8 @@ ORDERED = SubscriptionOptions(ordering=True)
 
 async def subscribed(engine, options=ORDERED):
     await engine.create_topic("t")
-    return await engine.create_subscription("t", "s", options)
+    await engine.create_subscription("t", "s", options)
+    return engine.get_subscription("s")
 
 
 @pytest.fixture
@@ -130,19 +132,20 @@ def test_a_consumer_that_leaves_with_a_window_of_messages_gives_all_of_them_back
     watched(scenario)
 
 
-def test_an_ack_that_was_revoked_is_not_reported_durable_with_the_next_one(watched):
+def test_an_ack_that_was_revoked_is_told_once_and_not_reported_durable_with_the_next_one(watched):
     async def scenario(engine, store):
         subscription = await subscribed(engine, SubscriptionOptions(ordering=True, window=2))
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
-        collector, durable = Collector(), []
+        collector = Collector()
+        durable: list[BaseException | None] = []
         subscription.attach(collector.consumer)
         first, second = await collector.wait(2)
-        subscription.ack(second.lease, lambda: durable.append("revoked"))
+        subscription.ack(second.lease, durable.append)
         subscription.nack(first.lease)
         for one in (await collector.wait(4))[2:]:
             subscription.ack(one.lease)
         await engine.drain()
-        assert durable == []
+        assert [type(told) for told in durable] == [StaleLease]
 
     watched(scenario)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from seriatim.core.delivery import RetryPolicy
-from seriatim.engine.engine import Engine, Outgoing
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import StaleLease
 from seriatim.testing import run_in_virtual_time
@@ -57,7 +58,8 @@ async def with_engine(url, scenario) -> None:
 
 async def subscribed(engine: Engine, **options):
     await engine.create_topic("t")
-    return await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True, **options))
+    await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True, **options))
+    return engine.get_subscription("s")
 
 
 class Timed(Collector):
@@ -180,7 +182,8 @@ def test_a_delay_on_publish_blocks_its_own_key_only(run):
 def test_the_number_of_attempts_is_exact(run, fails_by, most):
     async def scenario(engine):
         await engine.create_topic("dead")
-        dead = await engine.create_subscription("dead", "graves")
+        await engine.create_subscription("dead", "graves")
+        dead = engine.get_subscription("graves")
         subscription = await subscribed(
             engine, ack_deadline=1, retry=RetryPolicy(max_attempts=most), dead_letter_topic="dead"
         )
@@ -289,7 +292,8 @@ def test_a_restart_forgets_no_backoff(tmp_path):
 def test_a_topic_that_nobody_follows_keeps_messages_for_its_retention(run, retention):
     async def scenario(engine):
         options = {} if retention == 7 * DAY else {"retention": retention}  # seven days are the default
-        topic = await engine.create_topic("t", TopicOptions(**options))
+        await engine.create_topic("t", TopicOptions(**options))
+        topic = engine.get_topic("t")
         await engine.publish("t", [Outgoing("k", b"0")])
         await asyncio.sleep(retention - 2 * 3600)
         assert len(await engine.fetch(topic.id, [0])) == 1

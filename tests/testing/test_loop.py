@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from seriatim.engine.engine import Engine, Outgoing
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
 from seriatim.errors import FailedPrecondition
 from seriatim.store.memory import MemoryStore
 from seriatim.testing import VirtualTimeLoop, run_in_virtual_time

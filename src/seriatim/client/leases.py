@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from seriatim.core.delivery import Lease
-from seriatim.engine.subscription import SubscriptionState
+from seriatim.engine.broker import Attachment
 from seriatim.errors import StaleLease
 
 EXTEND_AT = 0.5
@@ -29,15 +29,15 @@ class LeaseKeeper:
     It never shortens a lease: not to the limit, and not when somebody else has extended it for longer.
     """
 
-    def __init__(self, subscription: SubscriptionState, max_extension: float) -> None:
-        self._subscription = subscription
+    def __init__(self, attachment: Attachment, max_extension: float) -> None:
+        self._attachment = attachment
         self._max_extension = max_extension
         self._loop = asyncio.get_running_loop()
         self._kept: dict[int, _Kept] = {}  # by token
         self._timer: asyncio.TimerHandle | None = None
 
     def keep(self, lease: Lease) -> None:
-        now, seconds = self._loop.time(), self._subscription.options.ack_deadline
+        now, seconds = self._loop.time(), self._attachment.ack_deadline
         self._kept[lease.token] = _Kept(lease, now + seconds, now + self._max_extension)
         self._ring_by(now + seconds * EXTEND_AT)
 
@@ -65,12 +65,12 @@ class LeaseKeeper:
 
     def _extend_all(self) -> None:
         self._timer = None
-        now, seconds = self._loop.time(), self._subscription.options.ack_deadline
+        now, seconds = self._loop.time(), self._attachment.ack_deadline
         for token, kept in list(self._kept.items()):
             until = min(now + seconds, kept.limit)
             try:
                 if until > kept.until:
-                    self._subscription.extend(kept.lease, until - now)
+                    self._attachment.extend(kept.lease, until - now)
                     kept.until = until
             except StaleLease:
                 del self._kept[token]

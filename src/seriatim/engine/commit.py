@@ -6,7 +6,7 @@ Rules
     - *Requests* (messages to append, topics to create) hear of a failure; the caller decides what to do. *Obligations* (acks,
       dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
       which is tried after a pause, and what waits for them waits on.
-    - What concerns a topic or subscription that was deleted meanwhile fails, or falls away, alone.
+    - What is about a topic or a subscription that was deleted meanwhile is void: an obligation is over, a request is refused.
     - When it can't be known whether a commit happened, nothing more is written: every request fails with that error until the
       store is opened again.
 
@@ -61,15 +61,13 @@ class Settler(Protocol):
 class _Request:
     """A change that somebody waits for."""
 
-    change: Change | None
+    change: Change
     answer: Answer
-    log: Log | None = None
     refusal: SeriatimError | None = None
 
     def write(self, transaction: Transaction) -> None:
         try:
-            if self.change is not None:
-                self.change(transaction)
+            self.change(transaction)
         except (NotFound, AlreadyExists, InvalidArgument) as refusal:
             # The store refused it and changed nothing; what rides in the same commit is not touched.
             self.refusal = refusal
@@ -78,10 +76,9 @@ class _Request:
 class Commit:
     """What rides in one transaction."""
 
-    __slots__ = ("_changes", "_copies", "_gone", "_records", "_requests", "_settled", "_troubles")
+    __slots__ = ("_changes", "_copies", "_deleted", "_records", "_requests", "_settled", "_troubles")
 
     def __init__(self) -> None:
-        self._gone: list[Log] = []  # deleted before this was written
         # requests
         self._records: dict[Log, list[Record]] = {}
         self._requests: list[_Request] = []
@@ -90,11 +87,13 @@ class Commit:
         self._troubles: dict[int, dict[int, TroubleRow]] = {}
         self._copies: dict[Log, list[Record]] = {}
         self._changes: list[tuple[Change, Written]] = []
+        # found when it is written: logs that are no more
+        self._deleted: dict[Log, NotFound] = {}
 
     def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
         """Request: messages for a log."""
         self._records.setdefault(log, []).extend(records)
-        self._requests.append(_Request(None, answer, log))
+        self._requests.append(_Request(lambda _: self._require(log), answer))
 
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
@@ -132,11 +131,12 @@ class Commit:
     def _append(self, transaction: Transaction, log: Log, records: Sequence[Record]) -> None:
         try:
             transaction.append(log.id, records)
-        except NotFound as gone:
-            self._gone.append(log)
-            for request in self._requests:
-                if request.log is log:
-                    request.refusal = gone
+        except NotFound as deleted:
+            self._deleted[log] = deleted
+
+    def _require(self, log: Log) -> None:
+        if log in self._deleted:
+            raise self._deleted[log]
 
     def _all_records(self) -> dict[Log, list[Record]]:
         """Requested and obliged messages together. A copy that a failed commit left may be older than what came since."""
@@ -147,7 +147,7 @@ class Commit:
 
     def finish(self) -> None:
         for log, records in self._all_records().items():
-            if log not in self._gone:
+            if log not in self._deleted:
                 log.appended(records)
         for request in self._requests:
             request.answer(request.refusal)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from seriatim.engine.attachment import LocalAttachment
+from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.engine.subscription import SubscriptionState
+from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
 from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, SeriatimError, StoreLost
 from seriatim.log import logger
@@ -35,15 +37,6 @@ IDLE_UPKEEP_PAUSE = 3600.0
 """What expires with time alone is looked for this often."""
 
 T = TypeVar("T")
-
-
-class Outgoing(NamedTuple):
-    """A message to publish."""
-
-    key: str | None
-    data: bytes
-    attributes: Mapping[str, str] | None = None
-    delay: float = 0.0
 
 
 class Engine:
@@ -86,29 +79,42 @@ class Engine:
 
         In a forked child this does nothing: engine and store are the parent's.
         """
-        if self.is_forked:
+        if self._committer.is_forked:
             return
         for subscription in self._subscriptions.values():
             subscription.close(StoreLost("the engine was closed: open another one"))
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
         await self._committer.close()
+        for subscription in self._subscriptions.values():
+            subscription.give_up(StoreLost("the engine was closed before this could be written"))
         self._readers.shutdown()
         await self._loop.run_in_executor(None, self._store.close)
 
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicState:
+    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
         values = (options or TopicOptions()).to_json()
         row = await self._change(lambda work: work.create_topic(name, values))
-        topic = self._topics[name] = TopicState(row)
-        return topic
+        self._topics[name] = TopicState(row)
+        return TopicInfo(name, self._topics[name].options, 0, 0)
+
+    async def update_topic(self, name: str, options: TopicOptions) -> None:
+        topic, values = self.get_topic(name), options.to_json()
+        await self._change(lambda work: work.update_topic(topic.id, values))
+        topic.options = options
 
     async def create_subscription(
-        self, topic_name: str, name: str, options: SubscriptionOptions | None = None
-    ) -> SubscriptionState:
+        self, topic: str, name: str, options: SubscriptionOptions | None = None
+    ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        topic, values = self.get_topic(topic_name), (options or SubscriptionOptions()).to_json()
+        subscription = await self._create_subscription(self.get_topic(topic), name, options or SubscriptionOptions())
+        return subscription.info()
+
+    async def _create_subscription(
+        self, topic: TopicState, name: str, options: SubscriptionOptions
+    ) -> SubscriptionState:
+        values = options.to_json()
         if name in self._subscriptions or name in self._being_created:
             raise AlreadyExists(f"subscription {name!r} exists already: choose another name")
         start, meanwhile = Cursor(topic.next_offset), _Meanwhile()
@@ -154,11 +160,26 @@ class Engine:
         except KeyError:
             raise NotFound(f"subscription {name!r} does not exist: create it first") from None
 
-    def topics(self) -> list[TopicState]:
-        return list(self._topics.values())
+    def require_topic(self, name: str) -> None:
+        self.get_topic(name)
 
-    def subscriptions(self) -> list[SubscriptionState]:
-        return list(self._subscriptions.values())
+    async def list_topics(self) -> list[TopicInfo]:
+        topics = list(self._topics.values())
+        earliest = await self.read(lambda: [self._store.earliest(topic.id) for topic in topics])
+        return [
+            TopicInfo(topic.name, topic.options, first, topic.next_offset)
+            for topic, first in zip(topics, earliest, strict=True)
+        ]
+
+    async def list_subscriptions(self) -> list[SubscriptionInfo]:
+        return [subscription.info() for subscription in self._subscriptions.values()]
+
+    async def describe_subscription(self, name: str) -> SubscriptionInfo:
+        return self.get_subscription(name).info()
+
+    def attach(self, subscription: str, consumer: Consumer) -> Attachment:
+        """Give a consumer messages from now on."""
+        return LocalAttachment(self.get_subscription(subscription), consumer)
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)
@@ -167,17 +188,19 @@ class Engine:
         return subscription
 
     def _forget(self, subscription: SubscriptionState) -> None:
-        subscription.close(NotFound(f"subscription {subscription.name!r} was deleted"))
+        deleted = NotFound(f"subscription {subscription.name!r} was deleted")
+        subscription.close(deleted)
+        subscription.give_up(deleted)
         subscription.topic.followers.remove(subscription)
         del self._subscriptions[subscription.name]
 
     # -- publishing -----------------------------------------------------------------------------------------------------
 
-    def publish(self, topic_name: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
-        topic, now = self.get_topic(topic_name), self.now()
+        log, now = self.get_topic(topic), self.now()
         commit = self.commit()
-        offsets = range(first := topic.reserve(len(messages)), first + len(messages))
+        offsets = range(first := log.reserve(len(messages)), first + len(messages))
         records = [
             Record(
                 offset,
@@ -190,7 +213,7 @@ class Engine:
             for offset, message in zip(offsets, messages, strict=True)
         ]
         future: asyncio.Future[range] = self._loop.create_future()
-        commit.append(topic, records, partial(_resolve, future, lambda: offsets))
+        commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
 
     # -- services for the parts -----------------------------------------------------------------------------------------
@@ -210,23 +233,27 @@ class Engine:
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
         return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)
 
+    def read(self, question: Callable[[], T]) -> asyncio.Future[T]:
+        """Ask the store something, in the thread that reads."""
+        return self._loop.run_in_executor(self._readers, question)
+
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
 
     def failed(self, error: BaseException) -> None:
-        """Something could not be written or read. When nothing can be written any more, nothing more is given out either."""
+        """Something went wrong that no caller waits for: log it, and let every consumer know.
+
+        When nothing can be written any more, nothing more is given out either.
+        """
         logger.error("the store failed: %s", error)
-        if isinstance(error, OutcomeUnknown | StoreLost):
-            for subscription in self._subscriptions.values():
+        for subscription in self._subscriptions.values():
+            subscription.failed(error)
+            if isinstance(error, OutcomeUnknown | StoreLost):
                 subscription.close(error)
+                subscription.give_up(error)
 
     def can_write(self) -> bool:
         return not self._committer.is_broken
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is a forked child of the process that opened the engine: then it refuses everything."""
-        return self._committer.is_forked
 
     # -- clean-up -------------------------------------------------------------------------------------------------------
 
@@ -248,6 +275,10 @@ class Engine:
         """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
         while (await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())).more_to_do:
             pass
+
+    async def backup(self, path: str) -> None:
+        """A consistent copy of the store, while it is in use."""
+        await self.read(lambda: self._store.backup(path))
 
     # -- how ------------------------------------------------------------------------------------------------------------
 

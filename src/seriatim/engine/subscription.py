@@ -36,14 +36,17 @@ from seriatim.core.delivery import (
     Settled,
 )
 from seriatim.core.lanes import Lanes
+from seriatim.engine.broker import SubscriptionInfo, Told
 from seriatim.engine.commit import RETRY_PAUSE, Commit
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore, SeriatimError, StoreError
+from seriatim.errors import DamagedStore, SeriatimError, StaleLease, StoreError
 from seriatim.store.base import DeadLetterRow, Position, Record, StoreReader, SubscriptionRow, TroubleRow
 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
+
+OVERTAKEN_ACK = "an earlier message of its key failed, and it is delivered again after that one"
 
 # What a dead letter says of itself in the dead-letter topic.
 SOURCE, OFFSET, ATTEMPTS, ERROR = (
@@ -62,7 +65,8 @@ class Delivered(NamedTuple):
 
 
 class Consumer:
-    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost.
+    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, and ``failed`` when
+    the store failed.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
     """
@@ -73,9 +77,11 @@ class Consumer:
         fenced: Callable[[Lease], None] = lambda _: None,
         max_messages: int = 1000,
         max_bytes: float = inf,
+        failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.deliver = deliver
         self.fenced = fenced
+        self.failed = failed
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
@@ -128,7 +134,7 @@ class SubscriptionState:
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
         self._holders: dict[int, Consumer] = {}  # by offset
-        self._durable: dict[int, Callable[[], None]] = {}  # who waits for an ack to be durable, by offset
+        self._told: dict[int, Told] = {}  # who waits for an ack to be durable, by offset
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -136,6 +142,9 @@ class SubscriptionState:
         self._quiet = asyncio.Event()
         self._changing = asyncio.Lock()
         self._closed: SeriatimError | None = None  # why nothing can be taken or said any more
+
+    def info(self) -> SubscriptionInfo:
+        return SubscriptionInfo(self.name, self.topic.name, self.options)
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
@@ -296,12 +305,12 @@ class SubscriptionState:
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
-    def ack(self, lease: Lease, durable: Callable[[], None] | None = None) -> None:
-        """A message is done. ``durable`` is called when that can't be undone any more."""
+    def ack(self, lease: Lease, told: Told | None = None) -> None:
+        """A message is done. ``told`` hears when that can't be undone any more, or that the lease was lost after all."""
         self._require_open()
         settled = self.lanes.settle(lease.token)
-        if durable is not None:
-            self._durable[lease.offset] = durable
+        if told is not None:
+            self._told[lease.offset] = told
         self._let_go(lease.offset)
         if settled:
             self._services.commit().settle(self, [done.offset for done in settled])
@@ -324,10 +333,9 @@ class SubscriptionState:
         if self.options.release is Release.DURABLE:
             for offset in offsets:
                 self.lanes.confirm(offset)
-        if self._durable:
+        if self._told:
             for offset in offsets:
-                if (durable := self._durable.pop(offset, None)) is not None:
-                    durable()
+                self._tell(offset, None)
         self.wake()
 
     # -- what the lanes decided -----------------------------------------------------------------------------------------
@@ -345,9 +353,28 @@ class SubscriptionState:
                 self._note(effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                 self._pause(effect)
             elif isinstance(effect, Fenced):
-                self._durable.pop(effect.offset, None)  # of an ack that is revoked
-                if consumer is not None and lease is not None:
-                    consumer.fenced(lease)
+                self._fence(effect, consumer, lease)
+
+    def _fence(self, fenced: Fenced, consumer: Consumer | None, lease: Lease | None) -> None:
+        """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
+        if consumer is not None and lease is not None:
+            consumer.fenced(lease)
+        stale = StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}")
+        self._tell(fenced.offset, self._closed or stale)
+
+    def _tell(self, offset: int, error: SeriatimError | None) -> None:
+        if (told := self._told.pop(offset, None)) is not None:
+            told(error)
+
+    def give_up(self, error: SeriatimError) -> None:
+        """Nothing more becomes durable: tell everybody who waits for it."""
+        for offset in list(self._told):
+            self._tell(offset, error)
+
+    def failed(self, error: BaseException) -> None:
+        """The store failed: let consumers know."""
+        for consumer in list(self._consumers):
+            consumer.failed(error)
 
     def _let_go(self, offset: int) -> tuple[Consumer | None, Lease | None]:
         consumer = self._holders.pop(offset, None)
@@ -418,10 +445,10 @@ class SubscriptionState:
         """Stop: no timer, no read, no consumer. Who acks or nacks from now on is told why that can't be."""
         if self._closed is not None:
             return
-        if self._services.can_write():
-            for consumer in list(self._consumers):
-                self.detach(consumer)
         self._closed = why
+        if self._services.can_write():
+            for consumer in self._consumers:
+                self._give_back(consumer, list(consumer.leases.values()))
         if self._timer is not None:
             self._timer.cancel()
         self._consumers.clear()

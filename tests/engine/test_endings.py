@@ -200,6 +200,25 @@ def test_a_read_that_fails_is_tried_again_and_is_no_attempt(nothing_stays_in_mem
     with_unreadable_store(scenario)
 
 
+def test_a_delivery_counts_only_once_it_is_handed_over(nothing_stays_in_memory):
+    """Else processes that crash while they load could use up the attempts of a message that nobody ever saw."""
+
+    async def scenario(engine, store):
+        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=3)))
+        await engine.publish("t", [Outgoing("a", b"0")])
+        store.failed_reads = 1
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        await asyncio.sleep(0.1)  # it is leased, and could not be read
+        await engine.drain()
+        assert sum(row.failures for row in store.troubles(subscription.id)) == 0
+        await collector.wait(1)
+        await engine.drain()
+        assert [row.failures for row in store.troubles(subscription.id)] == [1]
+
+    with_unreadable_store(scenario)
+
+
 def test_a_dead_letter_that_can_not_be_read_is_buried_later(nothing_stays_in_memory):
     async def scenario(engine, store):
         await engine.create_topic("dead")

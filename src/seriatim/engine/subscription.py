@@ -259,9 +259,6 @@ class SubscriptionState:
         for lease in leases:
             consumer.leases[lease.offset] = lease
             self._holders[lease.offset] = consumer
-            if self.options.retry.max_attempts is not None:
-                # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
-                self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         if consumer.batches or any(self.topic.recent(lease.offset) is None for lease in leases):
             self._deliver_later(consumer, leases)
         else:
@@ -278,6 +275,9 @@ class SubscriptionState:
             elif consumer.leases.get(lease.offset) is lease:  # it may have been lost while it was read
                 consumer.weigh(lease.offset, len(record.data))
                 delivered.append(Delivered(lease, record))
+                if self.options.retry.max_attempts is not None:
+                    # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
+                    self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         if delivered:
             consumer.deliver(delivered)
 

@@ -1,7 +1,7 @@
 """Programs that publish, consume, ack and nack until they are killed, and write down what they were told.
 
-Run as a script this is a nursery: it has imported everything, has no threads and no store, and forks a child for every life that it is
-asked for over the socket on its standard input. So a life costs a fork and not the start of an interpreter.
+Run as a script this is a nursery: it has imported everything, has no threads and no store, and forks a child for every life that
+it is asked for over the socket on its standard input. So a life costs a fork and not the start of an interpreter.
 
 A child says each thing with one write to a pipe, so what it said before a SIGKILL is there for the parent to read:
 
@@ -134,7 +134,7 @@ async def prepare(engine: Engine) -> None:
 
 
 async def live(url: str, seed: int, first: int, voice: Voice) -> None:
-    """One life. With numbers from ``first`` on it publishes until it is killed; without (-1) it ends when everything is settled.
+    """One life. With numbers from ``first`` on it publishes until it is killed; without (-1) it ends when all is settled.
 
     Numbers of an earlier life may be in the store without having been confirmed, so each life begins above all of them.
     """

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryFile
@@ -40,7 +41,7 @@ class Nursery:
         root = str(Path(__file__).parents[2])
         environ = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
         command = [sys.executable, str(NURSERY)]
-        self._process = subprocess.Popen(command, stdin=theirs, stderr=self._complaints, env=environ)
+        self._process = subprocess.Popen(command, stdin=theirs.fileno(), stderr=self._complaints, env=environ)
         theirs.close()
 
     def live(self, url: str, seed: int, first: int, seconds: float | None, at_work: bool = False) -> list[Said]:
@@ -50,7 +51,7 @@ class Nursery:
         socket.send_fds(self._socket, [json.dumps([url, seed, first]).encode()], [writing])
         os.close(writing)
         child = int(self._answers.readline())
-        with open(reading, "rb", buffering=0) as pipe:
+        with FileIO(reading) as pipe:
             heard = pipe.read(65536) or b"" if at_work and seconds is not None else b""
             heard += listen(pipe, LONGEST_END if seconds is None else seconds)
             if seconds is not None:
@@ -71,7 +72,7 @@ class Nursery:
         self._complaints.close()
 
 
-def listen(pipe, seconds: float) -> bytes:
+def listen(pipe: FileIO, seconds: float) -> bytes:
     """What is said within so many seconds, or until the other end is closed."""
     heard, until = b"", time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and select.select([pipe], [], [], left)[0]:

@@ -1,7 +1,7 @@
 """The witness of the crash tests: hears what every child says, over all their lives, and objects to disorder.
 
-It knows nothing of the engine. After a kill three things are in doubt, and nothing else: acks that were said and not confirmed, deliveries
-under way, which may or may not have been counted, and dead letters that were due.
+It knows nothing of the engine. After a kill three things are in doubt, and nothing else: acks that were said and not confirmed,
+deliveries under way, which may or may not have been counted, and dead letters that were due.
 """
 
 from __future__ import annotations

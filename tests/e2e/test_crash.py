@@ -18,10 +18,9 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from seriatim.store import open_store
 from tests.conftest import SOAK_KILLS
-from tests.e2e.crash_child import KEYLESS, MOST_ATTEMPTS
-from tests.e2e.witness import Name, Witness
+from tests.fire import MOST_ATTEMPTS
+from tests.witness import Witness, what_waits
 
 NURSERY = Path(__file__).with_name("crash_child.py")
 NUMBERS_A_LIFE = 1_000_000
@@ -93,27 +92,6 @@ def nursery() -> Iterator[Nursery]:
 STORES: dict[str, tuple[Callable[[pytest.FixtureRequest], str], int]] = {
     "sqlite": (lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db", 60),
 }
-
-
-def what_waits(url: str) -> set[Name]:
-    """What an independent reader finds neither settled nor buried, after it found nothing wrong with the store."""
-    reader = open_store(url, read_only=True)
-    try:
-        assert list(reader.check()) == []
-        catalog = reader.catalog()
-        topics = {topic.name: topic.id for topic in catalog.topics}
-        subscriptions = {subscription.name: subscription.id for subscription in catalog.subscriptions}
-        if "s" not in subscriptions:
-            return set()
-        cursor = reader.cursor(subscriptions["s"])
-        buried = {letter.offset for letter in reader.dead_letters(subscriptions["s"])}
-        return {
-            (record.key or KEYLESS, int(record.data))
-            for record in reader.read(topics["t"], 0, 1_000_000)
-            if not cursor.has(record.offset) and record.offset not in buried
-        }
-    finally:
-        reader.close()
 
 
 @pytest.mark.soak

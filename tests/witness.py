@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from seriatim.store import open_store
+
 KEYLESS = "-"
 Name = tuple[str, int]
 
@@ -128,3 +130,24 @@ class Witness:
         assert self.published - self.delivered == set(), "a confirmed publish was lost"
         assert self.published - self.settled - self.perhaps_settled - self.buried == set()
         assert self.buried - self.graves_settled - self.perhaps_graves_settled == set()
+
+
+def what_waits(url: str) -> set[Name]:
+    """What an independent reader finds neither settled nor buried, after it found nothing wrong with the store."""
+    reader = open_store(url, read_only=True)
+    try:
+        assert list(reader.check()) == []
+        catalog = reader.catalog()
+        topics = {topic.name: topic.id for topic in catalog.topics}
+        subscriptions = {subscription.name: subscription.id for subscription in catalog.subscriptions}
+        if "s" not in subscriptions:
+            return set()
+        cursor = reader.cursor(subscriptions["s"])
+        buried = {letter.offset for letter in reader.dead_letters(subscriptions["s"])}
+        return {
+            (record.key or KEYLESS, int(record.data))
+            for record in reader.read(topics["t"], 0, 1_000_000)
+            if not cursor.has(record.offset) and record.offset not in buried
+        }
+    finally:
+        reader.close()

@@ -23,6 +23,7 @@ from seriatim.core.delivery import RetryPolicy
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
+from seriatim.errors import OutcomeUnknown, StoreLost
 from tests.witness import KEYLESS
 
 NACKED = 0.1
@@ -41,14 +42,22 @@ class Worker:
         self._messages = engine.get_subscription("s")
         self._graves = engine.get_subscription("graves")
         self._news = asyncio.Event()
+        self._lost: BaseException | None = None
         self._graves.attach(Consumer(self._visit))
-        self._messages.attach(Consumer(self._take))
+        self._messages.attach(Consumer(self._take, failed=self._failed))
 
     async def at_most(self, backlog: int) -> None:
-        """Wait until no more than so many messages are queued, or to be buried."""
+        """Wait until no more than so many messages are queued, or to be buried. Raises when the store is lost."""
         while self._queued() > backlog:
             self._news.clear()
             await self._news.wait()
+            if self._lost is not None:
+                raise self._lost
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, OutcomeUnknown | StoreLost):
+            self._lost = error
+            self._news.set()
 
     def _queued(self) -> int:
         quiet = self._messages.lanes.is_quiet() and self._graves.lanes.is_quiet()

@@ -27,6 +27,7 @@ class Witness:
         self.graves_settled: set[Name] = set()
         self.perhaps_graves_settled: set[Name] = set()
         self.kills = 0
+        self._forbidden: set[Name] = set()
         self._highest: dict[str, int] = defaultdict(lambda: -1)
         self._in_flight: dict[str, int] = {}
         self._attempts: dict[Name, int] = {}
@@ -48,6 +49,10 @@ class Witness:
     def hear(self, what: str, key: str, number: int, attempt: int) -> None:
         getattr(self, f"_hear_{what.lower()}")((key, number), attempt)
 
+    def forbid(self, names: set[Name]) -> None:
+        """Somebody was told that these were not published."""
+        self._forbidden |= names
+
     def gone(self) -> set[Name]:
         """What may be gone from its lane: settled, perhaps settled, or dead-lettered."""
         return self.settled | self.perhaps_settled | self.buried | self._failed_for_good
@@ -58,6 +63,7 @@ class Witness:
         self.published.add(name)
 
     def _hear_d(self, name: Name, attempt: int) -> None:
+        assert name not in self._forbidden, f"{name} is delivered although its publish failed"
         assert name not in self.settled, f"{name} was settled and is delivered again"
         assert name not in self.buried, f"{name} was dead-lettered and is delivered again"
         self._judge_attempt(name, attempt)

@@ -200,6 +200,29 @@ def test_a_read_that_fails_is_tried_again_and_is_no_attempt(nothing_stays_in_mem
     with_unreadable_store(scenario)
 
 
+def test_a_message_that_leaves_memory_while_its_neighbour_is_read_is_delivered_all_the_same(monkeypatch):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine)
+        await engine.publish("t", [Outgoing("a", b"0")])
+        monkeypatch.setattr(topic_module, "CACHED_BYTES", 0)
+        await engine.publish("t", [Outgoing("b", b"1")])  # takes all of them out of memory
+        monkeypatch.setattr(topic_module, "CACHED_BYTES", 1)
+        await engine.publish("t", [Outgoing("c", b"2")])  # is in memory, until the next one comes
+        real_fetch = engine.fetch
+
+        async def publish_and_fetch(*args):
+            await engine.publish("t", [Outgoing("d", b"3")])
+            return await real_fetch(*args)
+
+        monkeypatch.setattr(engine, "fetch", publish_and_fetch)
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        await collector.wait(4)
+        assert {one.lease.attempt for one in collector.got} == {1}
+
+    with_unreadable_store(scenario)
+
+
 def test_a_delivery_counts_only_once_it_is_handed_over(nothing_stays_in_memory):
     """Else processes that crash while they load could use up the attempts of a message that nobody ever saw."""
 

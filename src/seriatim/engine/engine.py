@@ -61,7 +61,11 @@ class Engine:
         """An engine on the store at ``url``, loaded and at work."""
         store = await asyncio.get_running_loop().run_in_executor(None, open_store, url)
         engine = cls(store)
-        await engine.start()
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()  # or the store would stay owned by an engine that nobody has
+            raise
         return engine
 
     async def start(self) -> None:

@@ -289,19 +289,26 @@ class SubscriptionState:
     async def _read_and_deliver(self, consumer: Consumer) -> None:
         while consumer.batches:
             leases = consumer.batches[0]
-            missing = sorted(lease.offset for lease in leases if self.topic.recent(lease.offset) is None)
-            try:
-                records = await self._services.fetch(self.topic.id, missing)
-            except StoreError as error:
-                self._services.failed(error)
-                records = None
+            records = await self._read([lease.offset for lease in leases])
             if not consumer.batches:  # it was detached meanwhile
                 return
             if records is not None:
-                self._deliver(consumer, leases, {record.offset: record for record in records})
+                self._deliver(consumer, leases, records)
             elif self._closed is None:
                 self._give_back(consumer, leases, RETRY_PAUSE)
             consumer.batches.popleft()
+
+    async def _read(self, offsets: Iterable[int]) -> dict[int, Record] | None:
+        """The messages with these offsets; None when the store can't be read now."""
+        # What is in memory is kept hold of: it may be gone from there when the rest has been read.
+        records = {offset: self.topic.recent(offset) for offset in sorted(offsets)}
+        missing = [offset for offset, record in records.items() if record is None]
+        found = {offset: record for offset, record in records.items() if record is not None}
+        try:
+            return found | {record.offset: record for record in await self._services.fetch(self.topic.id, missing)}
+        except StoreError as error:
+            self._services.failed(error)
+            return None
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
@@ -398,14 +405,9 @@ class SubscriptionState:
             self._run(self._read_and_bury(letter, target))
 
     async def _read_and_bury(self, letter: DeadLettered, target: TopicState) -> None:
-        records = None
-        while records is None:
-            try:
-                records = await self._services.fetch(self.topic.id, [letter.offset])
-            except StoreError as error:
-                self._services.failed(error)
-                await asyncio.sleep(RETRY_PAUSE)  # when the store is lost this task is cancelled
-        self._write_burial(letter, target, records[0] if records else None)
+        while (records := await self._read([letter.offset])) is None:
+            await asyncio.sleep(RETRY_PAUSE)  # when the store is lost this task is cancelled
+        self._write_burial(letter, target, records.get(letter.offset))
 
     def _write_burial(self, letter: DeadLettered, target: TopicState | None, record: Record | None) -> None:
         commit, now = self._services.commit(), self._services.now()

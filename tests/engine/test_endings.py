@@ -19,7 +19,7 @@ from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreLost
 from seriatim.store import open_store
 from seriatim.testing import run_in_virtual_time
-from tests.engine.conftest import Collector, WatchedStore
+from tests.engine.conftest import Collector, WatchedStore, settle_down
 
 ORDERED = SubscriptionOptions(ordering=True)
 
@@ -64,7 +64,7 @@ def test_an_ack_that_comes_while_its_subscription_is_deleted_spoils_nothing(watc
         store.gate.set()
         await deleting
         assert await published == range(1, 2)
-        await engine.drain()
+        await settle_down(engine)
         with pytest.raises(NotFound, match="was deleted"):
             subscription.nack(one.lease)
 
@@ -99,7 +99,7 @@ def test_a_dead_letter_whose_topic_is_being_deleted_stays_buried_where_it_was(wa
         collector = Collector()
         subscription.attach(collector.consumer)
         (one,) = await collector.wait(1)
-        await engine.drain()
+        await settle_down(engine)
         store.watch()
         store.gate.clear()
         deleting = asyncio.create_task(engine.delete_topic("dead"))
@@ -144,7 +144,7 @@ def test_an_ack_that_was_revoked_is_told_once_and_not_reported_durable_with_the_
         subscription.nack(first.lease)
         for one in (await collector.wait(4))[2:]:
             subscription.ack(one.lease)
-        await engine.drain()
+        await settle_down(engine)
         assert [type(told) for told in durable] == [StaleLease]
 
     watched(scenario)
@@ -233,10 +233,10 @@ def test_a_delivery_counts_only_once_it_is_handed_over(nothing_stays_in_memory):
         collector = Collector()
         subscription.attach(collector.consumer)
         await asyncio.sleep(0.1)  # it is leased, and could not be read
-        await engine.drain()
+        await settle_down(engine)
         assert sum(row.failures for row in store.troubles(subscription.id)) == 0
         await collector.wait(1)
-        await engine.drain()
+        await settle_down(engine)
         assert [row.failures for row in store.troubles(subscription.id)] == [1]
 
     with_unreadable_store(scenario)
@@ -272,7 +272,7 @@ def test_after_an_unknown_outcome_nothing_is_given_out_and_closing_gives_the_sto
         collector = Collector()
         subscription.attach(collector.consumer)
         (one,) = await collector.wait(1)
-        await engine.drain()
+        await settle_down(engine)
         store.failures.append(OutcomeUnknown("who knows"))
         with pytest.raises(OutcomeUnknown):
             await engine.publish("t", [Outgoing("k", b"2")])
@@ -312,7 +312,7 @@ def test_options_that_wait_for_a_lease_do_not_outlive_the_engine(watched):
         await collector.wait(1)
         changing = asyncio.create_task(engine.update_subscription("s", SubscriptionOptions(ordering=False)))
         await asyncio.sleep(0)
-        await engine.drain()
+        await settle_down(engine)
         await engine.close()
         with pytest.raises(StoreLost):
             await changing
@@ -330,7 +330,7 @@ def test_a_delivery_under_way_at_a_crash_counts_once_its_record_is_written(tmp_p
         collector = Collector()
         subscription.attach(collector.consumer)
         await collector.wait(1)
-        await engine.drain()
+        await settle_down(engine)
         for suffix in ("", "-wal"):
             shutil.copy(tmp_path / f"store.db{suffix}", tmp_path / f"crashed.db{suffix}")
         await engine.close()

@@ -1,4 +1,4 @@
-"""Every single storage call of an engine's life fails once: publishers hear the truth, and nothing is lost, repeated or out of order.
+"""Every storage call of an engine's life fails once: publishers hear the truth, nothing is lost, repeated or out of order.
 
 A script (open, publish, consume, change options, clean up, close, open again) runs once without faults, to learn how many calls
 it makes of SQLite, and then again for every call, which fails in one of four ways. Whoever is told that something failed tries

@@ -15,7 +15,7 @@ from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import StaleLease
 from seriatim.testing import run_in_virtual_time
-from tests.engine.conftest import Collector
+from tests.engine.conftest import Collector, settle_down
 
 DAY = 24 * 3600.0
 LONGEST = 30 * DAY
@@ -257,7 +257,7 @@ def test_a_delivery_that_a_clean_end_cut_short_is_not_an_attempt(run_with_restar
         engine.get_subscription("s").attach(collector.consumer)
         await collector.wait(1)
         seen.append(collector.got[0].lease.attempt)
-        await engine.drain()
+        await settle_down(engine)
 
     run_with_restarts(create, *[end_during_delivery] * 5)
     assert seen == [1] * 5

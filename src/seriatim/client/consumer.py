@@ -21,9 +21,10 @@ from typing import Any
 from seriatim.client.leases import LeaseKeeper
 from seriatim.client.message import Message, attributes_of, time_of
 from seriatim.core.delivery import Lease
+from seriatim.core.options import require_whole
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.subscription import Consumer, Delivered
-from seriatim.errors import StaleLease
+from seriatim.errors import InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreLost
 
 Handler = Callable[[Message], object]
 ErrorHandler = Callable[[BaseException], object]
@@ -36,6 +37,13 @@ class Consuming:
     max_messages: int = 1000
     max_bytes: float = inf
     max_extension: float = 3600.0
+
+    def __post_init__(self) -> None:
+        require_whole("max_messages", self.max_messages, 1)
+        if not self.max_bytes > 0:
+            raise InvalidArgument(f"max_bytes must be above 0, not {self.max_bytes}")
+        if not self.max_extension >= 0:
+            raise InvalidArgument(f"max_extension must be 0 seconds or more, not {self.max_extension}")
 
 
 class _Source:
@@ -129,10 +137,10 @@ class HandlerRunner(_Source):
 
 
 class MessageStream(_Source):
-    """An async iterator of messages; it ends when it is closed."""
+    """An async iterator of messages; it ends when it is closed, and raises when there will be no more."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
-        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[Message | BaseException] = asyncio.Queue()
         super().__init__(broker, subscription, consuming)
 
     def __aiter__(self) -> MessageStream:
@@ -140,15 +148,19 @@ class MessageStream(_Source):
 
     async def __anext__(self) -> Message:
         message = await self._queue.get()
-        if message is None:
-            raise StopAsyncIteration
+        if isinstance(message, BaseException):
+            raise message
         return message
 
     def close(self) -> None:
         self._leave()
         while not self._queue.empty():  # what nobody has taken was given back just now
             self._queue.get_nowait()
-        self._queue.put_nowait(None)
+        self._queue.put_nowait(StopAsyncIteration())
+
+    def _store_failed(self, error: BaseException) -> None:
+        if isinstance(error, OutcomeUnknown | StoreLost | NotFound):  # others pass
+            self._queue.put_nowait(error)
 
     def _take(self, message: Message, lease: Lease) -> None:
         self._keeper.keep(lease)

@@ -21,6 +21,9 @@ settings.register_profile("ci", deadline=None, max_examples=200, derandomize=Tru
 settings.register_profile("soak", deadline=None, max_examples=5_000, stateful_step_count=100, print_blob=True)
 settings.register_profile("mutate", deadline=None, max_examples=25, derandomize=True)
 
+SOAK_KILLS = int(os.environ.get("SOAK_KILLS", "0"))
+"""How often the crash tests kill on each store in ``make soak``; 0: as often as they think fit."""
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") == "true" else "dev"))
 
 for variable in [name for name in os.environ if name.startswith("SERIATIM_")]:

@@ -73,6 +73,8 @@ class WatchedStore(MemoryStore):
 class Collector:
     """A consumer that keeps what it gets, and lets a test wait for it."""
 
+    patience = 10.0
+
     def __init__(self, **limits: Any) -> None:
         self.got: list[Delivered] = []
         self.fenced: list[int] = []
@@ -88,7 +90,7 @@ class Collector:
 
     async def wait(self, count: int) -> list[Delivered]:
         """Wait until ``count`` messages came in all, and see that it is not more."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(self.patience):
             while len(self.got) < count:
                 self._news.clear()
                 await self._news.wait()

@@ -420,7 +420,7 @@ def test_a_store_that_was_taken_over_is_not_opened_again(run, disk, tmp_path):
         await asyncio.sleep(0)
         assert_down(engine, got, "another process has taken it over")
         assert got.fenced == [0]
-        with pytest.raises(StaleLease):
+        with pytest.raises(StoreLost, match="another process has taken it over"):
             attachment.ack(lease)
         assert disk.openings == 1
 

@@ -64,6 +64,7 @@ class _Source:
 
     def extend(self, lease: Lease, seconds: float) -> None:
         self._attachment.extend(lease, seconds)
+        self._keeper.extended(lease, seconds)
 
     def _lost(self, lease: Lease) -> None:
         self._keeper.drop(lease)

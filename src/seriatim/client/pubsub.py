@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from seriatim.client.topic import Topic
 from seriatim.engine.broker import Broker, SnapshotInfo, SubscriptionInfo, TopicInfo
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.opening import open_broker
-from seriatim.errors import FailedPrecondition
+from seriatim.errors import FailedPrecondition, StoreLost
 
 if TYPE_CHECKING:
     from seriatim.client.blocking import Blocking
@@ -23,6 +24,7 @@ class PubSub:
     def __init__(self, url: str = "memory://") -> None:
         self._url = url
         self._broker: Broker | None = None
+        self._pid = os.getpid()
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
 
@@ -37,7 +39,7 @@ class PubSub:
         return Blocking(PubSub(url), LoopThread(workers or WORKERS))
 
     async def __aenter__(self) -> PubSub:
-        self._broker = await open_broker(self._url)
+        self._broker, self._pid = await open_broker(self._url), os.getpid()
         return self
 
     async def __aexit__(
@@ -46,7 +48,10 @@ class PubSub:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for handlers that run and for what was published, and give the store back."""
+        """Wait for handlers that run and for what was published, and give the store back. In a forked child: forget it."""
+        if self._broker is not None and self._pid != os.getpid():
+            self._broker = None
+            return
         for subscription in self._subscriptions.values():
             await subscription.close()
         for topic in self._topics.values():
@@ -59,6 +64,8 @@ class PubSub:
         """Whom everything is asked: an engine in this process, or a way to one elsewhere."""
         if self._broker is None:
             raise FailedPrecondition("this PubSub is not open: use it inside 'async with PubSub(...) as pubsub'")
+        if self._pid != os.getpid():
+            raise StoreLost("this PubSub was opened before a fork: open another one in this process")
         return self._broker
 
     def topic(self, name: str) -> Topic:

@@ -20,6 +20,7 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,7 @@ from operator import attrgetter
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Protocol
+from weakref import WeakSet
 
 from seriatim.engine.metrics import CommitTimes
 from seriatim.errors import (
@@ -203,11 +205,27 @@ class Committer:
         self._broken: BaseException | None = None
         self._at_rest = asyncio.Event()
         self._at_rest.set()
+        self.is_forked = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="seriatim-writer", daemon=True)
         self._thread.start()
+        _open.add(self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._broken is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a commit is with the thread, or the loop has not heard of its end yet."""
+        return self._writing
 
     def next(self) -> Commit:
         """The commit that is being filled; it is written soon."""
@@ -227,6 +245,7 @@ class Committer:
         """Write what there is, once, and stop the thread. Obligations that fail now are tried no more: they did not happen."""
         self._closing = True
         await self.drain()
+        self._broken = self._broken or StoreLost("the engine was closed: open another one")
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
@@ -316,8 +335,11 @@ class Committer:
             self._idle.set()
 
     def _failed(self, commit: Commit, error: BaseException) -> None:
+        is_over = isinstance(error, OutcomeUnknown | StoreLost)
+        if is_over and not self._suspended:
+            self._broken = error  # before anybody hears of it, so that nothing more is accepted
         commit.fail(error)
-        if isinstance(error, OutcomeUnknown | StoreLost):
+        if is_over:
             if not self._suspended:
                 self.give_up(error)
         elif commit.has_obligations() and not self._closing:
@@ -325,3 +347,24 @@ class Committer:
             self._filling.take_over(commit)
             self._schedule(RETRY_PAUSE)
         self._on_failure(error)
+
+    def lose_in_child(self) -> None:
+        """Called in a forked child, which has neither the thread nor the right to write."""
+        self.is_forked = True
+        self._broken = StoreLost("the engine was opened before a fork: open another one in this process")
+
+
+_open: WeakSet[Committer] = WeakSet()
+
+
+def is_writing(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a writer thread is about to call back into ``loop``."""
+    return any(committer.is_writing for committer in _open if committer.loop is loop)
+
+
+def _lose_all_in_child() -> None:
+    for committer in list(_open):
+        committer.lose_in_child()
+
+
+os.register_at_fork(after_in_child=_lose_all_in_child)

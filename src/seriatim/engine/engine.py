@@ -84,7 +84,11 @@ class Engine(Operations, TimeTravel):
         """An engine on the store at ``url``, loaded and at work."""
         opener = partial(open_store, url)
         engine = cls(await asyncio.get_running_loop().run_in_executor(None, opener), opener)
-        await engine.start()
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()  # or the store would stay owned by an engine that nobody has
+            raise
         return engine
 
     async def start(self) -> None:
@@ -100,11 +104,16 @@ class Engine(Operations, TimeTravel):
             subscription.restart(options, lanes)
 
     async def close(self) -> None:
-        """Write what was accepted, and give the store back. Leases that are out end with it."""
+        """Write what was accepted, and give the store back. Leases that are out end with it, and count as not tried.
+
+        In a forked child this does nothing: engine and store are the parent's.
+        """
+        if self._committer.is_forked:
+            return
         await self._stop_reopening()
         self._settle_rejected()
         for subscription in self._subscriptions.values():
-            subscription.close()
+            subscription.close(StoreLost("the engine was closed: open another one"))
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
         await self._committer.close()
@@ -227,8 +236,9 @@ class Engine(Operations, TimeTravel):
         return subscription
 
     def _forget(self, subscription: SubscriptionState) -> None:
-        subscription.close()
-        subscription.give_up(NotFound(f"subscription {subscription.name!r} was deleted"))
+        deleted = NotFound(f"subscription {subscription.name!r} was deleted")
+        subscription.close(deleted)
+        subscription.give_up(deleted)
         subscription.topic.followers.remove(subscription)
         del self._subscriptions[subscription.name]
 
@@ -323,7 +333,10 @@ class Engine(Operations, TimeTravel):
         return next((topic.name for topic in self._topics.values() if topic.id == topic_id), None)
 
     def failed(self, error: BaseException) -> None:
-        """Something went wrong that no caller waits for: log it, and let every consumer know."""
+        """Something went wrong that no caller waits for: log it, and let every consumer know.
+
+        When nothing can be written any more, nothing more is given out either.
+        """
         logger.error("the store failed: %s", error)
         self._tell_consumers(error)
         if isinstance(error, OutcomeUnknown | StoreBroken) and self._opener is not None:
@@ -368,13 +381,25 @@ class Engine(Operations, TimeTravel):
         self._down = self._down or error
         self._committer.give_up(self._down)
         self._in_order.set()
-        self._begin(self._come_to_rest(self._down))
+        if self._committer.at_rest:
+            self._close_all(self._down)
+        else:
+            self._begin(self._come_to_an_end(self._down))
         logger.error("the engine is down: %s", self._down)
 
     async def _come_to_rest(self, error: BaseException) -> None:
         """Fence every lease, once nothing is being written that could still be confirmed."""
         await self._committer.come_to_rest(error)
         self._abandon_all(error)
+
+    async def _come_to_an_end(self, error: BaseException) -> None:
+        await self._committer.come_to_rest(error)
+        self._close_all(error)
+
+    def _close_all(self, error: BaseException) -> None:
+        self._abandon_all(error)
+        for subscription in self._subscriptions.values():
+            subscription.close(error)
 
     def _abandon_all(self, error: BaseException) -> None:
         for subscription in self._subscriptions.values():
@@ -405,15 +430,17 @@ class Engine(Operations, TimeTravel):
             if subscription_row.name not in self._subscriptions:
                 self._add_subscription(subscription_row, topics[subscription_row.topic_id])
 
+    def can_write(self) -> bool:
+        return not self._committer.is_broken
+
     # -- clean-up -------------------------------------------------------------------------------------------------------
 
     async def _keep_up(self) -> None:
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
         while self._down is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(
-                    IDLE_UPKEEP_PAUSE
-                ):  # wait_for could swallow the cancellation when it is closed
+                # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the event.
+                async with asyncio.timeout(IDLE_UPKEEP_PAUSE):
                     await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
             self._changed.clear()

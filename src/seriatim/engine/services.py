@@ -34,3 +34,6 @@ class Services(Protocol):
     def topic(self, name: str) -> TopicState | None: ...
     def failed(self, error: BaseException) -> None:
         """Something went wrong that no caller waits for."""
+
+    def can_write(self) -> bool:
+        """Whether the store has not been lost."""

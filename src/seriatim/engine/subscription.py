@@ -44,7 +44,7 @@ from seriatim.core.delivery import (
 )
 from seriatim.core.lanes import EXPIRED, Lanes
 from seriatim.engine.broker import SubscriptionInfo, Told
-from seriatim.engine.commit import Change
+from seriatim.engine.commit import RETRY_PAUSE, Change
 from seriatim.engine.dead_letters import DeadLetters
 from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
@@ -164,6 +164,7 @@ class SubscriptionState:
         self._drained.set()
         self._changing = asyncio.Lock()
         self._exchanging = self._abandoned = False
+        self._closed: BaseException | None = None  # why nothing can be taken or said any more
 
     def info(self) -> SubscriptionInfo:
         return SubscriptionInfo(self.name, self.topic.name, self.options)
@@ -236,6 +237,7 @@ class SubscriptionState:
             self._quiet.clear()
             self.wake()
             await self._quiet.wait()
+            self._require_open()
 
     async def _load_anew(self, options: SubscriptionOptions, *, moved: bool) -> Loaded:
         try:
@@ -328,6 +330,7 @@ class SubscriptionState:
     # -- messages out ---------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
+        self._require_open()
         self._consumers.append(consumer)
         consumer.wake = self.wake
         self.wake()
@@ -338,10 +341,13 @@ class SubscriptionState:
             return
         self._consumers.remove(consumer)
         consumer.batches.clear()
-        for lease in list(consumer.leases.values()):
-            if consumer.leases.get(lease.offset) is not lease:
-                continue  # fenced, because one before it was given back
-            self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+        self._give_back(consumer, list(consumer.leases.values()))
+
+    def _give_back(self, consumer: Consumer, leases: Iterable[Lease], delay: float = 0) -> None:
+        """Return what was not tried."""
+        for lease in leases:
+            if consumer.leases.get(lease.offset) is lease:  # not fenced, because one before it was given back
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, count=False))
         self.wake()
 
     async def records(self, offsets: Iterable[int]) -> dict[int, Record]:
@@ -367,12 +373,15 @@ class SubscriptionState:
         while not self._is_empty():
             self._drained.clear()
             await self._drained.wait()
+            self._require_open()
 
     def _is_empty(self) -> bool:
         return not self._held_back and not len(self.lanes) and self.lanes.is_quiet()
 
     def _pump(self) -> None:
         self._pumping = False
+        if self._closed is not None:
+            return
         if not self._drained.is_set() and self._is_empty():
             self._drained.set()
         if self._held_back is not None or self.options.paused:
@@ -395,9 +404,6 @@ class SubscriptionState:
         for lease in leases:
             consumer.leases[lease.offset] = lease
             self._holders[lease.offset] = consumer
-            if self.options.retry.max_attempts is not None:
-                # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
-                self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         if consumer.batches or any(self.topic.recent(lease.offset) is None for lease in leases):
             self._deliver_later(consumer, leases)
         else:
@@ -414,6 +420,9 @@ class SubscriptionState:
             elif consumer.leases.get(lease.offset) is lease:  # it may have been lost while it was read
                 consumer.weigh(lease.offset, len(record.data))
                 delivered.append(Delivered(lease, record))
+                if self.options.retry.max_attempts is not None:
+                    # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
+                    self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         if delivered:
             self._count(delivered)
             consumer.deliver(delivered)
@@ -431,16 +440,24 @@ class SubscriptionState:
     async def _read_and_deliver(self, consumer: Consumer) -> None:
         while consumer.batches:
             leases = consumer.batches[0]
-            missing = sorted(lease.offset for lease in leases if self.topic.recent(lease.offset) is None)
-            fetched = {record.offset: record for record in await self._services.fetch(self.topic.id, missing)}
-            if consumer.batches:  # it may have been detached meanwhile
-                self._deliver(consumer, leases, fetched)
-                consumer.batches.popleft()
+            try:
+                records = await self.records(lease.offset for lease in leases)
+            except StoreError as error:
+                self._services.failed(error)
+                records = None
+            if not consumer.batches:  # it was detached meanwhile
+                return
+            if records is not None:
+                self._deliver(consumer, leases, records)
+            elif self._closed is None:
+                self._give_back(consumer, leases, RETRY_PAUSE)
+            consumer.batches.popleft()
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         """A message is done. ``told`` hears when that can't be undone any more, or that the lease was lost after all."""
+        self._require_open()
         settled = self.lanes.settle(lease.token)
         if told is not None:
             self._told[lease.offset] = told
@@ -453,11 +470,13 @@ class SubscriptionState:
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
+        self._require_open()
         self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
         self.counts.nacked += 1
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
+        self._require_open()
         deadline = self.lanes.extend(lease.token, self._services.now(), seconds)
         self._set_timer()
         return deadline
@@ -504,7 +523,8 @@ class SubscriptionState:
         """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
         if consumer is not None and lease is not None:
             consumer.fenced(lease)
-        self._tell(fenced.offset, StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}"))
+        stale = StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}")
+        self._tell(fenced.offset, self._closed or stale)
 
     # -- what is promised to be durable ---------------------------------------------------------------------------------
 
@@ -589,13 +609,25 @@ class SubscriptionState:
         self._apply(effects)
         self.wake()
 
-    def close(self) -> None:
-        """Stop: no timer, no read, no consumer."""
+    def close(self, why: BaseException) -> None:
+        """Stop: no timer, no read, no consumer. Who acks or nacks from now on is told why that can't be."""
+        if self._closed is not None:
+            return
+        self._closed = why
+        if self._services.can_write():
+            for consumer in self._consumers:
+                self._give_back(consumer, list(consumer.leases.values()))
         if self._timer is not None:
             self._timer.cancel()
         self._consumers.clear()
+        self._quiet.set()
+        self._drained.set()
         for task in self._tasks:
             task.cancel()
+
+    def _require_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

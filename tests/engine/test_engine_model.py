@@ -231,8 +231,8 @@ class Machine(RuleBasedStateMachine):
             for _ in range(5):
                 await self.engine._committer.drain()
                 await asyncio.sleep(0)
-                while any(consumer.batches for consumer in self.consumers):
-                    await asyncio.sleep(0)  # noqa: ASYNC110 - a read is under way, and nobody is told of its end
+                while any(consumer.batches for consumer in self.consumers):  # noqa: ASYNC110 - nobody tells when a read ends
+                    await asyncio.sleep(0)
 
         self.run(do())
 

@@ -30,6 +30,11 @@ for variable in [name for name in os.environ if name.startswith("SERIATIM_")]:
     del os.environ[variable]
 
 
+def fast_folder() -> str | None:
+    """Where files are made that need not survive anything: in memory, if there is such a place."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
 @pytest.fixture
 def logger_as_it_was() -> Iterator[None]:
     """Undo what a test does to the logger."""

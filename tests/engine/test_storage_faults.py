@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -24,7 +26,7 @@ from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import OutcomeUnknown, StoreError
 from seriatim.testing import run_in_virtual_time
 from tests import fire
-from tests.conftest import SOAK_KILLS
+from tests.conftest import SOAK_KILLS, fast_folder
 from tests.store.faulty_sqlite import FAULTS, REAL_CONNECT, Injector, connect
 from tests.witness import KEYLESS, Name, Witness, what_waits
 
@@ -130,16 +132,23 @@ def run(template: Path, path: Path, monkeypatch, injector: Injector) -> Witness:
 
 
 @pytest.fixture
-def template(tmp_path) -> Path:
+def folder() -> Iterator[Path]:
+    """Calls are made to fail, not disks: the files may lie in memory."""
+    with TemporaryDirectory(dir=fast_folder()) as found:
+        yield Path(found)
+
+
+@pytest.fixture
+def template(folder) -> Path:
     """A store with topics and subscriptions: how those are created under fire is tested with the store."""
 
     async def create() -> None:
-        engine = await Engine.open(f"sqlite:///{tmp_path}/template.db")
+        engine = await Engine.open(f"sqlite:///{folder}/template.db")
         await fire.prepare(engine)
         await engine.close()
 
     asyncio.run(create())
-    return tmp_path / "template.db"
+    return folder / "template.db"
 
 
 @pytest.fixture
@@ -149,9 +158,9 @@ def small_memory(monkeypatch):
     monkeypatch.setattr(fire, "POISONOUS", 0.3)
 
 
-def test_the_script_runs_through_without_faults(tmp_path, template, monkeypatch, small_memory):
+def test_the_script_runs_through_without_faults(folder, template, monkeypatch, small_memory):
     injector = Injector()
-    witness = run(template, tmp_path / "store.db", monkeypatch, injector)
+    witness = run(template, folder / "store.db", monkeypatch, injector)
     assert len(witness.published) == len(BATCHES) * 2
     assert witness.buried
     assert injector.calls > 100
@@ -161,15 +170,15 @@ def test_the_script_runs_through_without_faults(tmp_path, template, monkeypatch,
 @pytest.mark.soak
 @pytest.mark.parametrize("first_kind", range(len(FAULTS) if SOAK_KILLS else 1))
 def test_every_call_fails_once_and_everything_drains_in_order(
-    tmp_path, template, monkeypatch, small_memory, first_kind, caplog
+    folder, template, monkeypatch, small_memory, first_kind, caplog
 ):
     caplog.set_level("CRITICAL", "seriatim")
     counting, kinds = Injector(), list(FAULTS.values())
-    run(template, tmp_path / "without.db", monkeypatch, counting)
+    run(template, folder / "without.db", monkeypatch, counting)
     fired = 0
     for number in range(counting.calls):
         injector = Injector(number, kinds[(number + first_kind) % len(kinds)])
-        run(template, tmp_path / f"{number}.db", monkeypatch, injector)
+        run(template, folder / f"{number}.db", monkeypatch, injector)
         fired += injector.failed is not None
     # How much rides in one commit depends on threads, so a run may make a few calls less than the first one.
     assert fired > 0.8 * counting.calls

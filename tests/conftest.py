@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from seriatim import log
+from tests import postgres
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, max_examples=200, derandomize=True, print_blob=True)
@@ -34,3 +35,9 @@ def logger_as_it_was() -> Iterator[None]:
     yield
     log.logger.handlers[:] = handlers
     log.logger.setLevel(level)
+
+
+@pytest.fixture
+def postgres_url() -> str:
+    """The address of a new store in a real PostgreSQL."""
+    return postgres.server().new_url()

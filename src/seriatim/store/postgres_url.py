@@ -1,0 +1,94 @@
+"""The address of a PostgreSQL store: what is ours in it, what is PostgreSQL's, and what nobody may see.
+
+``postgresql://user@host:port/database?schema=…&lease=…``. All other parameters (``sslmode``, ``application_name``, …) are those
+of PostgreSQL's own client library and go to it as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import isfinite
+from urllib.parse import parse_qsl, quote, urlencode
+
+from seriatim.errors import InvalidArgument
+
+SCHEMES = ("postgresql://", "postgres://")
+SCHEMA = "seriatim"
+LEASE = 10.0
+
+# A server or a network that says nothing for half a minute is taken for dead; who waits longer says so in the address.
+CONNECTION_DEFAULTS = {
+    "application_name": "seriatim",
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+
+_SECRET = re.compile(r"(//[^/?:]*):[^/?]*@")
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword"})
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresUrl:
+    """An address, taken apart."""
+
+    public: str
+    """The address without its secrets."""
+
+    conninfo: str
+    """What PostgreSQL's library connects with, secrets and all: never shown."""
+
+    schema: str
+    lease: float
+    """Seconds after which an owner that does not renew its lease may be replaced."""
+
+    def __repr__(self) -> str:
+        return f"PostgresUrl({self.public!r})"
+
+    @classmethod
+    def parse(cls, url: str) -> PostgresUrl:
+        head, _, query = url.partition("?")
+        parameters = dict(parse_qsl(query, keep_blank_values=True))
+        theirs = {name: value for name, value in parameters.items() if name not in {"schema", "lease"}}
+        if "synchronous_commit" in theirs.get("options", ""):
+            raise InvalidArgument("synchronous_commit is always on, because acknowledged means durable: leave it out")
+        return cls(
+            without_secrets(url),
+            _join(head, {**CONNECTION_DEFAULTS, **theirs}),
+            _schema(parameters.get("schema", SCHEMA)),
+            _lease(parameters.get("lease", str(LEASE))),
+        )
+
+
+def without_secrets(url: str) -> str:
+    """An address that may be shown to anybody."""
+    head, mark, query = url.partition("?")
+    parameters = parse_qsl(query, keep_blank_values=True)
+    shown = [(name, "***" if name in _SECRET_PARAMETERS else value) for name, value in parameters]
+    return _SECRET.sub(r"\1:***@", head) + mark + urlencode(shown, quote_via=quote, safe="*/")
+
+
+def _join(head: str, parameters: dict[str, str]) -> str:
+    return f"{head}?{urlencode(parameters, quote_via=quote)}"
+
+
+def _schema(name: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name) or name.startswith("pg_"):
+        raise InvalidArgument(f"schema '{name}' must be small letters, digits and underscores, and not begin with pg_")
+    return name
+
+
+def _lease(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not (isfinite(seconds) and seconds >= MINIMUM_LEASE):
+        raise InvalidArgument(f"lease '{text}' must be a number of seconds, {MINIMUM_LEASE} or more")
+    return seconds
+
+
+MINIMUM_LEASE = 0.2

@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -61,12 +61,29 @@ class Server:
 
     def ask(self, statement: str, schema: str = "public") -> list[tuple]:
         """What somebody else sees or does."""
-        with psycopg.connect(f"postgresql://postgres@/postgres?host={self._folder}", autocommit=True) as connection:
-            connection.execute(f"SET search_path = {schema}")
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description else []
+        self._eyes.execute(f"SET search_path = {schema}".encode())
+        cursor = self._eyes.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []
+
+    @cached_property
+    def _eyes(self) -> psycopg.Connection[tuple]:
+        return psycopg.connect(f"postgresql://postgres@/postgres?host={self._folder}", autocommit=True)
+
+    def end_connection(self, backend: int) -> None:
+        """End a connection and wait until it has ended. (The server's own way to wait looks ten times a second.)"""
+        self.ask(f"SELECT pg_terminate_backend({backend})")
+        while self.ask(f"SELECT 1 FROM pg_stat_activity WHERE pid = {backend}"):
+            pass
+
+    def end_connections(self) -> None:
+        """What a restart of the server does to everybody who uses it."""
+        everybody = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        for (backend,) in self.ask(everybody):
+            self.end_connection(backend)
 
     def stop(self) -> None:
+        if "_eyes" in vars(self):
+            self._eyes.close()
         assert self._guard.stdin is not None
         assert self._guard.stdout is not None
         self._guard.stdin.close()

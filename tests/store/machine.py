@@ -368,11 +368,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.kit.close()
 
 
-def store_machine(kit: Callable) -> type[StoreMachine]:
-    """The machine for one kind of store."""
+def store_machine(kit: Callable, one_in: int = 2) -> type[StoreMachine]:
+    """The machine for one kind of store, with one in so many of the usual number of examples."""
 
     class Machine(StoreMachine):
         make_kit = staticmethod(kit)
 
-    Machine.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=25)
+    Machine.TestCase.settings = settings(max_examples=settings().max_examples // one_in, stateful_step_count=25)
     return Machine

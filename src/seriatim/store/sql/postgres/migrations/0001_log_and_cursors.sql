@@ -59,9 +59,6 @@ CREATE TABLE packs (
 );
 CREATE UNIQUE INDEX packs_in_order ON packs (topic_id, last_offset);
 
--- Compressing the messages costs more than writing them.
-ALTER TABLE packs ALTER COLUMN data SET STORAGE EXTERNAL;
-
 CREATE TABLE subscriptions (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topic_id bigint NOT NULL REFERENCES topics (id) ON DELETE CASCADE,

@@ -15,86 +15,22 @@ from pathlib import Path
 
 import pytest
 
-from seriatim.errors import InvalidArgument, SeriatimError, StoreBusy, StoreFailed, StoreLost
+from seriatim.errors import InvalidArgument, StoreBusy, StoreFailed, StoreLost
 from seriatim.store import Standby, open_store
 from seriatim.store.postgres import PostgresReader, PostgresStore
 from tests.postgres import server
-from tests.store.contract import kept, records, topic_with_subscription
+from tests.store.contract import kept, topic_with_subscription
+from tests.store.standby_child import record, write
 
 ROOT = Path(__file__).parents[2]
 LEASE = 0.6
-
-PROGRAM = """
-import sys
-from tests.store.test_postgres_standby import obey
-obey(sys.argv[1], standing_by=bool(sys.argv[2:]))
-"""
-
-
-def obey(url: str, *, standing_by: bool) -> None:
-    """What the other process does: it opens the store, and then what it is told, line by line."""
-    with Standby() as standby:
-        store = open_store(url, standby=standby if standing_by else None)
-    say(f"active {store.epoch}")
-    for line in sys.stdin:
-        verb, number = line.split()
-        try:
-            VERBS[verb](store, int(number))
-        except SeriatimError as error:
-            say(type(error).__name__)
-        else:
-            say("done")
-
-
-def say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201
-
-
-def write(store, number: int) -> None:
-    with store.transaction() as work:
-        work.append(1, records([number]))
-
-
-def write_in_two_parts(store, number: int) -> None:
-    """The first part is on the server, locks and all, while the process says so; the commit is not."""
-    with store.transaction() as work:
-        work.append(1, records([number]))
-        work.claim_batch("waits for an answer", number)
-        say("inside")
-        sys.stdin.readline()
-
-
-def write_without_waiting(store, number: int) -> None:
-    """The first part was sent, and no answer was asked for."""
-    write(store, number)  # so that nothing is left to be asked
-    with store.transaction() as work:
-        work.append(1, records([number + 1]))
-        say("inside")
-        sys.stdin.readline()
-
-
-def close(store, _: int) -> None:
-    store.close()
-
-
-def upkeep(store, _: int) -> None:
-    store.upkeep(0.0)
-
-
-VERBS = {
-    "write": write,
-    "write_in_two_parts": write_in_two_parts,
-    "write_without_waiting": write_without_waiting,
-    "upkeep": upkeep,
-    "close": close,
-}
 
 
 class Process:
     """Another process with the same store."""
 
     def __init__(self, url: str, *options: str) -> None:
-        command = [sys.executable, "-c", PROGRAM, url, *options]
+        command = [sys.executable, "-m", "tests.store.standby_child", url, *options]
         pipe = subprocess.PIPE
         self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
@@ -199,7 +135,7 @@ class TestTheActiveProcess:
 
             def write_and_lose_the_connection() -> None:
                 with store.transaction() as work:
-                    work.append(1, records([1]))
+                    work.append(1, [record(1)])
                     server().end_connections()
                     if answered:
                         work.claim_batch("w", 1)
@@ -256,11 +192,9 @@ class TestAStandby:
             active.tell(then)
             assert active.hear() == "StoreLost"
             assert offsets(store) == [0, 1]
-            assert store.read(1, 1, 1) == records([1])
+            assert store.read(1, 1, 1) == [record(1)]
 
-    @pytest.mark.parametrize(
-        ("stopped_in", "before"), [("write_in_two_parts 0", []), ("write_without_waiting 0", [0])]
-    )
+    @pytest.mark.parametrize(("stopped_in", "before"), [("write_in_two_parts 0", []), ("write_without_waiting 0", [0])])
     def test_it_takes_over_from_a_process_that_was_stopped_inside_a_transaction(self, url, active, stopped_in, before):
         active.tell(stopped_in)
         assert active.hear() == "inside"
@@ -316,7 +250,9 @@ class TestAStandby:
     def test_it_outlives_the_loss_of_its_connection(self, url, active):
         with process(url, "standing by") as standby:
             wait_until("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND NOT granted")
-            server().ask("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'")
+            server().ask(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
+            )
             active.tell("close 0")
             assert active.hear() == "done"
             assert standby.hear() == "active 3"

@@ -114,7 +114,7 @@ class Claimant:
         """A new connection for the owner that lost its own; StoreLost when another process has taken over meanwhile."""
         connection = connect(self._address)
         with _closed_on_error(connection), _opening(connection, self._address) as session:
-            if session.rows("mark")[0][0] != OUR_MARK or session.rows("epoch")[0][0] != epoch:
+            if not is_ours(session, self._address.schema) or session.rows("epoch")[0][0] != epoch:
                 raise StoreLost(
                     "the store can't be used any more, because another process has taken it over: open it again"
                 )
@@ -212,9 +212,14 @@ def is_new(session: PostgresSession, schema: str) -> bool:
     return not session.rows("table_names", schema)
 
 
+def is_ours(session: PostgresSession, schema: str) -> bool:
+    """Whether the tables in the schema are those of a store."""
+    return [tuple(row) for row in session.rows("mark", schema)] == [(OUR_MARK,)]
+
+
 def refuse_foreign_schema(session: PostgresSession, schema: str) -> None:
     """Raise when the tables are those of something else."""
-    if session.rows("mark")[0][0] != OUR_MARK:
+    if not is_ours(session, schema):
         raise NotAStore(f"schema '{schema}' holds tables of another program: choose another one with ?schema=…")
 
 

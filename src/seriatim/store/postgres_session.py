@@ -21,7 +21,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader, TextLoader
 
 from seriatim.errors import DamagedStore, InvalidArgument, StoreBusy, StoreError, StoreFailed, StoreFull, StoreLost
-from seriatim.store.postgres_url import PostgresUrl
+from seriatim.store.postgres_url import NO_ADDRESS, PostgresUrl
 from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.session import Row, UnitOfWork
 
@@ -39,6 +39,10 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
     "40001": (StoreBusy, "another program changed the same: try again"),
     "40P01": (StoreBusy, "another program waits for the same locks: try again"),
     "42501": (StoreFailed, "the role may not do this: grant it what the store needs, or give another user"),
+    "42P01": (
+        StoreFailed,
+        "a table of the store is not there, or the role may not see it: grant it USAGE on the schema",
+    ),
     "25006": (StoreFailed, "the server only reads (a replica?): give the address of the primary"),
     "53100": (StoreFull, "there is no room left for the store: make room on the disk of the server"),
     "53300": (StoreBusy, "the server has no connection left: raise its max_connections, or close others"),
@@ -71,10 +75,7 @@ def connect(address: PostgresUrl) -> Connection:
     try:
         connection = psycopg.Connection.connect(address.conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
     except psycopg.ProgrammingError:
-        # Its message may quote any part of the address.
-        raise InvalidArgument(
-            "the address is not one of PostgreSQL: write postgresql://user@host:port/database"
-        ) from None
+        raise InvalidArgument(NO_ADDRESS) from None
     except psycopg.Error as error:
         raise _connect_error(error, address) from error
     connection.prepared_max = PREPARED_STATEMENTS

@@ -27,7 +27,13 @@ CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "30000",
 }
 
-_SECRET = re.compile(r"(//[^/?:]*):[^/?]*@")
+NO_ADDRESS = (
+    "this is no address of PostgreSQL: write postgresql://user@host:port/database, "
+    "and the signs @ / ? : of a password as %40 %2F %3F %3A"
+)
+"""Without a word of the address itself, because any part of it may be part of a password."""
+
+_SECRET = re.compile(r"(//[^/?:]*):.*@")
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword"})
 
 
@@ -51,13 +57,15 @@ class PostgresUrl:
     @classmethod
     def parse(cls, url: str) -> PostgresUrl:
         head, _, query = url.partition("?")
-        parameters = dict(parse_qsl(query, keep_blank_values=True))
+        parameters = _parameters(query)
+        if parameters is None or "@" in head.partition("//")[2].partition("/")[2]:
+            raise InvalidArgument(NO_ADDRESS)
         theirs = {name: value for name, value in parameters.items() if name not in {"schema", "lease"}}
         if "synchronous_commit" in theirs.get("options", ""):
             raise InvalidArgument("synchronous_commit is always on, because acknowledged means durable: leave it out")
         return cls(
             without_secrets(url),
-            _join(head, {**CONNECTION_DEFAULTS, **theirs}),
+            f"{head}?{urlencode({**CONNECTION_DEFAULTS, **theirs}, quote_via=quote)}",
             _schema(parameters.get("schema", SCHEMA)),
             _lease(parameters.get("lease", str(LEASE))),
         )
@@ -66,13 +74,16 @@ class PostgresUrl:
 def without_secrets(url: str) -> str:
     """An address that may be shown to anybody."""
     head, mark, query = url.partition("?")
-    parameters = parse_qsl(query, keep_blank_values=True)
-    shown = [(name, "***" if name in _SECRET_PARAMETERS else value) for name, value in parameters]
+    shown = {name: "***" if name in _SECRET_PARAMETERS else value for name, value in (_parameters(query) or {}).items()}
     return _SECRET.sub(r"\1:***@", head) + mark + urlencode(shown, quote_via=quote, safe="*/")
 
 
-def _join(head: str, parameters: dict[str, str]) -> str:
-    return f"{head}?{urlencode(parameters, quote_via=quote)}"
+def _parameters(query: str) -> dict[str, str] | None:
+    """None when it is no list of parameters, such as the rest of a password with a question mark in it."""
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        return None
 
 
 def _schema(name: str) -> str:

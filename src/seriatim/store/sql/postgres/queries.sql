@@ -10,8 +10,9 @@ SELECT
         WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false);
 
 -- name: mark
--- The mark that makes a schema ours.
-SELECT obj_description(to_regclass('store'), 'pg_class');
+-- The mark that makes a schema ours; also for a role that may not use the schema.
+SELECT obj_description(pg_class.oid, 'pg_class') FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+WHERE nspname = $1 AND relname = 'store';
 
 -- name: table_names
 -- What is in the schema: nothing in a new one.

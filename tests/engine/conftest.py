@@ -13,6 +13,7 @@ from seriatim.engine.subscription import Consumer, Delivered
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
+from tests import postgres
 
 Scenario = Callable[[Engine], Awaitable[object]]
 
@@ -74,11 +75,17 @@ class Collector:
         return [one.record.data for one in self.got]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def run(request, tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario on an engine with a new store of each kind."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    url = _new_url(request.param, tmp_path)
     return lambda scenario: asyncio.run(_with_engine(url, scenario))
+
+
+def _new_url(kind: str, folder: Path) -> str:
+    if kind == "postgres":
+        return postgres.server().new_url()
+    return "memory://" if kind == "memory" else f"sqlite:///{folder}/store.db"
 
 
 @pytest.fixture

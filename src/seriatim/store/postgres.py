@@ -151,6 +151,9 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
             raise OutcomeUnknown(
                 f"nobody can know whether the commit took place: open the store again ({error})"
             ) from error
+        except BaseException:  # the wait for the answer was interrupted
+            self._unusable = "a commit was interrupted"
+            raise
 
     def _roll_back(self, error: BaseException) -> None:
         """Nothing was committed. When the connection is gone, it is found out whether another owner is the reason."""

@@ -32,7 +32,14 @@ import psycopg
 from seriatim.errors import NotAStore, StoreBusy, StoreError, StoreFailed, StoreLost
 from seriatim.log import logger
 from seriatim.store.base import Standby
-from seriatim.store.postgres_session import Connection, PostgresSession, as_store_error, connect, is_broken
+from seriatim.store.postgres_session import (
+    LOCK_SECONDS,
+    Connection,
+    PostgresSession,
+    as_store_error,
+    connect,
+    is_broken,
+)
 from seriatim.store.postgres_url import PostgresUrl
 from seriatim.store.sql.queries import Migration
 from seriatim.store.sql.schema import migrate, schema_version
@@ -174,7 +181,8 @@ def _opening(connection: Connection, address: PostgresUrl) -> Iterator[PostgresS
     session = PostgresSession(connection)
     session.command("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
-        session.rows("lock_opening", _key(address.schema, "opening"), f"{round(address.lease * 1000)}")
+        patience = round(max(address.lease, LOCK_SECONDS) * 1000)
+        session.rows("lock_opening", _key(address.schema, "opening"), f"{patience}")
         yield session
         session.command("COMMIT")
     except BaseException:

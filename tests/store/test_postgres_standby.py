@@ -162,9 +162,11 @@ class TestTheActiveProcess:
             write(old, 0)
             server().end_connections()
             with closing(PostgresStore(url)) as new:
+                connection = new._pipe.connection
                 with pytest.raises(StoreLost, match="another process has taken it over"):
                     write(old, 1)
                 write(new, 1)
+                assert new._pipe.connection is connection  # the old one has not touched it
                 with pytest.raises(StoreLost):
                     old.catalog()
 

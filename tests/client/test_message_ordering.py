@@ -91,7 +91,7 @@ def test_ordering_is_turned_on_after_creation(run):
             topic.publish(b"%d" % n, ordering_key="user-123")
         await topic.flush()
         assert await received.wait(1) == ["0"]
-        assert pubsub.engine.get_subscription("ordered-sub").options.ack_deadline == 7
+        assert (await pubsub.broker.describe_subscription("ordered-sub")).options.ack_deadline == 7
 
     run(scenario)
 

@@ -5,17 +5,39 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
-from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
 from tests import postgres
 
 Scenario = Callable[[Engine], Awaitable[object]]
+ORDERED = SubscriptionOptions(ordering=True)
+
+
+async def prepare(engine: Engine, options: SubscriptionOptions = ORDERED) -> SubscriptionState:
+    """A topic ``t`` with a subscription ``s``."""
+    await engine.create_topic("t")
+    await engine.create_subscription("t", "s", options)
+    return engine.get_subscription("s")
+
+
+def publish(engine: Engine, *data: str, key: str | None = "k", delay: float = 0.0) -> asyncio.Future[range]:
+    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
+
+
+async def settle_down(engine: Engine) -> None:
+    """Let everything that is due in the loop and in the writer happen."""
+    for _ in range(3):
+        await engine._committer.drain()
+        await asyncio.sleep(0)
 
 
 class WatchedStore(MemoryStore):
@@ -51,11 +73,14 @@ class WatchedStore(MemoryStore):
 class Collector:
     """A consumer that keeps what it gets, and lets a test wait for it."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.got: list[Delivered] = []
         self.fenced: list[int] = []
         self._news = asyncio.Event()
-        self.consumer = Consumer(self._take, lambda lease: self.fenced.append(lease.offset), **limits)
+        self.failures: list[BaseException] = []
+        self.consumer = Consumer(
+            self._take, lambda lease: self.fenced.append(lease.offset), failed=self.failures.append, **limits
+        )
 
     def _take(self, delivered) -> None:
         self.got += delivered

@@ -21,7 +21,8 @@ from typing import Any
 from seriatim.client.leases import LeaseKeeper
 from seriatim.client.message import Message, attributes_of, time_of
 from seriatim.core.delivery import Lease
-from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
+from seriatim.engine.broker import Broker, Told
+from seriatim.engine.subscription import Consumer, Delivered
 from seriatim.errors import StaleLease
 
 Handler = Callable[[Message], object]
@@ -40,22 +41,27 @@ class Consuming:
 class _Source:
     """What both ways share: messages made of deliveries, and what they say."""
 
-    def __init__(self, subscription: SubscriptionState, consuming: Consuming) -> None:
-        self._subscription = subscription
-        self._keeper = LeaseKeeper(subscription, consuming.max_extension)
-        self._consumer = Consumer(self._deliver, self._keeper.drop, consuming.max_messages, consuming.max_bytes)
-        subscription.attach(self._consumer)
+    def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
+        consumer = Consumer(self._deliver, self._lost, consuming.max_messages, consuming.max_bytes, self._store_failed)
+        self._attachment = broker.attach(subscription, consumer)
+        self._keeper = LeaseKeeper(self._attachment, consuming.max_extension)
 
-    def ack(self, lease: Lease) -> None:
-        self._subscription.ack(lease)
+    def ack(self, lease: Lease, told: Told | None = None) -> None:
+        self._attachment.ack(lease, told)
         self._keeper.drop(lease)
 
     def nack(self, lease: Lease, delay: float | None, error: str | None) -> None:
-        self._subscription.nack(lease, delay, error)
+        self._attachment.nack(lease, delay, error)
         self._keeper.drop(lease)
 
-    def extend(self, lease: Lease, seconds: float) -> float:
-        return self._subscription.extend(lease, seconds)
+    def extend(self, lease: Lease, seconds: float) -> None:
+        self._attachment.extend(lease, seconds)
+
+    def _lost(self, lease: Lease) -> None:
+        self._keeper.drop(lease)
+
+    def _store_failed(self, error: BaseException) -> None:
+        """The store failed, and what was said about messages may have to wait."""
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
         for lease, record in delivered:
@@ -70,23 +76,23 @@ class _Source:
 
     def _leave(self) -> None:
         self._keeper.close()
-        self._subscription.detach(self._consumer)
+        self._attachment.detach()
 
 
 class HandlerRunner(_Source):
     """Calls a handler with every message, many at once."""
 
     def __init__(
-        self, subscription: SubscriptionState, consuming: Consuming, handle: Handler, report: ErrorHandler
+        self, broker: Broker, subscription: str, consuming: Consuming, handle: Handler, report: ErrorHandler
     ) -> None:
         self._handle = handle
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        super().__init__(subscription, consuming)
+        super().__init__(broker, subscription, consuming)
 
     async def close(self) -> None:
-        self._consumer.stop()
+        self._attachment.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._leave()
@@ -111,6 +117,9 @@ class HandlerRunner(_Source):
         finally:
             self._keeper.drop(lease)
 
+    def _store_failed(self, error: BaseException) -> None:
+        self._report(error)
+
     def _failed(self, lease: Lease, error: Exception) -> None:
         # Stale when the handler said ack or nack before it raised, or its lease is lost.
         with suppress(StaleLease):
@@ -121,9 +130,9 @@ class HandlerRunner(_Source):
 class MessageStream(_Source):
     """An async iterator of messages; it ends when it is closed."""
 
-    def __init__(self, subscription: SubscriptionState, consuming: Consuming) -> None:
+    def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
         self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
-        super().__init__(subscription, consuming)
+        super().__init__(broker, subscription, consuming)
 
     def __aiter__(self) -> MessageStream:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Protocol
 
 from seriatim.core.delivery import Lease
+from seriatim.engine.broker import Told
 
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
@@ -17,9 +19,9 @@ _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 class Outcome(Protocol):
     """Where a message says what became of it."""
 
-    def ack(self, lease: Lease) -> None: ...
+    def ack(self, lease: Lease, told: Told | None = None) -> None: ...
     def nack(self, lease: Lease, delay: float | None, error: str | None) -> None: ...
-    def extend(self, lease: Lease, seconds: float) -> float: ...
+    def extend(self, lease: Lease, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,21 @@ class Message:
     def ack(self) -> None:
         """It is done; the next message of its key may follow."""
         self._outcome.ack(self._lease)
+
+    async def ack_durable(self) -> None:
+        """Ack it, and return when that is durable: it will not be delivered again. Raises StaleLease when the lease is lost."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(error: BaseException | None) -> None:
+            if durable.cancelled():
+                return
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        self._outcome.ack(self._lease, told)
+        await durable
 
     def nack(self, delay: float | None = None, error: str | None = None) -> None:
         """It failed and comes again, at its place, after ``delay`` seconds or as the retry policy says."""

@@ -67,7 +67,7 @@ class _Waiting:
 class Sink(Protocol):
     """Where batches go: an engine, or a connection to one."""
 
-    def publish(self, topic_name: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]: ...
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]: ...
 
 
 class Publisher:

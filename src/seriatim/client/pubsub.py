@@ -13,7 +13,8 @@ from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRu
 from seriatim.client.message import Message
 from seriatim.client.publisher import Publisher, PublishFuture, PublishOptions
 from seriatim.core.delivery import Release, RetryPolicy
-from seriatim.engine.engine import Engine
+from seriatim.engine.broker import Broker
+from seriatim.engine.opening import open_broker
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
@@ -24,12 +25,12 @@ class PubSub:
 
     def __init__(self, url: str = "memory://") -> None:
         self._url = url
-        self._engine: Engine | None = None
+        self._broker: Broker | None = None
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
 
     async def __aenter__(self) -> PubSub:
-        self._engine = await Engine.open(self._url)
+        self._broker = await open_broker(self._url)
         return self
 
     async def __aexit__(
@@ -43,14 +44,15 @@ class PubSub:
             await subscription.close()
         for topic in self._topics.values():
             await topic.close()
-        engine, self._engine = self.engine, None
-        await engine.close()
+        broker, self._broker = self.broker, None
+        await broker.close()
 
     @property
-    def engine(self) -> Engine:
-        if self._engine is None:
+    def broker(self) -> Broker:
+        """Whom everything is asked: an engine in this process, or a way to one elsewhere."""
+        if self._broker is None:
             raise FailedPrecondition("this PubSub is not open: use it inside 'async with PubSub(...) as pubsub'")
-        return self._engine
+        return self._broker
 
     def topic(self, name: str) -> Topic:
         """The topic of this name, whether it exists yet or not."""
@@ -78,17 +80,17 @@ class Topic:
     @property
     def publisher(self) -> Publisher:
         if self._publisher is None:
-            self._publisher = Publisher(self._pubsub.engine, self.name)
+            self._publisher = Publisher(self._pubsub.broker, self.name)
         return self._publisher
 
     async def create(self, **options: Any) -> Topic:
         """Create it. Options: ``retention`` and ``retain_settled`` in seconds."""
-        await self._pubsub.engine.create_topic(self.name, TopicOptions(**options))
+        await self._pubsub.broker.create_topic(self.name, TopicOptions(**options))
         return self
 
     async def delete(self) -> None:
         """Delete it, with its messages and its subscriptions."""
-        await self._pubsub.engine.delete_topic(self.name)
+        await self._pubsub.broker.delete_topic(self.name)
 
     def subscription(self, name: str) -> Subscription:
         return self._pubsub.subscription_of(self, name)
@@ -105,7 +107,7 @@ class Topic:
         delay: float = 0.0,
     ) -> PublishFuture:
         """Publish a message. Await the result for its id; not awaiting it is fine."""
-        self._pubsub.engine.get_topic(self.name)
+        self._pubsub.broker.require_topic(self.name)
         return self.publisher.publish(data, ordering_key=ordering_key, attributes=attributes, delay=delay)
 
     def publish_json(
@@ -165,7 +167,7 @@ class Subscription:
         options = SubscriptionOptions(
             enable_message_ordering, ack_deadline, retry or RetryPolicy(), window, release, dead_letter_topic
         )
-        await self._pubsub.engine.create_subscription(self.topic.name, self.name, options)
+        await self._pubsub.broker.create_subscription(self.topic.name, self.name, options)
         return self
 
     async def set_options(
@@ -176,19 +178,19 @@ class Subscription:
         retry: RetryPolicy | None = None,
     ) -> None:
         """Change what is given and keep the rest. Messages that are out finish first."""
-        engine = self._pubsub.engine
-        options = engine.get_subscription(self.name).options
+        broker = self._pubsub.broker
+        options = (await broker.describe_subscription(self.name)).options
         if message_ordering is not None:
             options = replace(options, ordering=message_ordering)
         if ack_deadline is not None:
             options = replace(options, ack_deadline=ack_deadline)
         if retry is not None:
             options = replace(options, retry=retry)
-        await engine.update_subscription(self.name, options)
+        await broker.update_subscription(self.name, options)
 
     async def delete(self) -> None:
         await self.close()
-        await self._pubsub.engine.delete_subscription(self.name)
+        await self._pubsub.broker.delete_subscription(self.name)
 
     def on(self, event: Literal["message", "error"], handler: Callable[[Any], object]) -> None:
         """Call ``handler`` with every message, or with every error of a handler. It may be a plain or an async function."""
@@ -205,9 +207,8 @@ class Subscription:
             raise FailedPrecondition(f"subscription {self.name!r} is open already")
         if not self._handlers:
             raise FailedPrecondition(f"subscription {self.name!r} has no handler: call on('message', handler) first")
-        state = self._pubsub.engine.get_subscription(self.name)
         handle = self._handlers[0] if len(self._handlers) == 1 else self._handle_all
-        self._runner = HandlerRunner(state, consuming or Consuming(), handle, self._report)
+        self._runner = HandlerRunner(self._pubsub.broker, self.name, consuming or Consuming(), handle, self._report)
 
     async def close(self) -> None:
         """Take no more messages, wait for the handlers that run, and end every iteration."""
@@ -219,9 +220,8 @@ class Subscription:
 
     def messages(self, consuming: Consuming | None = None) -> MessageStream:
         """An async iterator of messages. Close it (``close()``) to give back what was not settled."""
-        state = self._pubsub.engine.get_subscription(self.name)
         # A stream is worked off one by one: taking many messages would only keep them from others.
-        stream = MessageStream(state, consuming or Consuming(max_messages=16))
+        stream = MessageStream(self._pubsub.broker, self.name, consuming or Consuming(max_messages=16))
         self._streams.append(stream)
         return stream
 

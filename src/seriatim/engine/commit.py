@@ -6,6 +6,7 @@ Rules
     - *Requests* (messages to append, topics to create) hear of a failure; the caller decides what to do. *Obligations* (acks,
       dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
       which is tried after a pause, and what waits for them waits on.
+    - What is about a topic or a subscription that was deleted meanwhile is void: an obligation is over, a request is refused.
     - When it can't be known whether a commit happened, nothing more is written: every request fails with that error until the
       store is opened again.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from queue import SimpleQueue
@@ -57,14 +59,13 @@ class Settler(Protocol):
 class _Request:
     """A change that somebody waits for."""
 
-    change: Change | None
+    change: Change
     answer: Answer
     refusal: SeriatimError | None = None
 
     def write(self, transaction: Transaction) -> None:
         try:
-            if self.change is not None:
-                self.change(transaction)
+            self.change(transaction)
         except (NotFound, AlreadyExists, InvalidArgument) as refusal:
             # The store refused it and changed nothing; what rides in the same commit is not touched.
             self.refusal = refusal
@@ -73,7 +74,7 @@ class _Request:
 class Commit:
     """What rides in one transaction."""
 
-    __slots__ = ("_changes", "_copies", "_records", "_requests", "_settled", "_troubles")
+    __slots__ = ("_changes", "_copies", "_deleted", "_records", "_requests", "_settled", "_troubles")
 
     def __init__(self) -> None:
         # requests
@@ -84,11 +85,13 @@ class Commit:
         self._troubles: dict[int, dict[int, TroubleRow]] = {}
         self._copies: dict[Log, list[Record]] = {}
         self._changes: list[tuple[Change, Written]] = []
+        # found when it is written: logs that are no more
+        self._deleted: dict[Log, NotFound] = {}
 
     def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
         """Request: messages for a log."""
         self._records.setdefault(log, []).extend(records)
-        self._requests.append(_Request(None, answer))
+        self._requests.append(_Request(lambda _: self._require(log), answer))
 
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
@@ -110,15 +113,28 @@ class Commit:
 
     def write(self, transaction: Transaction) -> None:
         for subscription_id, troubles in self._troubles.items():
-            transaction.note_troubles(subscription_id, troubles.values())
+            with suppress(NotFound):
+                transaction.note_troubles(subscription_id, troubles.values())
         for log, records in self._all_records().items():
-            transaction.append(log.id, records)
+            self._append(transaction, log, records)
         for settler, offsets in self._settled.items():
-            transaction.settle(settler.id, offsets)
+            with suppress(NotFound):
+                transaction.settle(settler.id, offsets)
         for change, _ in self._changes:
-            change(transaction)
+            with suppress(NotFound):
+                change(transaction)
         for request in self._requests:
             request.write(transaction)
+
+    def _append(self, transaction: Transaction, log: Log, records: Sequence[Record]) -> None:
+        try:
+            transaction.append(log.id, records)
+        except NotFound as deleted:
+            self._deleted[log] = deleted
+
+    def _require(self, log: Log) -> None:
+        if log in self._deleted:
+            raise self._deleted[log]
 
     def _all_records(self) -> dict[Log, list[Record]]:
         """Requested and obliged messages together. A copy that a failed commit left may be older than what came since."""
@@ -129,7 +145,8 @@ class Commit:
 
     def finish(self) -> None:
         for log, records in self._all_records().items():
-            log.appended(records)
+            if log not in self._deleted:
+                log.appended(records)
         for request in self._requests:
             request.answer(request.refusal)
         for _, written in self._changes:

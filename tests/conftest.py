@@ -15,7 +15,6 @@ import pytest
 from hypothesis import settings
 
 from seriatim import log
-from tests import postgres
 
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, max_examples=200, derandomize=True, print_blob=True)
@@ -40,4 +39,6 @@ def logger_as_it_was() -> Iterator[None]:
 @pytest.fixture
 def postgres_url() -> str:
     """The address of a new store in a real PostgreSQL."""
+    from tests import postgres  # only those who need the server load its library
+
     return postgres.server().new_url()

@@ -40,10 +40,8 @@ from seriatim.store.postgres_url import PostgresUrl
 from seriatim.store.sql.owner import SqlOwner
 from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.queries import load_migrations
-from seriatim.store.sql.reader import SqlReader
+from seriatim.store.sql.reader import TAKEN_OVER, SqlReader
 from seriatim.store.sql.schema import schema_version
-
-_TAKEN_OVER = "another process has taken it over"
 
 
 class PostgresReader(SqlReader):
@@ -172,4 +170,4 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
             raise
 
     def _lose(self) -> None:
-        self._unusable = self._unusable or _TAKEN_OVER
+        self._unusable = self._unusable or TAKEN_OVER

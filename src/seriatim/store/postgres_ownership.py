@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from seriatim.errors import NotAStore, StoreBusy, StoreError, StoreFailed, StoreLost
+from seriatim.errors import NotAStore, StoreBusy, StoreError, StoreFailed
 from seriatim.log import logger
 from seriatim.store.base import Standby
 from seriatim.store.postgres_session import (
@@ -42,6 +42,7 @@ from seriatim.store.postgres_session import (
 )
 from seriatim.store.postgres_url import PostgresUrl
 from seriatim.store.sql.queries import Migration
+from seriatim.store.sql.reader import TAKEN_OVER, lost_because
 from seriatim.store.sql.schema import migrate, schema_version
 
 GRACE = 0.5
@@ -122,9 +123,7 @@ class Claimant:
         connection = connect(self._address)
         with _closed_on_error(connection), _opening(connection, self._address) as session:
             if not is_ours(session, self._address.schema) or session.rows("epoch")[0][0] != epoch:
-                raise StoreLost(
-                    "the store can't be used any more, because another process has taken it over: open it again"
-                )
+                raise lost_because(TAKEN_OVER)
             _get_lock(session, self._address.schema)  # who has it is our own lost connection
             return connection
 

@@ -23,6 +23,7 @@ from psycopg.types.string import StrBinaryDumper, TextBinaryLoader, TextLoader
 from seriatim.errors import DamagedStore, InvalidArgument, StoreBusy, StoreError, StoreFailed, StoreFull, StoreLost
 from seriatim.store.postgres_url import NO_ADDRESS, PostgresUrl
 from seriatim.store.sql.queries import load_queries
+from seriatim.store.sql.reader import TAKEN_OVER, lost_because
 from seriatim.store.sql.session import Row, UnitOfWork
 
 LOCK_SECONDS = 5.0
@@ -35,7 +36,7 @@ Connection = psycopg.Connection[Any]
 
 _FAILED = (StoreFailed, "PostgreSQL could not do it: look at its log")
 _KINDS: dict[str, tuple[type[StoreError], str]] = {
-    "SE001": (StoreLost, "the store can't be used any more, because another process has taken it over: open it again"),
+    "SE001": (StoreLost, str(lost_because(TAKEN_OVER))),
     "40001": (StoreBusy, "another program changed the same: try again"),
     "40P01": (StoreBusy, "another program waits for the same locks: try again"),
     "42501": (StoreFailed, "the role may not do this: grant it what the store needs, or give another user"),
@@ -45,11 +46,9 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
     ),
     "25006": (StoreFailed, "the server only reads (a replica?): give the address of the primary"),
     "53100": (StoreFull, "there is no room left for the store: make room on the disk of the server"),
-    "53300": (StoreBusy, "the server has no connection left: raise its max_connections, or close others"),
     "55P03": (StoreBusy, "another program has locked the store: let it finish"),
     "57P01": (StoreFailed, "the server ended the connection: try again"),
     "57P02": (StoreFailed, "the server ended the connection: try again"),
-    "57P03": (StoreBusy, "the server is starting or stopping: try again"),
     "57P05": (StoreFailed, "the server ended the connection: try again"),
     "XX001": (DamagedStore, "a page of the database is damaged: restore a backup"),
     "XX002": (DamagedStore, "an index of the database is damaged: REINDEX it, or restore a backup"),
@@ -77,7 +76,10 @@ def connect(address: PostgresUrl) -> Connection:
     except psycopg.ProgrammingError:
         raise InvalidArgument(NO_ADDRESS) from None
     except psycopg.Error as error:
-        raise _connect_error(error, address) from error
+        raise StoreFailed(
+            f"no connection to {address.public}: see that PostgreSQL runs there, that the database exists and the user may "
+            f"use it ({' '.join(str(error).split())})"
+        ) from error
     connection.prepared_max = PREPARED_STATEMENTS
     adapters = connection.adapters
     adapters.register_dumper(int, Int8BinaryDumper)
@@ -91,15 +93,6 @@ def connect(address: PostgresUrl) -> Connection:
         connection.close()
         raise
     return connection
-
-
-def _connect_error(error: psycopg.Error, address: PostgresUrl) -> StoreError:
-    if error.sqlstate in _KINDS:
-        return as_store_error(error)
-    return StoreFailed(
-        f"no connection to {address.public}: see that PostgreSQL runs there, that the database exists and the user may "
-        f"use it ({' '.join(str(error).split())})"
-    )
 
 
 def is_gone(connection: Connection) -> bool:

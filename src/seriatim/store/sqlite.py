@@ -22,7 +22,7 @@ from seriatim.store.ownership import OwnerLock, refuse_network_file_system
 from seriatim.store.sql.owner import SqlOwner
 from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.queries import load_migrations
-from seriatim.store.sql.reader import SqlReader
+from seriatim.store.sql.reader import TAKEN_OVER, SqlReader
 from seriatim.store.sql.schema import migrate, schema_version
 from seriatim.store.sqlite_session import (
     SqliteSession,
@@ -150,7 +150,7 @@ class SqliteStore(SqliteReader, SqlOwner[SqliteSession]):
     def _begin(self, session: SqliteSession) -> None:
         session.command("BEGIN IMMEDIATE")
         if session.rows("epoch")[0][0] != self._epoch:
-            self._unusable = "another process has taken it over"
+            self._unusable = TAKEN_OVER
             self._require_usable()
 
     def _commit(self, session: SqliteSession) -> None:

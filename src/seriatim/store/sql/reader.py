@@ -22,6 +22,12 @@ from seriatim.store.sql import reading
 from seriatim.store.sql.integrity import find_problems
 from seriatim.store.sql.session import Session
 
+TAKEN_OVER = "another process has taken it over"
+
+
+def lost_because(reason: str) -> StoreLost:
+    return StoreLost(f"the store can't be used any more, because {reason}: open it again")
+
 
 class SqlReader(ABC):
     """Owns nothing and only reads. A handle belongs to the process that opened it."""
@@ -87,4 +93,4 @@ class SqlReader(ABC):
         if self._pid != os.getpid():
             raise StoreLost("the store was opened before a fork: open it again in this process")
         if self._unusable:
-            raise StoreLost(f"the store can't be used any more, because {self._unusable}: open it again")
+            raise lost_because(self._unusable)

@@ -41,6 +41,9 @@ class UnitOfWork(ABC):
     it would be half of one.
     """
 
+    failures: type[Exception]
+    """What the library of the database raises."""
+
     def __init__(self) -> None:
         self._over: StoreError | FailedPrecondition | None = None
 
@@ -60,9 +63,6 @@ class UnitOfWork(ABC):
         except self.failures as error:
             self._over = self._as_store_error(error)
             raise self._over from error
-
-    failures: type[Exception]
-    """What the library of the database raises."""
 
     @abstractmethod
     def _as_store_error(self, error: Exception) -> StoreError:

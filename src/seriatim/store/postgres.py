@@ -98,6 +98,7 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
         self._claimant = Claimant(address, load_migrations("postgres"))
         claim = self._claimant.claim_when_free(standby) if standby else self._claimant.claim_now()
         self._epoch = claim.epoch
+        self._is_closed = False
         with ExitStack() as undo:
             undo.callback(give_back, address, claim)
             super().__init__(url)
@@ -110,15 +111,15 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
         return self._epoch
 
     def close(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() or self._is_closed:
             return
         self._refuse_inside_transaction()
+        self._is_closed = True
         super().close()
         self._heartbeat.stop()
         with self._turn:
             self._pipe.leave()
             give_back(self._address, Claim(self._pipe.connection, self._epoch))
-            self._pipe.close()
 
     @contextmanager
     def _working(self) -> Iterator[PostgresSession]:
@@ -130,8 +131,8 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
             session.run("hold_epoch", self._epoch)
             yield session
             self._commit(session)
-        except BaseException as error:
-            self._roll_back(error)
+        except BaseException:
+            self._roll_back(session)
             raise
         finally:
             session.end()
@@ -153,9 +154,9 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
             self._unusable = "a commit was interrupted"
             raise
 
-    def _roll_back(self, error: BaseException) -> None:
+    def _roll_back(self, session: PostgresSession) -> None:
         """Nothing was committed. When the connection is gone, it is found out whether another owner is the reason."""
-        if isinstance(error, StoreLost):
+        if session.is_fenced:
             self._lose()
         elif not self._unusable and not self._pipe.roll_back():
             with suppress(StoreBusy, StoreFailed):  # no server: the next transaction tries again

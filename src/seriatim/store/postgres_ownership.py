@@ -266,11 +266,13 @@ class Heartbeat:
 
 
 def give_back(address: PostgresUrl, claim: Claim) -> None:
-    """The store is free at once. Without a connection it is so when the lease has run out, or the server has noticed."""
-    with (
-        suppress(StoreError),
-        closing(connect(address) if is_broken(claim.connection) else claim.connection) as connection,
-    ):
-        session = PostgresSession(connection)
-        session.run("release_lease", claim.epoch)
-        session.rows("disown", _key(address.schema, "owner"))
+    """Close the connection of a claim, and let others have the store at once.
+
+    Without any connection they get it when the server has noticed, or the lease has run out.
+    """
+    with suppress(StoreError), closing(claim.connection):
+        usable = connect(address) if is_broken(claim.connection) else claim.connection
+        with closing(usable):
+            session = PostgresSession(usable)
+            session.run("release_lease", claim.epoch)
+            session.rows("disown", _key(address.schema, "owner"))

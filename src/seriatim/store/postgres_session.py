@@ -159,6 +159,11 @@ class PostgresSession(UnitOfWork):
         self._connection = connection
         self._queries = _encoded_queries()
 
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the server said that the epoch is not ours any more."""
+        return isinstance(self._over, StoreLost)
+
     def rows(self, query: str, *values: object) -> list[Row]:
         return self._ask(lambda: self._send(query, values).fetchall())
 

@@ -19,7 +19,7 @@ from seriatim.errors import InvalidArgument, StoreBusy, StoreFailed, StoreLost
 from seriatim.store import Standby, open_store
 from seriatim.store.postgres import PostgresReader, PostgresStore
 from seriatim.store.postgres_ownership import GRACE
-from tests.postgres import server
+from tests.postgres import schema_of, server
 from tests.store.contract import kept, topic_with_subscription
 from tests.store.standby_child import record, write
 
@@ -121,10 +121,10 @@ class TestTheActiveProcess:
         with closing(PostgresStore(url)) as store:
             assert store.epoch == 3
 
-    @pytest.mark.parametrize("lease", [1.5])
+    @pytest.mark.parametrize("lease", [2.5])
     def test_it_keeps_the_store_for_longer_than_a_lease(self, url, lease):
         with closing(PostgresStore(url)) as store, Standby() as patience:
-            patience.wait(1.5 * lease)
+            patience.wait(1.2 * lease)
             with pytest.raises(StoreBusy):
                 PostgresStore(url)
             write(store, 0)
@@ -138,6 +138,28 @@ class TestTheActiveProcess:
             write(store, 1)
             with pytest.raises(StoreBusy):
                 PostgresStore(url)
+
+    @with_a_short_lease
+    def test_its_lease_is_renewed_again_after_the_loss_of_its_connections(self, url):
+        with closing(PostgresStore(url)), Standby() as patience:
+            for _ in range(2):
+                before = server().ask("SELECT renewed FROM owner", schema_of(url))
+                while server().ask("SELECT renewed FROM owner", schema_of(url)) == before:
+                    patience.wait(0.01)
+                server().end_connections()
+
+    def test_when_it_was_killed_the_store_can_be_opened_without_waiting_for_the_lease(self, url, active):
+        active.end()
+        with closing(PostgresStore(url)) as store:
+            assert store.epoch == 3
+
+    def test_when_it_was_killed_it_is_waited_for_until_the_server_has_noticed(self, url, active):
+        (backend,) = server().ask("SELECT pid FROM pg_locks WHERE locktype = 'advisory'")[0]
+        os.kill(backend, signal.SIGSTOP)
+        active.end()
+        threading.Timer(2 * GRACE, os.kill, (backend, signal.SIGCONT)).start()
+        with closing(PostgresStore(url)) as store:
+            assert store.epoch == 3
 
     @pytest.mark.parametrize("answered", [False, True])
     def test_a_connection_that_ends_inside_a_transaction_has_changed_nothing(self, url, answered):

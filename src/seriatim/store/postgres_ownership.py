@@ -46,7 +46,7 @@ from seriatim.store.sql.reader import TAKEN_OVER, lost_because
 from seriatim.store.sql.schema import migrate, schema_version
 
 GRACE = 0.5
-"""Seconds that anybody waits for a store before it is called busy: the server needs a moment to see that an owner has died."""
+"""Seconds that a store is waited for before it is called busy: the server needs a moment to see that an owner has died."""
 
 BEATS_PER_LEASE = 3
 
@@ -68,6 +68,22 @@ class Owner(NamedTuple):
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} ({self.application})"
 
+    @property
+    def patience(self) -> float:
+        """Seconds to wait before the store is called busy. An owner that has died is waited for: its lock will be free soon."""
+        return self.remaining if self._has_died() else min(self.remaining, GRACE)
+
+    def _has_died(self) -> bool:
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass  # it runs, as somebody else
+        return False
+
 
 class Claim(NamedTuple):
     """A connection that has the lock of the owner, and the epoch that it writes in."""
@@ -86,10 +102,10 @@ class Claimant:
     def claim_now(self) -> Claim:
         """Become the owner, or say who is."""
         connection = connect(self._address)
-        with _closed_on_error(connection), Standby() as patience:
+        with _closed_on_error(connection), Standby() as nobody:
             found = self._try(connection)
             if isinstance(found, Owner):
-                self._wait(connection, min(found.remaining, GRACE), patience)
+                self._wait(connection, found.patience, nobody)
                 found = self._try(connection)
             if isinstance(found, Owner):
                 raise StoreBusy(f"the store is owned by {found}: reach it there, end that process, or stand by")

@@ -42,3 +42,11 @@ def logger_as_it_was() -> Iterator[None]:
     yield
     log.logger.handlers[:] = handlers
     log.logger.setLevel(level)
+
+
+@pytest.fixture
+def postgres_url() -> str:
+    """The address of a new store in a real PostgreSQL."""
+    from tests import postgres  # only those who need the server load its library
+
+    return postgres.server().new_url()

@@ -5,6 +5,8 @@ A page's blocks run in order, in one empty folder and one namespace:
 - ``python`` runs. A ``text`` block right after it is what it prints.
 - ``console`` runs each ``$ seriatim ...`` line; the lines below it are what it prints, where ``...`` stands for anything.
 - a block ``file=NAME``, of any language, is written to that file first.
+
+A page that speaks of ``DATABASE_URL`` finds the address of an empty PostgreSQL in that variable.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import pytest
 from seriatim.cli.commands import COMMANDS, load_command
 from seriatim.cli.main import cli
 from seriatim.config import Config
+from tests import postgres
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,6 +64,8 @@ def test_the_code_of_a_page_does_what_the_page_says(page, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    if "DATABASE_URL" in page.read_text(encoding="utf-8"):
+        monkeypatch.setenv("DATABASE_URL", postgres.server().new_url())
     namespace: dict[str, object] = {"__name__": "__main__"}
     blocks = blocks_of(page)
     for block, following in zip_longest(blocks, blocks[1:], fillvalue=Block("", "")):

@@ -91,6 +91,7 @@ def nursery() -> Iterator[Nursery]:
 # Every store that survives a crash: how an address of a new one is made, and how often it is killed in `make test`.
 STORES: dict[str, tuple[Callable[[pytest.FixtureRequest], str], int]] = {
     "sqlite": (lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db", 60),
+    "postgres": (lambda request: request.getfixturevalue("postgres_url"), 45),
 }
 
 

@@ -16,6 +16,7 @@ from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
+from tests import postgres
 from tests.engine.linked import Linked, linked, run_bounded
 
 Scenario = Callable[[Engine], Awaitable[object]]
@@ -114,11 +115,17 @@ async def work_off(engine: Engine, count: int, subscription: str = "s") -> list[
     return got.data
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def run(request, tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario on an engine with a new store of each kind."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    url = _new_url(request.param, tmp_path)
     return lambda scenario: asyncio.run(_with_engine(url, scenario))
+
+
+def _new_url(kind: str, folder: Path) -> str:
+    if kind == "postgres":
+        return postgres.server().new_url()
+    return "memory://" if kind == "memory" else f"sqlite:///{folder}/store.db"
 
 
 @pytest.fixture

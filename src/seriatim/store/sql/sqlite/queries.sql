@@ -68,11 +68,11 @@ INSERT INTO topics (name, options, next_offset) VALUES (?, ?, 0) RETURNING id;
 
 -- name: update_topic
 -- New options.
-UPDATE topics SET options = ? WHERE id = ?;
+UPDATE topics SET options = ? WHERE id = ? RETURNING id;
 
 -- name: delete_topic
 -- Everything of it goes with it.
-DELETE FROM topics WHERE id = ?;
+DELETE FROM topics WHERE id = ? RETURNING id;
 
 -- name: skip_offsets
 -- After a restore: the lost store may have given later offsets.
@@ -102,11 +102,11 @@ INSERT INTO subscriptions (topic_id, name, options, floor) VALUES (?, ?, ?, ?) R
 
 -- name: update_subscription
 -- New options.
-UPDATE subscriptions SET options = ? WHERE id = ?;
+UPDATE subscriptions SET options = ? WHERE id = ? RETURNING id;
 
 -- name: delete_subscription
 -- Everything of it goes with it.
-DELETE FROM subscriptions WHERE id = ?;
+DELETE FROM subscriptions WHERE id = ? RETURNING id;
 
 -- name: floor
 -- Below it everything is settled; no row when there is no such subscription.
@@ -281,7 +281,7 @@ ON CONFLICT (name) DO UPDATE SET topic_id = excluded.topic_id, position = exclud
 
 -- name: delete_reader
 -- It pins nothing any more.
-DELETE FROM readers WHERE name = ?;
+DELETE FROM readers WHERE name = ? RETURNING name;
 
 -- name: snapshots
 -- Every snapshot.
@@ -299,7 +299,7 @@ ON CONFLICT (name) DO UPDATE SET
 
 -- name: delete_snapshot
 -- It pins nothing any more.
-DELETE FROM snapshots WHERE name = ?;
+DELETE FROM snapshots WHERE name = ? RETURNING name;
 
 -- name: delete_expired_snapshots
 -- Their time is over.

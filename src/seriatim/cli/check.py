@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Fields, as_json
+from seriatim.cli.output import Fields, Output, print_rows
 from seriatim.cli.session import configured
 from seriatim.cli.store import json_option, store_option
 from seriatim.config import LoadedConfig
@@ -27,18 +27,27 @@ def command(loaded: LoadedConfig, url: str | None, store: str | None, as_json: b
     """
     from seriatim.store import open_store
 
-    url = url or store or loaded.values.store
-    reader = open_store(url, read_only=True)
+    reader = open_store(url or store or loaded.values.store, read_only=True)
     try:
-        found = {**_contents(reader), "problems": [problem._asdict() for problem in reader.check()]}
+        problems = [problem._asdict() for problem in reader.check()]
+        # What a damaged store holds can't be counted.
+        contents = {} if problems else _contents(reader)
     finally:
         reader.close()
-    _print(url, found, as_json=as_json)
-    if found["problems"]:
+    _show(Output(as_json), problems, contents)
+    if problems:
         raise click.exceptions.Exit(1)
 
 
-def _contents(reader: StoreReader) -> Fields:
+def _contents(reader: StoreReader) -> dict[str, int]:
     catalog = reader.catalog()
     messages = sum(len(positions) for topic in catalog.topics for positions in reader.positions(topic.id))
     return {"topics": len(catalog.topics), "subscriptions": len(catalog.subscriptions), "messages": messages}
+
+
+def _show(output: Output, problems: list[Fields], contents: dict[str, int]) -> None:
+    if problems and not output.as_json:
+        print_rows(problems, {"where": "where", "what is wrong": "what"})
+    sound = "nothing is wrong: " + ", ".join(f"{count} {what}" for what, count in contents.items())
+    found = f"{len(problems)} problem{'s'[: len(problems) != 1]} found: restore a backup"
+    output.result({"sound": not problems, **contents, "problems": problems}, found if problems else sound)

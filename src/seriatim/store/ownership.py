@@ -86,22 +86,34 @@ def _owner(file: int) -> str:
         return "another process"
 
 
-def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> None:
+MOUNTS = Path("/proc/mounts")
+
+
+def refuse_network_file_system(path: Path, mounts: Path = MOUNTS) -> None:
     """Raise when the operating system says that ``path`` lies on another machine."""
-    try:
-        text = mounts.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # no such list on this system: it can't be told
-        return
-    if kind := network_file_system(path.resolve(), text):
+    if (kind := file_system(path, mounts)) in NETWORK_FILE_SYSTEMS:
         raise NotAStore(
             f"'{path}' is on a network file system ({kind}), where locks can't be trusted: use a local disk"
         )
 
 
+def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """The kind of file system that a path lies on; None where the operating system does not tell."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no such list on this system
+        return None
+    return _file_system_in(path.resolve(), text)
+
+
 def network_file_system(path: Path, mounts: str) -> str | None:
     """The kind of network file system that an absolute path lies on, by the text of /proc/mounts; None when on none."""
-    found = max(_mounts_above(path, mounts), default=(0, 0, ""))
-    return found[2] if found[2] in NETWORK_FILE_SYSTEMS else None
+    kind = _file_system_in(path, mounts)
+    return kind if kind in NETWORK_FILE_SYSTEMS else None
+
+
+def _file_system_in(path: Path, mounts: str) -> str | None:
+    return max(_mounts_above(path, mounts), default=(0, 0, None))[2]
 
 
 def _mounts_above(path: Path, mounts: str) -> list[tuple[int, int, str]]:

@@ -9,13 +9,34 @@ from typing import Any
 
 import pytest
 
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
-from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
 
 Scenario = Callable[[Engine], Awaitable[object]]
+ORDERED = SubscriptionOptions(ordering=True)
+
+
+async def prepare(engine: Engine, options: SubscriptionOptions = ORDERED) -> SubscriptionState:
+    """A topic ``t`` with a subscription ``s``."""
+    await engine.create_topic("t")
+    await engine.create_subscription("t", "s", options)
+    return engine.get_subscription("s")
+
+
+def publish(engine: Engine, *data: str, key: str | None = "k", delay: float = 0.0) -> asyncio.Future[range]:
+    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
+
+
+async def settle_down(engine: Engine) -> None:
+    """Let everything that is due in the loop and in the writer happen."""
+    for _ in range(3):
+        await engine._committer.drain()
+        await asyncio.sleep(0)
 
 
 class WatchedStore(MemoryStore):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -19,6 +19,7 @@ from typing import TypeVar
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
+from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
@@ -39,7 +40,7 @@ IDLE_UPKEEP_PAUSE = 3600.0
 T = TypeVar("T")
 
 
-class Engine:
+class Engine(Operations):
     """Everything that one store holds, at work."""
 
     def __init__(self, store: Store) -> None:
@@ -90,20 +91,22 @@ class Engine:
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
         values = (options or TopicOptions()).to_json()
-        row = await self._change(lambda work: work.create_topic(name, values))
+        row = await self.change(lambda work: work.create_topic(name, values))
         self._topics[name] = TopicState(row)
         return TopicInfo(name, self._topics[name].options, 0, 0)
 
     async def update_topic(self, name: str, options: TopicOptions) -> None:
         topic, values = self.get_topic(name), options.to_json()
-        await self._change(lambda work: work.update_topic(topic.id, values))
+        await self.change(lambda work: work.update_topic(topic.id, values))
         topic.options = options
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        subscription = await self._create_subscription(self.get_topic(topic), name, options or SubscriptionOptions())
+        options = options or SubscriptionOptions()
+        self._require_dead_letter_topic(options)
+        subscription = await self._create_subscription(self.get_topic(topic), name, options)
         return subscription.info()
 
     async def _create_subscription(
@@ -116,7 +119,7 @@ class Engine:
         topic.followers.append(meanwhile)
         self._being_created.add(name)
         try:
-            row = await self._change(lambda work: work.create_subscription(topic.id, name, values, start))
+            row = await self.change(lambda work: work.create_subscription(topic.id, name, values, start))
         finally:
             self._being_created.remove(name)
             topic.followers.remove(meanwhile)
@@ -126,19 +129,19 @@ class Engine:
 
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
-        subscription, values = self.get_subscription(name), options.to_json()
-        await self._change(lambda work: work.update_subscription(subscription.id, values))
+        subscription = self.get_subscription(name)
+        self._require_dead_letter_topic(options)
         await subscription.reconfigure(options, self._store)
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
-        await self._change(lambda work: work.delete_subscription(subscription.id))
+        await self.change(lambda work: work.delete_subscription(subscription.id))
         self._forget(subscription)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, with its messages and its subscriptions."""
         topic = self.get_topic(name)
-        await self._change(lambda work: work.delete_topic(topic.id))
+        await self.change(lambda work: work.delete_topic(topic.id))
         del self._topics[name]
         for subscription in [known for known in self._subscriptions.values() if known.topic is topic]:
             self._forget(subscription)
@@ -175,6 +178,11 @@ class Engine:
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
         """Give a consumer messages from now on."""
         return LocalAttachment(self.get_subscription(subscription), consumer)
+
+    def _require_dead_letter_topic(self, options: SubscriptionOptions) -> None:
+        """A topic that is deleted later is another matter: dead letters then stay where they are."""
+        if options.dead_letter_topic is not None:
+            self.get_topic(options.dead_letter_topic)
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)
@@ -220,9 +228,12 @@ class Engine:
         self._changed.set()
         return self._committer.next()
 
-    def drain(self) -> Coroutine[None, None, None]:
-        """Wait until everything accepted so far is durable."""
-        return self._committer.drain()
+    async def change(self, change: Callable[[Transaction], T]) -> T:
+        """Let a change ride in the next commit, and wait until it is durable."""
+        results: list[T] = []
+        future: asyncio.Future[T] = self._loop.create_future()
+        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
+        return await future
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
         return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)
@@ -233,6 +244,9 @@ class Engine:
 
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
+
+    def topic_name(self, topic_id: int | None) -> str | None:
+        return next((topic.name for topic in self._topics.values() if topic.id == topic_id), None)
 
     def failed(self, error: BaseException) -> None:
         """Something went wrong that no caller waits for: log it, and let every consumer know."""
@@ -264,15 +278,6 @@ class Engine:
     async def backup(self, path: str) -> None:
         """A consistent copy of the store, while it is in use."""
         await self.read(lambda: self._store.backup(path))
-
-    # -- how ------------------------------------------------------------------------------------------------------------
-
-    async def _change(self, change: Callable[[Transaction], T]) -> T:
-        """Let a change ride in the next commit, and wait until it is durable."""
-        results: list[T] = []
-        future: asyncio.Future[T] = self._loop.create_future()
-        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
-        return await future
 
 
 class _Meanwhile:

@@ -16,6 +16,7 @@ from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
+from tests.engine.linked import ORDERED, Linked, linked
 
 Scenario = Callable[[Engine], Awaitable[object]]
 ORDERED = SubscriptionOptions(ordering=True)
@@ -124,3 +125,21 @@ async def _with_engine(url: str, scenario: Scenario) -> None:
         await scenario(engine)
     finally:
         await engine.close()
+
+
+@pytest.fixture
+def run_linked(tmp_path: Path) -> Callable[[Callable[[Linked, Any], Awaitable[object]]], None]:
+    """Run a scenario with a served engine that has topic t and subscription s, and a client."""
+
+    def run(scenario, options=ORDERED, store=None) -> None:
+        async def all_of_it() -> None:
+            async with linked(tmp_path, store() if store else None) as link:
+                await link.engine.create_topic("t")
+                await link.engine.create_subscription("t", "s", options)
+                client = await link.client()
+                await scenario(link, client)
+                await client.close()
+
+        asyncio.run(all_of_it())
+
+    return run

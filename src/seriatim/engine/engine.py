@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
@@ -58,7 +58,7 @@ class Engine(Operations):
     # -- life -----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, url: str) -> Engine:
+    async def open(cls, url: str) -> Self:
         """An engine on the store at ``url``, loaded and at work."""
         store = await asyncio.get_running_loop().run_in_executor(None, open_store, url)
         engine = cls(store)

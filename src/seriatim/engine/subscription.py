@@ -80,8 +80,11 @@ class Consumer:
         self.deliver = deliver
         self.fenced = fenced
         self.failed = failed
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+        self.wake: Callable[[], None] = lambda: (
+            None
+        )  # to be called when it has room for another reason than what it said
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
         self.batches: deque[list[Lease]] = deque()  # what waits for a read
         self._sizes: dict[int, int] = {}
@@ -89,14 +92,14 @@ class Consumer:
 
     def stop(self) -> None:
         """Take nothing more; what is outstanding goes on."""
-        self._max_messages = 0
+        self.max_messages = 0
 
     def room(self) -> int:
         """How many messages it takes now."""
-        if self._bytes >= self._max_bytes:
+        if self._bytes >= self.max_bytes:
             return 0
         # With a limit on bytes one at a time: how large a message is, is known only when it is at hand.
-        return min(self._max_messages - len(self.leases), TURN if self._max_bytes == inf else 1)
+        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else 1)
 
     def weigh(self, offset: int, size: int) -> None:
         self._sizes[offset] = size
@@ -223,10 +226,13 @@ class SubscriptionState:
 
     def attach(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
+        consumer.wake = self.wake
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:
         """Take a consumer away. What it had is given out again at once, and counts as not tried."""
+        if consumer not in self._consumers:  # the subscription was closed or deleted before
+            return
         self._consumers.remove(consumer)
         consumer.batches.clear()
         for lease in list(consumer.leases.values()):

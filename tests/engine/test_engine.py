@@ -617,3 +617,17 @@ def test_after_a_restart_failures_delays_and_pauses_are_remembered_and_tokens_ar
         assert (view.state, view.attempts, view.error) == ("delayed", 1, "not now")
 
     run_with_restarts(before, after)
+
+
+def test_closing_in_the_moment_of_a_change_ends():
+    """The task of the clean-up wakes up with every change; a cancellation must reach it all the same."""
+
+    async def scenario():
+        engine = await Engine.open("memory://")
+        creating = asyncio.create_task(engine.create_topic("t"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await engine.close()
+        await creating
+
+    asyncio.run(scenario())

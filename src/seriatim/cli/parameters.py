@@ -32,7 +32,7 @@ class Duration(click.ParamType):
             return float(value)
         if self._endless and value == "forever":
             return FOREVER
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", value)
+        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s|m|h|d)?", value)
         if found is None:
             also = ", or 'forever'" if self._endless else ""
             self.fail(f"{value!r} is not a duration: write 90, 1.5s, 10m, 2h or 7d{also}.", param, ctx)

@@ -262,7 +262,8 @@ class Engine(Operations):
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), IDLE_UPKEEP_PAUSE)
+                async with asyncio.timeout(IDLE_UPKEEP_PAUSE):  # not wait_for: in Python 3.11 it can lose a cancellation
+                    await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
             self._changed.clear()
             try:

@@ -16,7 +16,7 @@ from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
-from tests.engine.linked import ORDERED, Linked, linked
+from tests.engine.linked import Linked, linked
 
 Scenario = Callable[[Engine], Awaitable[object]]
 ORDERED = SubscriptionOptions(ordering=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Fields, Output, moment
+from seriatim.cli.output import Columns, Fields, Output, moment
 from seriatim.cli.parameters import asks_first
 from seriatim.cli.store import with_broker
 from seriatim.errors import NotFound, RedriveRefused
@@ -31,7 +31,7 @@ def command() -> None:
 async def list_(broker: Broker, output: Output, subscription: str, limit: int, after: int | None) -> None:
     """List the dead letters of SUBSCRIPTION in the order of their ids."""
     letters = await broker.dead_letters(subscription, limit=limit, after=-1 if after is None else after)
-    columns = {
+    columns: Columns = {
         "id": "id",
         "key": "key",
         "attempts": "attempts",
@@ -88,9 +88,7 @@ async def redrive(
 @_all
 @asks_first("Give up dead letters of '{subscription}' for good?")
 @with_broker
-async def purge(
-    broker: Broker, output: Output, subscription: str, ids: tuple[int, ...], everything: bool
-) -> None:
+async def purge(broker: Broker, output: Output, subscription: str, ids: tuple[int, ...], everything: bool) -> None:
     """Give dead letters up for good."""
     offsets = [offset async for offset in _chosen(broker, subscription, ids, everything)]
     await broker.purge(subscription, offsets)

@@ -80,8 +80,10 @@ def _about_the_program() -> Iterator[Finding]:
 
 
 def _about_the_store(url: str) -> Iterator[Finding]:
-    path = Path(url.removeprefix("sqlite:///"))
-    if not url.startswith("sqlite:///"):
+    from seriatim.store import store_file
+
+    path = store_file(url)
+    if path is None:
         yield from _about_another_store(url)
     elif not path.parent.is_dir():
         yield Finding("store", FAIL, f"the folder '{path.parent}' does not exist", "make it, or correct --store")

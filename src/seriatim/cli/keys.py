@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Fields, Output, cell_text, duration, message_fields, moment, payload_text
+from seriatim.cli.output import Columns, Fields, Output, cell_text, duration, message_fields, moment, payload_text
 from seriatim.cli.parameters import key_argument
 from seriatim.cli.store import with_broker
 
@@ -30,7 +30,7 @@ async def list_(broker: Broker, output: Output, subscription: str, blocked: bool
     '-' stands for the messages without a key.
     """
     keys = await broker.list_keys(subscription, limit=limit, blocked_only=blocked)
-    columns = {
+    columns: Columns = {
         "key": "key",
         "state": "state",
         "depth": "depth",
@@ -54,7 +54,7 @@ async def peek(broker: Broker, output: Output, subscription: str, key: str | Non
         message_fields(str(found.offset), found.key, found.data, found.attributes, found.published)
         for found in await broker.peek(subscription, key, limit)
     ]
-    columns = {"id": "id", "published": "published", "data": payload_text}
+    columns: Columns = {"id": "id", "published": "published", "data": payload_text}
     output.listing(messages, columns, empty="no message waits")
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, TypeVar
-
-import click
 
 from seriatim.errors import InvalidArgument
 
@@ -61,14 +60,14 @@ class Source:
     def _open(self) -> BinaryIO:
         if self._path is not None:
             return self._path.open("rb", buffering=0)
-        stdin = click.get_binary_stream("stdin")
+        stdin = sys.stdin.buffer
         # Unbuffered: a read returns what there is, and a reader that is left behind at the end holds no lock.
-        raw: BinaryIO = getattr(stdin, "raw", stdin)
-        return raw
+        raw: BinaryIO | None = getattr(stdin, "raw", None)
+        return raw or stdin
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Wait for something that may block for ever. When the wait is cancelled its thread is left behind; it ends with the process.
+    """Wait for work that may block for ever. When the wait is cancelled its thread is left behind, and ends with the process.
 
     Threads of an executor would not do: the end of the program waits for them.
     """

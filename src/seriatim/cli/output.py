@@ -22,6 +22,7 @@ from seriatim.cli.display import new_table, print_table, readable
 Fields = dict[str, Any]
 Cell = str | Callable[[Fields], object]
 """How a column is filled: with a field, or with what a function makes of all of them."""
+Columns = Mapping[str, Cell]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Output:
     as_json: bool
     progress: bool = False
 
-    def listing(self, rows: Sequence[Fields], columns: Mapping[str, Cell], *, empty: str) -> None:
+    def listing(self, rows: Sequence[Fields], columns: Columns, *, empty: str) -> None:
         """A list, of which people see some columns."""
         if self.as_json:
             click.echo(as_json(rows))
@@ -45,7 +46,7 @@ class Output:
         click.echo(as_json(fields) if self.as_json else sentence)
 
 
-def print_rows(rows: Sequence[Fields], columns: Mapping[str, Cell]) -> None:
+def print_rows(rows: Sequence[Fields], columns: Columns) -> None:
     table = new_table(*columns)
     for row in rows:
         table.add_row(*(cell_text(row[cell] if isinstance(cell, str) else cell(row)) for cell in columns.values()))
@@ -80,7 +81,8 @@ def duration(seconds: float | None) -> str | None:
         return None
     if seconds < 60:
         return f"{seconds:.1f}s"
-    parts, rest = [], int(seconds)
+    parts: list[str] = []
+    rest = int(seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, rest = divmod(rest, size)
         if count or parts:
@@ -105,7 +107,9 @@ def payload(data: bytes) -> Fields:
         return {"data": base64.b64encode(data).decode(), "encoding": "base64"}
 
 
-def message_fields(offset: str, key: str | None, data: bytes, attributes: Mapping[str, str], published: float) -> Fields:
+def message_fields(
+    offset: str, key: str | None, data: bytes, attributes: Mapping[str, str], published: float
+) -> Fields:
     return {
         "id": offset,
         "key": key,

@@ -19,7 +19,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FOREVER = float("inf")
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of Click only
     """Seconds, or a number with a unit; 'forever' where nothing need ever end."""
 
     name = "duration"
@@ -39,7 +39,7 @@ class Duration(click.ParamType):
         return float(found[1]) * _UNITS[found[2] or "s"]
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of Click only
     """A time in ISO 8601; UTC unless it names another zone."""
 
     name = "time"
@@ -54,7 +54,7 @@ class Moment(click.ParamType):
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-class Attribute(click.ParamType):
+class Attribute(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of Click only
     """A name and a value."""
 
     name = "name=value"

@@ -25,7 +25,9 @@ AT_ONCE = 100
 @click.argument("subscription")
 @click.option("--max", "most", type=click.IntRange(min=1), default=10, show_default=True, help="Stop after so many.")
 @click.option("--wait", type=Duration(), default="1s", show_default=True, help="Stop when that long no message came.")
-@click.option("--ack", is_flag=True, help="Ack what was printed. Without it, messages are only looked at and given back.")
+@click.option(
+    "--ack", is_flag=True, help="Ack what was printed. Without it, messages are only looked at and given back."
+)
 @click.option("--follow", is_flag=True, help="Go on until Ctrl-C, whatever --max and --wait say.")
 @with_broker
 async def command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Fields, Output, as_json, duration
+from seriatim.cli.output import Columns, Fields, Output, as_json, duration
 from seriatim.cli.parameters import Duration
 from seriatim.cli.store import with_broker
 from seriatim.errors import NotFound
@@ -17,7 +17,7 @@ from seriatim.errors import NotFound
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
 
-COLUMNS = {
+COLUMNS: Columns = {
     "subscription": "subscription",
     "total": "total",
     "ready": "ready",

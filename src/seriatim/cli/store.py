@@ -12,9 +12,9 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from functools import partial, wraps
+from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,15 +25,13 @@ from seriatim.config import LoadedConfig
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
 
-P = ParamSpec("P")
-
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 store_option = click.option("--store", metavar="URL", help="The store, if not the configured one.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def with_broker(command: Callable[Concatenate[Broker, Output, P], Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def with_broker(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Make an async function a command with the options ``--store`` and ``--json``."""
 
     @store_option
@@ -42,9 +40,7 @@ def with_broker(command: Callable[Concatenate[Broker, Output, P], Coroutine[Any,
     @wraps(command)
     def run(loaded: LoadedConfig, /, *args: Any, store: str | None, as_json: bool, **kwargs: Any) -> None:
         output = Output(as_json, progress=loaded.values.progress)
-        run_with_broker(
-            store or loaded.values.store, lambda broker: partial(command, broker, output)(*args, **kwargs)
-        )
+        run_with_broker(store or loaded.values.store, lambda broker: command(broker, output, *args, **kwargs))
 
     return run
 

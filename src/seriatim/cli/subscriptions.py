@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seriatim.cli.output import Fields, Output, duration, moment
+from seriatim.cli.output import Columns, Fields, Output, duration, moment
 from seriatim.cli.parameters import Duration, Moment, asks_first
 from seriatim.cli.store import with_broker
 from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
@@ -84,7 +84,7 @@ async def create(broker: Broker, output: Output, topic: str, name: str, **option
 async def list_(broker: Broker, output: Output, topic: str | None) -> None:
     """List the subscriptions."""
     found = [info for info in await broker.list_subscriptions() if topic in {None, info.topic}]
-    columns = {
+    columns: Columns = {
         "subscription": "subscription",
         "topic": "topic",
         "ordered": "ordering",
@@ -126,7 +126,9 @@ async def resume(broker: Broker, output: Output, name: str) -> None:
 
 @command.command("seek")
 @click.argument("name")
-@click.option("--time", type=Moment(), help="To what was published at or after this time (ISO 8601; UTC unless it says).")
+@click.option(
+    "--time", type=Moment(), help="To what was published at or after this time (ISO 8601; UTC unless it says)."
+)
 @click.option("--offset", type=click.IntRange(min=0), help="To this offset.")
 @click.option("--snapshot", help="To where a subscription stood when this snapshot was made.")
 @with_broker

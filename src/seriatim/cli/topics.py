@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Fields, Output, duration
+from seriatim.cli.output import Columns, Fields, Output, duration
 from seriatim.cli.parameters import Duration, asks_first, or_never_ending
 from seriatim.cli.store import with_broker
 
@@ -53,7 +53,7 @@ async def create(broker: Broker, output: Output, name: str, retention: float, re
 async def list_(broker: Broker, output: Output) -> None:
     """List the topics."""
     topics = sorted(await broker.list_topics(), key=lambda info: info.name)
-    columns = {
+    columns: Columns = {
         "topic": "topic",
         "earliest": "earliest",
         "next offset": "next_offset",

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO, TypeVar
 
 from seriatim.errors import InvalidArgument
@@ -20,12 +21,21 @@ T = TypeVar("T")
 
 
 class Source:
-    """A file, or standard input."""
+    """A file, or standard input. Use it as a context manager."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._stream: BinaryIO | None = None
         self.size = path.stat().st_size if path is not None and path.is_file() else None
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._path is not None and self._stream is not None:
+            self._stream.close()
 
     async def read_all(self, most: int) -> bytes:
         """Everything that there is, or a little more than ``most`` bytes of it."""

@@ -82,10 +82,11 @@ async def command(
         with suppress(AlreadyExists):
             await broker.create_topic(topic)
     publishing = Publishing(broker, output, topic, quiet=quiet)
-    if reading is not None:
-        await publishing.lines(Source(path), reading)
-        return
-    payload = data.encode() if data is not None else await Source(path).read_all(MAX_MESSAGE_BYTES)
+    with Source(path) as source:
+        if reading is not None:
+            await publishing.lines(source, reading)
+            return
+        payload = data.encode() if data is not None else await source.read_all(MAX_MESSAGE_BYTES)
     await publishing.send([_checked(_defaults(options).message(payload))])
 
 

@@ -151,7 +151,7 @@ async def hang_up_is_heard(reader: asyncio.StreamReader) -> None:
         struct.pack("!II", 2, 0) + b"{}",
         struct.pack("!II", 6, 0) + b'["No"]',
         frames.encode(frames.Detach(1)),
-        frames.encode(frames.Hello(frames.VERSION, 1)) + frames.encode(frames.Durable(1)),
+        frames.encode(frames.Hello(frames.VERSION, 1)) + frames.encode(frames.Durable([1])),
         frames.encode(frames.Hello(frames.VERSION, 1)) + 2 * frames.encode(frames.Attach(1, "s", 1, 1.0)),
     ],
     ids=["http", "too large", "no list", "no message", "no greeting", "an answer", "a channel twice"],

@@ -29,6 +29,9 @@ MAX_ADDRESS = 104
 MAX_NAME = 80
 """A longer file name would not fit into an address together with the way around long folders."""
 
+MAX_WAIT = 1.0
+"""So many seconds a caller stands in line where many call at once; without one there would be no end to it."""
+
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _open: WeakSet[socket.socket] = WeakSet()
 
@@ -71,6 +74,7 @@ class Listener:
 def connect(path: Path) -> socket.socket:
     """A connection to the socket at a path. Raises OSError when nobody listens there."""
     connection = _new_socket()
+    connection.settimeout(MAX_WAIT)
     try:
         with _address(path) as address:
             connection.connect(address)

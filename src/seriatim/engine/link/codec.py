@@ -97,6 +97,8 @@ def _enum(kind: type[Enum]) -> Codec:
 
 def _checked(kind: type, *allowed: type) -> Codec:
     def check(value: Any, _: object) -> Any:
+        if type(value) is kind:
+            return value
         # A bool is an int to Python, and not to us.
         if not isinstance(value, allowed or kind) or (isinstance(value, bool) and kind is not bool):
             raise InvalidArgument(f"{value!r} is not {kind.__name__}")
@@ -168,14 +170,15 @@ def _mapping(key: Any, item: Any) -> Codec:
 def _named_tuple(kind: Any) -> Codec:
     hints = get_type_hints(kind, localns=NAMES)
     codecs = [codec_of(hints[name]) for name in kind._fields]
+    packs, unpacks = [codec.pack for codec in codecs], [codec.unpack for codec in codecs]
     required = len(codecs) - len(kind._field_defaults)
 
     def pack(value: Any, blobs: list[bytes]) -> list[Any]:
-        return [codec.pack(one, blobs) for codec, one in zip(codecs, value, strict=True)]
+        return [pack_one(one, blobs) for pack_one, one in zip(packs, value, strict=True)]
 
     def unpack(value: Any, blobs: Blobs) -> Any:
         found = _list_of(value, required, len(codecs))
-        return kind(*(codec.unpack(one, blobs) for codec, one in zip(codecs, found, strict=False)))
+        return kind(*[unpack_one(one, blobs) for unpack_one, one in zip(unpacks, found, strict=False)])
 
     return Codec(pack, unpack)
 

@@ -54,8 +54,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, message: Message) -> None:
         """Send a message, soon; nothing happens when the connection is over. Raises ResourceExhausted when it is too large."""
-        if os.getpid() != self._pid:
-            raise StoreLost("a link to a store does not survive a fork: open the store in the child itself")
+        self.refuse_in_child()
         if self._transport is None or self._transport.is_closing():
             return
         frame = encode(message)
@@ -65,6 +64,10 @@ class Connection(asyncio.Protocol):
         self._outbox_size += len(frame)
         if self._outbox_size >= _AT_ONCE:
             self._flush()
+
+    def refuse_in_child(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreLost("a link to a store does not survive a fork: open the store in the child itself")
 
     def read(self, wanted: bool) -> None:
         """Go on reading, or stop until told otherwise."""

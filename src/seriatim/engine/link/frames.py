@@ -9,8 +9,8 @@
 Rules
     - Both ends begin with ``Hello``. Versions must be the same: between processes of one machine that costs nobody anything.
     - ``Call`` is answered by ``Answer`` or ``Refusal`` with its id, in any order.
-    - ``Attach`` opens a channel, numbered by the client. What is said about leases names channel and lease. An ack is answered
-      when it is refused, and if that is wished for also when it is durable.
+    - ``Attach`` opens a channel, numbered by the client. What is said about a lease names its channel, offset and token. An
+      ack is answered when it is refused, and if that is wished for also when it is durable.
     - ``Bye`` of an owner that ends is answered with ``Bye``: nothing more is asked then. What was asked before is answered.
     - Bytes that are no frame, or a frame that is no message, end the connection. Nothing here waits for anything: bytes go in,
       messages come out.
@@ -24,7 +24,6 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from seriatim import errors
-from seriatim.core.delivery import Lease
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
 from seriatim.engine.subscription import Delivered
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError
@@ -79,7 +78,7 @@ class Fence(NamedTuple):
     """A lease is lost."""
 
     channel: int
-    lease: Lease
+    token: int
 
 
 class Trouble(NamedTuple):
@@ -92,27 +91,36 @@ class Trouble(NamedTuple):
 
 class Ack(NamedTuple):
     channel: int
-    lease: Lease
+    offset: int
+    token: int
     id: int
     tell: bool
 
 
-class Durable(NamedTuple):
-    """The answer to an ack."""
+class Acks(NamedTuple):
+    """Acks that were said at about the same time."""
 
-    id: int
+    acks: list[Ack]
+
+
+class Durable(NamedTuple):
+    """The answer to acks."""
+
+    ids: list[int]
 
 
 class Nack(NamedTuple):
     channel: int
-    lease: Lease
+    offset: int
+    token: int
     delay: float | None
     error: str | None
 
 
 class Extend(NamedTuple):
     channel: int
-    lease: Lease
+    offset: int
+    token: int
     seconds: float
 
 
@@ -128,7 +136,7 @@ class Bye(NamedTuple):
     """Nothing more will be asked, or should be."""
 
 
-_Questions: TypeAlias = Call | Attach | Ack | Nack | Extend | Stop | Detach
+_Questions: TypeAlias = Call | Attach | Acks | Nack | Extend | Stop | Detach
 _Answers: TypeAlias = Answer | Refusal | Deliver | Fence | Trouble | Durable
 Message: TypeAlias = Hello | _Questions | _Answers | Bye
 

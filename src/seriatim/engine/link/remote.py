@@ -25,6 +25,7 @@ from seriatim.engine.link.connection import Connection
 from seriatim.engine.link.frames import (
     VERSION,
     Ack,
+    Acks,
     Answer,
     Attach,
     Bye,
@@ -64,6 +65,7 @@ class RemoteBroker:
         self._owner: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._ids = count(1)
         self._asked: dict[int, tuple[Verb, asyncio.Future[Any]]] = {}
+        self._acks: list[Ack] = []  # what is sent at the end of this turn
         self._told: dict[int, Told] = {}
         self._channels: dict[int, RemoteAttachment] = {}
         self._over: SeriatimError | None = None
@@ -132,6 +134,7 @@ class RemoteBroker:
     async def close(self) -> None:
         """Hang up. What is asked and not answered stays unknown."""
         self._lost = lambda _: None  # nobody needs to be told what he does himself
+        self._send_acks()
         self._connection.close()
         try:
             async with asyncio.timeout(GREETING):
@@ -157,13 +160,23 @@ class RemoteBroker:
     # -- for attachments ------------------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
+        self._send_acks()
         self._connection.send(message)
 
     def ack(self, channel: int, lease: Lease, told: Told | None) -> None:
+        """Send an ack, together with others that are said in the same turn of the loop and before anything else."""
+        self._connection.refuse_in_child()
         number = next(self._ids)
-        self.send(Ack(channel, lease, number, tell=told is not None))
+        if not self._acks:
+            asyncio.get_running_loop().call_soon(self._send_acks)
+        self._acks.append(Ack(channel, lease.offset, lease.token, number, tell=told is not None))
         if told is not None:
             self._told[number] = told
+
+    def _send_acks(self) -> None:
+        if self._acks:
+            acks, self._acks = self._acks, []
+            self._connection.send(Acks(acks))
 
     def forget(self, channel: int) -> None:
         self._channels.pop(channel, None)
@@ -210,13 +223,12 @@ class RemoteBroker:
             return
         self._over = StoreLost(f"{self._name()} {how}")
         channels, self._channels = self._channels, {}
+        if self._lost is not None:  # first: what consumers do when they hear of it is for the next owner
+            self._lost(self._over)
         for channel in channels.values():
             channel.end()
-        if self._lost is not None:
-            self._lost(self._over)
-            return
-        for channel in channels.values():
-            channel.consumer.failed(self._over)
+            if self._lost is None:
+                channel.consumer.failed(self._over)
 
     def _name(self) -> str:
         known = self._owner.done() and self._owner.exception() is None
@@ -254,8 +266,9 @@ class RemoteBroker:
             raise Malformed(f"an answer to {number}, which was not asked") from None
 
     def _durable(self, durable: Durable) -> None:
-        if (told := self._told.pop(durable.id, None)) is not None:
-            told(None)
+        for number in durable.ids:
+            if (told := self._told.pop(number, None)) is not None:
+                told(None)
 
     def _delivered(self, deliver: Deliver) -> None:
         if (channel := self._channels.get(deliver.channel)) is not None:
@@ -263,7 +276,7 @@ class RemoteBroker:
 
     def _fenced(self, fence: Fence) -> None:
         if (channel := self._channels.get(fence.channel)) is not None:
-            channel.fence(fence.lease)
+            channel.fence(fence.token)
 
     def _trouble(self, trouble: Trouble) -> None:
         if (channel := self._channels.get(trouble.channel)) is not None:
@@ -287,11 +300,11 @@ class RemoteAttachment:
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         self._let_go(lease)
-        self._remote.send(Nack(self.channel, lease, delay, error))
+        self._remote.send(Nack(self.channel, lease.offset, lease.token, delay, error))
 
     def extend(self, lease: Lease, seconds: float) -> None:
         self._check(lease)
-        self._remote.send(Extend(self.channel, lease, seconds))
+        self._remote.send(Extend(self.channel, lease.offset, lease.token, seconds))
 
     def stop(self) -> None:
         self._remote.send(Stop(self.channel))
@@ -308,14 +321,14 @@ class RemoteAttachment:
         self._leases.update((one.lease.token, one.lease) for one in deliver.delivered)
         self.consumer.deliver(deliver.delivered)
 
-    def fence(self, lease: Lease) -> None:
-        if self._leases.pop(lease.token, None) is not None:
+    def fence(self, token: int) -> None:
+        if (lease := self._leases.pop(token, None)) is not None:
             self.consumer.fenced(lease)
 
     def end(self) -> None:
         """The connection is over, and every lease with it."""
-        for lease in list(self._leases.values()):
-            self.fence(lease)
+        for token in list(self._leases):
+            self.fence(token)
 
     def _check(self, lease: Lease) -> None:
         if lease.token not in self._leases:

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from seriatim.core.delivery import Lease
-from seriatim.engine.broker import Attachment, Broker
+from seriatim.engine.broker import Broker
 from seriatim.engine.link.address import Listener, keep_from_children, may_enter
 from seriatim.engine.link.codec import Blobs
 from seriatim.engine.link.connection import Connection
 from seriatim.engine.link.frames import (
     VERSION,
     Ack,
+    Acks,
     Answer,
     Attach,
     Bye,
@@ -57,6 +58,9 @@ from seriatim.log import logger
 
 MOST_ASKED = 64 * 1024 * 1024
 """A session whose unanswered questions hold more bytes than this is not read from."""
+
+QUESTION = 1024
+"""What it costs to remember a question, besides the bytes of its messages."""
 
 MOST_CHANNELS = 1000
 """How many consumers one connection may attach."""
@@ -126,9 +130,10 @@ class _Session:
         self._broker = broker
         self._ended = ended
         self._channels: dict[int, _Channel] = {}
-        self._asked: dict[asyncio.Future[Any], int] = {}  # with the bytes that came with it
+        self._asked: dict[asyncio.Future[Any], int] = {}  # with its cost in bytes
         self._asked_size = 0
         self._unconfirmed: set[int] = set()  # acks of which the client wants to hear
+        self._durable: list[int] = []  # acks of which it hears at the end of this turn
         self._calm = asyncio.Event()
         self._over = asyncio.Event()
         self._said_bye = False
@@ -146,6 +151,7 @@ class _Session:
         except KeyError:
             raise Malformed(f"{type(message).__name__} at the wrong moment") from None
         hear(message)
+        self._read_on()
 
     def has_room(self) -> None:
         self._read_on()
@@ -167,6 +173,7 @@ class _Session:
                 while not self._over.is_set() and not (self._said_bye and self._is_calm()):
                     self._calm.clear()
                     await self._calm.wait()
+                self._send_durable()
                 self.connection.close()
                 await self._over.wait()
         except TimeoutError:
@@ -189,7 +196,7 @@ class _Session:
         self._hear = {
             Call: self._call,
             Attach: self._attach,
-            Ack: self._ack,
+            Acks: self._acks,
             Nack: self._nack,
             Extend: self._extend,
             Stop: self._stop,
@@ -215,9 +222,8 @@ class _Session:
             return
         future = asyncio.ensure_future(asked)
         assert isinstance(call.arguments.blobs, Blobs)
-        self._asked[future] = len(call.arguments.blobs)
-        self._asked_size += len(call.arguments.blobs)
-        self._read_on()
+        self._asked[future] = size = len(call.arguments.blobs) + QUESTION
+        self._asked_size += size
         future.add_done_callback(partial(self._answer, call.id, verb))
 
     def _answer(self, number: int, verb: Verb, future: asyncio.Future[Any]) -> None:
@@ -249,27 +255,47 @@ class _Session:
         except SeriatimError as error:
             self.connection.send(Trouble(attach.channel, *text_of(error)))
 
+    def _acks(self, acks: Acks) -> None:
+        for ack in acks.acks:
+            self._ack(ack)
+
     def _ack(self, ack: Ack) -> None:
         told = partial(self._confirm, ack.id)
         if ack.tell:
             self._unconfirmed.add(ack.id)
         try:
-            self._settling(ack).ack(ack.lease, told if ack.tell else None)
+            channel, lease = self._leased(ack)
+            channel.expect(lease)
+            channel.attachment.ack(lease, told if ack.tell else None)
         except SeriatimError as error:
             told(error)
 
     def _confirm(self, number: int, error: BaseException | None) -> None:
         self._unconfirmed.discard(number)
-        self.connection.send(Durable(number) if error is None else Refusal(number, *text_of(error)))
+        if error is not None:
+            self.connection.send(Refusal(number, *text_of(error)))
+        else:
+            if not self._durable:
+                asyncio.get_running_loop().call_soon(self._send_durable)
+            self._durable.append(number)
         self._calm.set()
+
+    def _send_durable(self) -> None:
+        """Acks become durable many at once, and are reported together."""
+        if self._durable:
+            self.connection.send(Durable(self._durable))
+            self._durable = []
 
     def _nack(self, nack: Nack) -> None:
         with self._reporting(nack.channel):
-            self._settling(nack).nack(nack.lease, nack.delay, nack.error)
+            channel, lease = self._leased(nack)
+            channel.expect(lease)
+            channel.attachment.nack(lease, nack.delay, nack.error)
 
     def _extend(self, extend: Extend) -> None:
         with self._reporting(extend.channel):
-            self._channel(extend).attachment.extend(extend.lease, extend.seconds)
+            channel, lease = self._leased(extend)
+            channel.attachment.extend(lease, extend.seconds)
 
     def _stop(self, stop: Stop) -> None:
         if (channel := self._channels.get(stop.channel)) is not None:
@@ -279,16 +305,13 @@ class _Session:
         if (channel := self._channels.pop(detach.channel, None)) is not None:
             channel.attachment.detach()
 
-    def _channel(self, said: Ack | Nack | Extend) -> _Channel:
-        try:
-            return self._channels[said.channel]
-        except KeyError:
-            raise StaleLease("the lease was lost: its consumer was detached before") from None
-
-    def _settling(self, said: Ack | Nack) -> Attachment:
-        channel = self._channel(said)
-        channel.expect(said.lease)
-        return channel.attachment
+    def _leased(self, said: Ack | Nack | Extend) -> tuple[_Channel, Lease]:
+        """The lease that is spoken of, and whose it is."""
+        channel = self._channels.get(said.channel)
+        lease = None if channel is None else channel.leases.get(said.offset)
+        if channel is None or lease is None or lease.token != said.token:
+            raise StaleLease(f"message {said.offset} is not leased any more: it will be, or was, delivered again")
+        return channel, lease
 
     @contextmanager
     def _reporting(self, channel: int) -> Iterator[None]:
@@ -322,7 +345,7 @@ class _Channel(Consumer):
     def let_go(self, offset: int) -> Lease:
         lease = super().let_go(offset)
         if lease.token != self._expected:
-            self._connection.send(Fence(self._number, lease))
+            self._connection.send(Fence(self._number, lease.token))
         return lease
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:

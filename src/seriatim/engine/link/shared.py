@@ -42,7 +42,7 @@ class SharedBroker:
     def begin(self, broker: Broker) -> None:
         """Ask ``broker`` from now on: first what has been waiting, in order."""
         self._broker = broker
-        for attachment in self._attached:
+        for attachment in list(self._attached):
             attachment.attach_to(broker)
         self._let_go_on()
 
@@ -52,14 +52,14 @@ class SharedBroker:
             return
         logger.info("%s; looking for the next owner of the store", error)
         self._broker = None
-        for attachment in self._attached:
+        for attachment in list(self._attached):
             attachment.attach_to(None)
         self._search = asyncio.create_task(self._look(error), name="seriatim-next-owner")
 
     async def _look(self, error: SeriatimError) -> None:
         try:
             self.begin(await self._find(self.lost))
-        except (SeriatimError, OSError) as failure:
+        except Exception as failure:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             self._give_up(StoreLost(f"{error}, and there is no next one: {failure}"))
 
     def _give_up(self, error: SeriatimError) -> None:

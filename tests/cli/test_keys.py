@@ -55,7 +55,7 @@ def test_the_head_or_the_whole_key_is_dead_lettered_with_a_reason(told, blocked)
     assert told("keys", "dead-letter", "billing", "a", "--reason", "poison")["ids"] == ["0"]
     assert told("keys", "dead-letter", "billing", "a", "--rest")["ids"] == ["1", "2"]
     letters = told("dead-letters", "list", "billing")
-    assert [(row["id"], row["key"], row["error"]) for row in letters][0] == ("0", "a", "poison")
+    assert (letters[0]["id"], letters[0]["key"], letters[0]["error"]) == ("0", "a", "poison")
     assert len(letters) == 3
 
 

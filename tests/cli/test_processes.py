@@ -123,6 +123,18 @@ def test_a_reader_that_goes_away_is_no_error_and_what_it_did_not_read_is_given_b
     assert told("stats", "billing")[0]["total"] == 1
 
 
-def test_an_error_of_a_real_process_is_one_line(start):
-    process = start("pull", "billing")
-    assert ended(process) == (1, b"error: subscription 'billing' does not exist: create it first\n")
+def test_an_error_of_a_real_process_is_one_line(start, orders):
+    process = start("pull", "nope")
+    assert ended(process) == (1, b"error: subscription 'nope' does not exist: create it first\n")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_without_a_store(start, number, status):
+    process = start("--log-level", "debug", "audit", "-", "--key", "k", "--seq", "s", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(
+        b"k,s\n" + b"a,1\n" * 50_000
+    )  # more than a pipe holds: when it is written, the command is reading
+    process.stdin.flush()
+    process.send_signal(number)
+    assert ended(process) == (status, b"")

@@ -15,7 +15,9 @@ def messages(told, count: int = 100) -> list[dict]:
 
 
 def test_a_message_is_published_with_key_and_attributes_and_its_id_is_printed(seriatim, told, orders):
-    assert seriatim("publish", "orders", "hello", "--key", "a", "--attribute", "x=1", "--attribute", "y=").stdout == "0\n"
+    assert (
+        seriatim("publish", "orders", "hello", "--key", "a", "--attribute", "x=1", "--attribute", "y=").stdout == "0\n"
+    )
     assert told("publish", "orders", "again") == {"id": "1", "key": None, "topic": "orders"}
     first, second = messages(told)
     assert (first["data"], first["key"], first["attributes"]) == ("hello", "a", {"x": "1", "y": ""})
@@ -67,7 +69,9 @@ def test_what_pull_prints_can_be_published_again(told, seriatim, orders):
     pulled = messages(told)
     told("publish", "orders", "--json-lines", stdin="".join(f"{json.dumps(row)}\n" for row in pulled))
     same = ("key", "data", "encoding", "attributes")
-    assert [[row[field] for field in same] for row in messages(told)] == [[row[field] for field in same] for row in pulled]
+    assert [[row[field] for field in same] for row in messages(told)] == [
+        [row[field] for field in same] for row in pulled
+    ]
 
 
 def test_data_of_a_json_line_may_be_any_json(told, orders):

@@ -13,7 +13,10 @@ def queued(told, orders) -> None:
 
 def test_a_look_shows_the_head_of_each_key_and_changes_nothing(told, queued):
     for _ in range(2):
-        assert [(row["data"], row["attempt"]) for row in told("pull", "billing", "--wait", "0.2")] == [("a1", 1), ("b1", 1)]
+        assert [(row["data"], row["attempt"]) for row in told("pull", "billing", "--wait", "0.2")] == [
+            ("a1", 1),
+            ("b1", 1),
+        ]
     assert told("stats", "billing")[0]["total"] == 3
 
 

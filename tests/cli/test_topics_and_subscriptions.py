@@ -105,6 +105,16 @@ def test_a_duration_that_is_none_is_a_usage_error(seriatim):
     assert "'soon' is not a duration: write 90, 1.5s, 10m, 2h or 7d, or 'forever'." in result.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [("topics", "list"), ("pull", "s"), ("stats",), ("backup", "b.db"), ("keys", "list", "s")]
+)
+def test_a_look_at_a_store_that_does_not_exist_makes_none(seriatim, tmp_path, command):
+    result = seriatim(*command, "--store", "sqlite:///typo.db")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: there is no store at 'typo.db': make one with 'seriatim topics create'")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_address_that_leads_to_no_store_is_a_usage_error(seriatim):
     result = seriatim("topics", "list", "--store", "mysql://x")
     assert result.exit_code == 2

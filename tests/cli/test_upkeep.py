@@ -128,7 +128,9 @@ def test_the_doctor_finds_a_sound_store_well(seriatim, filled):
     assert {row["status"] for row in found.values()} <= {"ok", "warn"}
     assert found["schema"]["found"].endswith("the newest")
     assert found["owner"]["found"].startswith("nobody")
-    assert {"python", "sqlite", "extra spark", "store", "pending upkeep", "file system", "free space", "fsync"} <= set(found)
+    assert {"python", "sqlite", "extra spark", "store", "pending upkeep", "file system", "free space", "fsync"} <= set(
+        found
+    )
 
 
 def test_the_doctor_names_the_owner(seriatim, filled):

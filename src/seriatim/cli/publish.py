@@ -23,7 +23,7 @@ from seriatim.cli.display import progress_display
 from seriatim.cli.lines import Source
 from seriatim.cli.output import Output
 from seriatim.cli.parameters import Attribute, Duration
-from seriatim.cli.store import with_broker
+from seriatim.cli.store import with_new_broker
 from seriatim.client.limits import MAX_MESSAGE_BYTES, check_message
 from seriatim.engine.broker import Outgoing
 from seriatim.errors import AlreadyExists, InvalidArgument, SeriatimError
@@ -66,7 +66,7 @@ Reading = Callable[[bytes], Outgoing]
 )
 @click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
 @click.option("--quiet", is_flag=True, help="Do not print the ids.")
-@with_broker
+@with_new_broker
 async def command(
     broker: Broker, output: Output, topic: str, data: str | None, path: Path | None, quiet: bool, **options: Any
 ) -> None:

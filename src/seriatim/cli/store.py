@@ -21,6 +21,7 @@ import click
 from seriatim.cli.output import Output
 from seriatim.cli.session import configured
 from seriatim.config import LoadedConfig
+from seriatim.errors import NotFound
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
@@ -31,16 +32,37 @@ store_option = click.option("--store", metavar="URL", help="The store, if not th
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def with_broker(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Make an async function a command with the options ``--store`` and ``--json``."""
+AsyncCommand = Callable[..., Coroutine[Any, Any, None]]
 
+
+def with_broker(command: AsyncCommand) -> Callable[..., None]:
+    """Make an async function a command with the options ``--store`` and ``--json``, on a store that exists."""
+    return _with_broker(command, require_store)
+
+
+def with_new_broker(command: AsyncCommand) -> Callable[..., None]:
+    """The same on a store that is made if it does not exist."""
+    return _with_broker(command, lambda _: None)
+
+
+def require_store(url: str) -> None:
+    """Raise when there is no store at ``url`` yet: a command that only looks makes none where an address is misspelt."""
+    from seriatim.store import store_file
+
+    file = store_file(url)
+    if file is not None and not file.exists():
+        raise NotFound(f"there is no store at '{file}': make one with 'seriatim topics create', or correct --store")
+
+
+def _with_broker(command: AsyncCommand, admit: Callable[[str], None]) -> Callable[..., None]:
     @store_option
     @json_option
     @configured
     @wraps(command)
     def run(loaded: LoadedConfig, /, *args: Any, store: str | None, as_json: bool, **kwargs: Any) -> None:
-        output = Output(as_json, progress=loaded.values.progress)
-        run_with_broker(store or loaded.values.store, lambda broker: command(broker, output, *args, **kwargs))
+        url, output = store or loaded.values.store, Output(as_json, progress=loaded.values.progress)
+        admit(url)
+        run_with_broker(url, lambda broker: command(broker, output, *args, **kwargs))
 
     return run
 

@@ -8,7 +8,7 @@ import click
 
 from seriatim.cli.output import Columns, Fields, Output, duration
 from seriatim.cli.parameters import Duration, asks_first, or_never_ending
-from seriatim.cli.store import with_broker
+from seriatim.cli.store import with_broker, with_new_broker
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker, TopicInfo
@@ -35,7 +35,7 @@ def command() -> None:
     show_default=True,
     help="How long messages are kept after everybody has settled them.",
 )
-@with_broker
+@with_new_broker
 async def create(broker: Broker, output: Output, name: str, retention: float, retain_settled: float) -> None:
     """Create the topic NAME.
 

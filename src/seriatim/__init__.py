@@ -17,11 +17,12 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from seriatim.client.message import Message
+    from seriatim.client.consumer import Consuming
+    from seriatim.client.message import Message, PubSubMessage
     from seriatim.client.publisher import PublishOptions
     from seriatim.client.pubsub import PubSub
     from seriatim.core.batching import Batching
-    from seriatim.core.delivery import RetryPolicy
+    from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
     from seriatim.core.flow import FlowControl
     from seriatim.core.guarantees import Guarantee
     from seriatim.core.resequencer import Resequencer
@@ -34,16 +35,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batching",
+    "Consuming",
     "FlowControl",
     "Guarantee",
     "LedgerEntry",
     "Message",
+    "OnExhausted",
     "PubSub",
+    "PubSubMessage",
     "PublishOptions",
+    "Release",
     "Released",
     "Resequencer",
     "Resequencers",
     "Resequencing",
+    "RetryMode",
     "RetryPolicy",
     "SeriatimError",
     "Start",
@@ -54,16 +60,21 @@ __all__ = [
 # Each name is loaded when it is first used: the command line answers without loading an engine.
 _HOMES = {
     "Batching": "seriatim.core.batching",
+    "Consuming": "seriatim.client.consumer",
     "FlowControl": "seriatim.core.flow",
     "Guarantee": "seriatim.core.guarantees",
     "LedgerEntry": "seriatim.core.resequencing",
     "Message": "seriatim.client.message",
+    "OnExhausted": "seriatim.core.delivery",
     "PubSub": "seriatim.client.pubsub",
+    "PubSubMessage": "seriatim.client.message",
     "PublishOptions": "seriatim.client.publisher",
+    "Release": "seriatim.core.delivery",
     "Released": "seriatim.core.resequencing",
     "Resequencer": "seriatim.core.resequencer",
     "Resequencers": "seriatim.core.resequencers",
     "Resequencing": "seriatim.core.resequencing",
+    "RetryMode": "seriatim.core.delivery",
     "RetryPolicy": "seriatim.core.delivery",
     "SeriatimError": "seriatim.errors",
     "Start": "seriatim.core.resequencing",

@@ -21,9 +21,10 @@ from typing import Any
 from seriatim.client.leases import LeaseKeeper
 from seriatim.client.message import Message, attributes_of, time_of
 from seriatim.core.delivery import Lease
+from seriatim.core.options import require_whole
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.subscription import Consumer, Delivered
-from seriatim.errors import StaleLease
+from seriatim.errors import InvalidArgument, StaleLease
 
 Handler = Callable[[Message], object]
 ErrorHandler = Callable[[BaseException], object]
@@ -36,6 +37,13 @@ class Consuming:
     max_messages: int = 1000
     max_bytes: float = inf
     max_extension: float = 3600.0
+
+    def __post_init__(self) -> None:
+        require_whole("max_messages", self.max_messages, 1)
+        if not self.max_bytes > 0:
+            raise InvalidArgument(f"max_bytes must be above 0, not {self.max_bytes}")
+        if not self.max_extension >= 0:
+            raise InvalidArgument(f"max_extension must be 0 seconds or more, not {self.max_extension}")
 
 
 class _Source:

@@ -375,6 +375,11 @@ class Lanes:
         return not self._in_flight and not self._unconfirmed
 
     @property
+    def has_troubles(self) -> bool:
+        """Whether any message has failed before, or is delayed."""
+        return bool(self._troubles)
+
+    @property
     def next_token(self) -> int:
         """The token that the next lease will carry."""
         return self._next_token

@@ -5,8 +5,8 @@ against this seam and do not know which one they have.
 
 Rules
     - What a coroutine has returned is durable.
-    - Whatever goes in or comes out is plain data: numbers, text, bytes, and the frozen classes of this module, of ``options``
-      and of ``core.delivery``. Times are seconds since 1970, offsets are whole numbers.
+    - Whatever goes in or comes out is plain data: numbers, text, bytes, and the classes of this module, of ``metrics``,
+      ``options`` and ``core.delivery``. Times are seconds since 1970, offsets are whole numbers.
     - An attached consumer hears of messages through its callbacks, in the event loop. What it says (ack, nack, extend) about a
       lease that is lost raises StaleLease at once where that can be known, and is reported to the callback otherwise.
 """
@@ -17,6 +17,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from seriatim.engine.metrics import Metrics, SubscriptionStats
 
 if TYPE_CHECKING:
     from seriatim.core.delivery import Lease
@@ -51,26 +53,6 @@ class SubscriptionInfo:
     name: str
     topic: str
     options: SubscriptionOptions
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStats:
-    """How many messages a subscription has, what they wait for, and how old the oldest is (seconds)."""
-
-    subscription: str
-    topic: str
-    total: int
-    ready: int
-    leased: int
-    delayed: int
-    blocked: int
-    dead_letters: int
-    keys: int
-    blocked_keys: int
-    paused_keys: int
-    oldest_age: float | None
-    consumers: int
-    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +156,9 @@ class Broker(Protocol):
         """Give a consumer messages from now on."""
 
     # -- an operator's hand ---------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """What was counted since the engine began, and how every subscription stands."""
 
     async def stats(self, subscription: str) -> SubscriptionStats: ...
 

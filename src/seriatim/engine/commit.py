@@ -25,8 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Protocol
 
+from seriatim.engine.metrics import CommitTimes
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
 from seriatim.store.base import Record, Store, Transaction, TroubleRow
 
@@ -182,6 +184,7 @@ class Committer:
     def __init__(self, store: Store, on_failure: Callable[[BaseException], None]) -> None:
         self._store = store
         self._on_failure = on_failure
+        self.times = CommitTimes()
         self._loop = asyncio.get_running_loop()
         self._filling: Commit | None = None
         self._scheduled = False
@@ -234,11 +237,15 @@ class Committer:
     def _write_all(self) -> None:
         while (commit := self._queue.get()) is not None:
             error: BaseException | None = None
+            began = perf_counter()
             try:
                 with self._store.transaction() as transaction:
                     commit.write(transaction)
             except BaseException as caught:  # noqa: BLE001 - whatever it is, those who wait for the commit must hear of it
                 error = caught
+                self.times.failed += 1
+            else:
+                self.times.observe(perf_counter() - began)
             self._loop.call_soon_threadsafe(self._written, commit, error)
 
     def _written(self, commit: Commit, error: BaseException | None) -> None:

@@ -23,6 +23,7 @@ from typing import Protocol
 from seriatim.core.delivery import DeadLettered, Effect, Settled
 from seriatim.core.lanes import Lanes
 from seriatim.engine.commit import Change
+from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.services import Services
 from seriatim.engine.topic import TopicState
@@ -50,6 +51,7 @@ class Host(Protocol):
     topic: TopicState
     options: SubscriptionOptions
     lanes: Lanes
+    counts: DeliveryCounts
 
     def confirmed(self, offsets: Sequence[int]) -> None: ...
     def carry_out(self, effects: Sequence[Effect]) -> Awaitable[None]: ...
@@ -126,6 +128,7 @@ class DeadLetters:
 
     def _buried(self, row: DeadLetterRow) -> None:
         self._rows[row.offset] = row
+        self._host.counts.dead_lettered += 1
         self._host.confirmed([row.offset])
 
     def _epitaph(self, record: Record, letter: DeadLettered) -> dict[str, str]:

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
+from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.subscription import Consumer, SubscriptionState
@@ -217,6 +219,20 @@ class Engine(Operations):
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
+
+    # -- figures --------------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """What was counted since the engine began, and how every subscription stands."""
+        stats = {name: await self.stats(name) for name in list(self._subscriptions)}
+        times = self._committer.times
+        return Metrics(
+            time=self.now(),
+            topics={topic.name: replace(topic.counts) for topic in self._topics.values()},
+            subscriptions={known.name: replace(known.counts) for known in self._subscriptions.values()},
+            commits=replace(times, buckets=list(times.buckets)),
+            stats=stats,
+        )
 
     # -- services for the parts -----------------------------------------------------------------------------------------
 

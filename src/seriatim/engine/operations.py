@@ -18,7 +18,8 @@ from math import inf
 
 from seriatim.core.delivery import DeadLettered, LaneView, Removed, Survey
 from seriatim.core.lane import LaneState
-from seriatim.engine.broker import DeadLetter, KeyInfo, StoredMessage, SubscriptionStats
+from seriatim.engine.broker import DeadLetter, KeyInfo, StoredMessage
+from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.errors import FailedPrecondition, NotFound
 from seriatim.store.base import DeadLetterRow, Record

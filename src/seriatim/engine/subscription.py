@@ -39,10 +39,11 @@ from seriatim.core.delivery import (
     SavedMessage,
     Settled,
 )
-from seriatim.core.lanes import Lanes
+from seriatim.core.lanes import EXPIRED, Lanes
 from seriatim.engine.broker import SubscriptionInfo, Told
 from seriatim.engine.commit import Change
 from seriatim.engine.dead_letters import DeadLetters
+from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.services import Services
 from seriatim.engine.topic import TopicState
@@ -119,6 +120,7 @@ class SubscriptionState:
         self.topic = topic
         self.options = SubscriptionOptions.from_json(row.options)
         self.lanes = Lanes(self.options.delivery, first_token)
+        self.counts = DeliveryCounts()
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
@@ -301,7 +303,13 @@ class SubscriptionState:
                 consumer.weigh(lease.offset, len(record.data))
                 delivered.append(Delivered(lease, record))
         if delivered:
+            self._count(delivered)
             consumer.deliver(delivered)
+
+    def _count(self, delivered: list[Delivered]) -> None:
+        self.counts.delivered += len(delivered)
+        if self.lanes.has_troubles:
+            self.counts.redelivered += sum(one.lease.attempt > 1 for one in delivered)
 
     def _deliver_later(self, consumer: Consumer, leases: list[Lease]) -> None:
         consumer.batches.append(leases)
@@ -328,11 +336,13 @@ class SubscriptionState:
         if settled:
             self._services.commit().settle(self, [done.offset for done in settled])
             self.dead_letters.settled(settled)
+        self.counts.acked += 1
         self.wake()
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
         self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
+        self.counts.nacked += 1
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
@@ -458,7 +468,9 @@ class SubscriptionState:
 
     def _ring(self) -> None:
         self._timer = None
-        self._apply(self.lanes.advance(self._services.now()))
+        effects = self.lanes.advance(self._services.now())
+        self.counts.expired += sum(getattr(effect, "error", None) is EXPIRED for effect in effects)
+        self._apply(effects)
         self.wake()
 
     def close(self) -> None:

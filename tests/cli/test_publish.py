@@ -131,3 +131,19 @@ def test_lines_are_published_as_they_come(start, told, orders):
     assert process.stdout.readline() == b"0\n", "while the input is still open"
     process.stdin.close()
     assert process.wait(30) == 0
+
+
+def test_a_failure_half_way_names_the_first_line_that_is_not_confirmed(start, told, orders):
+    process = start("publish", "orders", "--lines", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write(b"first\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == b"0\n"
+    told("topics", "delete", "orders", "--yes")
+    process.stdin.write(b"second\n")
+    process.stdin.close()
+    assert process.wait(30) == 1
+    assert b"error: topic 'orders' does not exist" in (errors := process.stderr.read())
+    assert errors.endswith(b" (line 2 and what follows is not confirmed)\n")

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+
+from seriatim.cli.pull import Pulled
+from seriatim.client.consumer import Consuming
+from seriatim.engine.engine import Engine
+from seriatim.engine.opening import open_broker
+from seriatim.errors import StoreFull, StoreLost
 
 
 @pytest.fixture
@@ -50,3 +58,24 @@ def test_people_see_id_key_and_data_on_one_line_that_can_not_disturb_a_terminal(
 def test_a_subscription_without_messages_prints_nothing(seriatim, orders):
     result = seriatim("pull", "billing", "--wait", "0")
     assert (result.exit_code, result.output) == (0, "")
+
+
+def test_who_follows_hears_that_the_store_is_lost_and_not_of_what_passes():
+    async def scenario() -> None:
+        broker = await open_broker("memory://")
+        assert isinstance(broker, Engine)
+        await broker.create_topic("orders")
+        await broker.create_subscription("orders", "billing")
+        stream = Pulled(broker, "billing", Consuming())
+        following = asyncio.create_task(stream.take(1, None))
+        await asyncio.sleep(0)
+        broker.failed(StoreFull("there is no room"))
+        await asyncio.sleep(0)
+        assert not following.done()
+        broker.failed(StoreLost("another process has taken it over"))
+        with pytest.raises(StoreLost, match="taken it over"):
+            await following
+        stream.close()
+        await broker.close()
+
+    asyncio.run(scenario())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -124,7 +125,8 @@ class Publishing:
                 self._output.result({"id": str(offset), "key": message.key, "topic": self._topic}, str(offset))
 
     async def lines(self, source: Source, reading: Reading) -> None:
-        enabled = self._output.progress and source.size is not None
+        # Beside a list of ids on the same terminal, progress would only be in the way.
+        enabled = self._output.progress and source.size is not None and (self._quiet or not sys.stdout.isatty())
         done = 0
         with progress_display("publishing", source.size, enabled=enabled) as progress:
             async for lines in source.line_batches():
@@ -150,8 +152,7 @@ class Publishing:
         try:
             await self.send(messages)
         except SeriatimError as error:
-            error.add_note(f"nothing from line {self._published + 1} on is published")
-            raise
+            raise type(error)(f"{error} (line {self._published + 1} and what follows is not confirmed)") from error
 
 
 def _checked(message: Outgoing) -> Outgoing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 
 import pytest
 
@@ -78,6 +79,18 @@ def test_deleting_asks_at_a_terminal(start, told, orders, answer, status, left):
     os.close(terminal)
     assert b"Delete subscription 'billing' and its place in the log for good?" in errors
     assert (process.returncode, len(told("subscriptions", "list"))) == (status, left)
+
+
+def test_an_interrupt_at_the_question_is_an_interrupt(start, told, orders):
+    terminal, child = pty.openpty()
+    process = start("subscriptions", "delete", "billing", stdin=child)
+    assert process.stderr is not None
+    assert process.stderr.read(20) == b"Delete subscription "
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    os.close(terminal)
+    os.close(child)
+    assert len(told("subscriptions", "list")) == 1
 
 
 @pytest.mark.parametrize(

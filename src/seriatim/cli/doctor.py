@@ -28,7 +28,8 @@ from seriatim.errors import SeriatimError
 from seriatim.extras import EXTRAS, is_installed
 
 if TYPE_CHECKING:
-    from seriatim.store.examination import Examination, Owner
+    from seriatim.store.examination import Examination
+    from seriatim.store.ownership import Owner
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -131,12 +132,21 @@ def _about_the_file(path: Path) -> Iterator[Finding]:
 def _about_the_owner(owner: Owner | None) -> Finding:
     if owner is None:
         return Finding("owner", OK, "nobody: whoever opens the store owns it")
-    named = f"process {owner.process} on {owner.host}"
-    if owner.is_alive:
-        return Finding("owner", OK, f"{named}, alive")
-    if owner.is_alive is None:
-        return Finding("owner", WARN, named, "another machine uses this file: stores are for one machine")
-    return Finding("owner", WARN, f"{named}, not found", "something else holds the lock file: see 'lslocks'")
+    if owner.process is None or _is_alive(owner.process):
+        return Finding("owner", OK, f"{owner}, alive")
+    return Finding(
+        "owner", WARN, f"{owner}, not found here", "it is in another container, or its lock is held by a child"
+    )
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def _about_the_schema(found: Examination) -> Finding:

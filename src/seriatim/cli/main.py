@@ -57,7 +57,7 @@ class LazyGroup(click.Group):
             if ctx.params["debug"]:
                 traceback.print_exc()
             raise Failure(error) from error
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):  # the latter at a question
             ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:  # as in ``seriatim ... | head``: who read the output has enough
             _forget_standard_output()

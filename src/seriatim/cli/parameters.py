@@ -107,4 +107,5 @@ def asks_first(question: str) -> Callable[[Callable[..., None]], Callable[..., N
 def _ask(question: str) -> None:
     if not sys.stdin.isatty():
         raise InvalidArgument(f"{question} There is no terminal to ask at: add --yes")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        raise click.exceptions.Exit(1)

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import socket
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from seriatim.store.ownership import file_system
+from seriatim.store.ownership import Owner, file_system, owner_of
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.schema import schema_version
 from seriatim.store.sqlite_session import SqliteSession, connect_reader, is_new, refuse_foreign_file
 
 MOST_PENDING = 10_000
 """More rows that wait for clean-up are not counted."""
-
-
-class Owner(NamedTuple):
-    """Whoever holds the lock of a store now."""
-
-    process: int
-    host: str
-
-    @property
-    def is_alive(self) -> bool | None:
-        """Whether the process runs; None when it is on another machine."""
-        if self.host != socket.gethostname():
-            return None
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:  # it is there, and somebody else's
-            return True
-        return True
 
 
 class Examination(NamedTuple):
@@ -64,23 +40,6 @@ def examine(path: Path) -> Examination:
     return Examination(
         owner_of(path), schema, newest, _bytes(path), _bytes(Path(f"{path}-wal")), pending, file_system(path)
     )
-
-
-def owner_of(path: Path) -> Owner | None:
-    """Who owns the store in a file; None when nobody does."""
-    try:
-        file = os.open(f"{path}.lock", os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        # A shared lock for a moment: refused while somebody owns the store, whatever the file says.
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        found = json.loads(os.pread(file, 4096, 0))
-        return Owner(found["pid"], found["host"])
-    finally:
-        os.close(file)
-    return None
 
 
 def _bytes(path: Path) -> int:

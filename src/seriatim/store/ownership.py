@@ -14,6 +14,7 @@ import os
 import re
 import socket
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakSet
 
 from seriatim.errors import NotAStore, StoreBusy, StoreFailed
@@ -36,7 +37,7 @@ class OwnerLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = _owner(self._file)
+            owner = read_owner(self._file)
             self._close()
             raise StoreBusy(f"the store is owned by {owner}: reach it there, or end that process") from None
         os.ftruncate(self._file, 0)
@@ -78,12 +79,39 @@ def _open(path: Path) -> int:
         raise StoreFailed(f"the lock file '{path}' can't be opened: {error.strerror}") from error
 
 
-def _owner(file: int) -> str:
+class Owner(NamedTuple):
+    """Whoever holds the lock of a store, as the lock file says. It says nothing for a moment when a new owner begins."""
+
+    process: int | None = None
+    host: str | None = None
+
+    def __str__(self) -> str:
+        return "another process" if self.process is None else f"process {self.process} on {self.host}"
+
+
+def owner_of(path: Path) -> Owner | None:
+    """Who owns the store in a file; None when nobody does."""
+    try:
+        file = os.open(f"{path}.lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        # A shared lock for a moment: refused while somebody owns the store, whatever the file says.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return read_owner(file)
+    finally:
+        os.close(file)
+    return None
+
+
+def read_owner(file: int) -> Owner:
+    """What an open lock file says."""
     try:
         found = json.loads(os.pread(file, 4096, 0))
-        return f"process {found['pid']} on {found['host']}"
+        return Owner(found["pid"], found["host"])
     except (ValueError, TypeError, KeyError):
-        return "another process"
+        return Owner()
 
 
 MOUNTS = Path("/proc/mounts")

@@ -16,7 +16,7 @@ from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
-from tests.engine.linked import Linked, linked
+from tests.engine.linked import Linked, linked, run_bounded
 
 Scenario = Callable[[Engine], Awaitable[object]]
 ORDERED = SubscriptionOptions(ordering=True)
@@ -140,6 +140,6 @@ def run_linked(tmp_path: Path) -> Callable[[Callable[[Linked, Any], Awaitable[ob
                 await scenario(link, client)
                 await client.close()
 
-        asyncio.run(all_of_it())
+        run_bounded(all_of_it)
 
     return run

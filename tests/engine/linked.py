@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -10,10 +12,7 @@ from seriatim.engine.broker import Broker, Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.link.remote import RemoteBroker
 from seriatim.engine.link.server import LinkServer
-from seriatim.engine.options import SubscriptionOptions
 from seriatim.store import open_store
-
-ORDERED = SubscriptionOptions(ordering=True)
 
 
 class Linked:
@@ -40,6 +39,16 @@ async def linked(tmp_path: Path, store=None):
     finally:
         await link.server.close()
         await engine.close()
+
+
+def run_bounded(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run a scenario, which may not take for ever."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
 
 
 def outgoing(*data: str, key: str | None = "k") -> list[Outgoing]:

@@ -31,7 +31,7 @@ from seriatim.errors import (
     StoreLost,
 )
 from tests.engine.conftest import Collector, WatchedStore
-from tests.engine.linked import outgoing
+from tests.engine.linked import outgoing, run_bounded
 
 # -- verbs -------------------------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ def test_a_broker_at_the_other_end_has_every_part_of_the_seam():
             with pytest.raises(AttributeError):
                 broker.no_such_verb  # noqa: B018
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_questions_with_options_are_answered_with_the_same_values_as_at_home(run_linked):
@@ -67,6 +67,23 @@ def test_questions_with_options_are_answered_with_the_same_values_as_at_home(run
         assert (await client.describe_subscription("others")).options == options
         assert await client.list_topics() == await link.engine.list_topics()
         assert [one.name for one in await client.list_subscriptions()] == ["s", "others"]
+
+    run_linked(scenario)
+
+
+def test_an_operator_sees_over_the_link_what_the_owner_sees(run_linked):
+    async def scenario(link, client):
+        await client.publish("t", [*outgoing("1", "2"), *outgoing("x", key=None), *outgoing("z", key="other")])
+        await client.pause_key("s", "k", "on purpose")
+        assert await client.dead_letter("s", "other", "no good") == [3]
+        keys = await client.list_keys("s")
+        assert (keys[0].key, keys[0].depth) == ("k", 2)
+        assert "on purpose" in keys[0].why
+        assert [one.key for one in keys] == [one.key for one in await link.engine.list_keys("s")]
+        assert [one.data for one in await client.peek("s", "k")] == [b"1", b"2"]
+        assert await client.dead_letters("s") == await link.engine.dead_letters("s")
+        assert (await client.stats("s")).dead_letters == 1
+        assert (await client.metrics()).topics == (await link.engine.metrics()).topics
 
     run_linked(scenario)
 
@@ -279,14 +296,22 @@ def test_a_lease_that_expires_is_reported_and_its_ack_refused(run_linked):
         got = Collector(max_messages=1)
         attachment = client.attach("s", got.consumer)
         await client.publish("t", outgoing("1"))
-        first, second = await got.wait(2)
+        (first,) = await got.wait(1)
+        state = link.engine.get_subscription("s")
+        state._apply(state.lanes.advance(first.lease.deadline + 1))
+        state.wake()
+        _, second = await got.wait(2)
         assert got.fenced == [0]
         assert (first.lease.attempt, second.lease.attempt) == (1, 2)
         with pytest.raises(StaleLease):
             attachment.ack(first.lease)
-        attachment.ack(second.lease)
+        told: asyncio.Queue[BaseException | None] = asyncio.Queue()
+        client.ack(attachment.channel, first.lease, told.put_nowait)  # as if it had not heard of that yet
+        assert isinstance(await told.get(), StaleLease)
+        attachment.ack(second.lease, told.put_nowait)
+        assert await told.get() is None
 
-    run_linked(scenario, SubscriptionOptions(ordering=True, ack_deadline=0.05))
+    run_linked(scenario, SubscriptionOptions(ordering=True, ack_deadline=3600))
 
 
 def test_an_ack_that_crosses_the_loss_of_its_lease_is_reported_or_logged(run_linked, caplog):
@@ -377,6 +402,26 @@ def test_detaching_gives_back_at_once_what_was_not_settled(run_linked):
             attachment.ack(first.lease)
         client.attach("s", there.consumer)
         assert (await there.wait(1))[0].lease.attempt == 1
+
+    run_linked(scenario)
+
+
+def test_an_ack_right_before_the_consumer_leaves_or_the_connection_ends_counts(run_linked):
+    async def scenario(link, client):
+        for number, leave in enumerate(("detach", "close")):
+            other, former, there = await link.client(), Collector(), Collector()
+            attachment = other.attach("s", former.consumer)
+            await client.publish("t", outgoing("done", "next", key=f"{number}"))
+            (first,) = await former.wait(1)
+            attachment.ack(first.lease)
+            if leave == "detach":
+                attachment.detach()
+            await other.close()
+            next_one = client.attach("s", there.consumer)
+            await there.wait(1)
+            assert there.data == [b"next"]
+            next_one.ack(there.got[0].lease)
+            next_one.detach()
 
     run_linked(scenario)
 
@@ -480,17 +525,20 @@ def test_an_owner_that_ends_answers_what_it_was_asked_before(run_linked):
     async def scenario(link, client):
         store, got = link.engine._store, Collector()
         attachment = client.attach("s", got.consumer)
-        await client.publish("t", outgoing("1"))
-        (first,) = await got.wait(1)
+        await client.publish("t", [*outgoing("1"), *outgoing("held", key="other")])
+        first, _ = await got.wait(2)
         store.watch()
         store.gate.clear()
         told: asyncio.Queue[BaseException | None] = asyncio.Queue()
         attachment.ack(first.lease, told.put_nowait)
         published = client.publish("t", outgoing("2"))
+        there = Collector()
+        link.engine.attach("s", there.consumer)
         closing = asyncio.create_task(link.server.close())
+        await there.wait(1)  # both have said goodbye: what the client held was given back
         await store.until_writing()
         store.gate.set()
-        assert await published == range(1, 2)
+        assert await published == range(2, 3)
         assert await told.get() is None
         await closing
         with pytest.raises(StoreLost):

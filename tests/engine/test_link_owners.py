@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any, cast
 
 import pytest
 
+from seriatim import PubSub
+from seriatim.engine import engine as engine_module
 from seriatim.engine import opening
 from seriatim.engine.engine import Engine
 from seriatim.engine.link.shared import SharedBroker
 from seriatim.engine.opening import open_broker
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import (
+    NotFound,
     StaleLease,
     StoreBusy,
     StoreLost,
 )
-from tests.engine.conftest import Collector
-from tests.engine.linked import ORDERED, outgoing
+from seriatim.store import open_store
+from tests.engine.conftest import ORDERED, Collector
+from tests.engine.linked import outgoing, run_bounded
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 
@@ -35,7 +40,7 @@ def test_whoever_comes_first_owns_the_store_and_the_second_is_linked_to_it(tmp_p
         await other.close()
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
@@ -48,7 +53,7 @@ def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
             await open_broker(url)
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_an_owner_who_is_just_ending_is_waited_for(tmp_path):
@@ -62,7 +67,32 @@ def test_an_owner_who_is_just_ending_is_waited_for(tmp_path):
         assert isinstance(broker, Engine)
         await broker.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
+
+
+def test_whoever_gives_up_opening_a_store_half_way_leaves_it_to_others(tmp_path, monkeypatch):
+    entered, go_on, opened = threading.Event(), threading.Event(), threading.Event()
+
+    def slow_open_store(url):
+        entered.set()
+        assert go_on.wait(10)
+        store = open_store(url)
+        opened.set()
+        return store
+
+    async def scenario() -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        monkeypatch.setattr(engine_module, "open_store", slow_open_store)
+        opening = asyncio.create_task(open_broker(url))
+        await asyncio.to_thread(entered.wait)
+        opening.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await asyncio.to_thread(opened.wait)
+        await (await Engine.open(url)).close()
+
+    run_bounded(scenario)
 
 
 def test_a_store_in_memory_has_no_socket(tmp_path, monkeypatch):
@@ -72,8 +102,24 @@ def test_a_store_in_memory_has_no_socket(tmp_path, monkeypatch):
         broker = await open_broker("memory://")
         await broker.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_iteration_over_a_subscription_that_does_not_exist_raises_in_the_owner_and_in_a_linked_program(tmp_path):
+    async def first_of(pubsub: PubSub) -> None:
+        async for _ in pubsub.subscription("nowhere"):
+            pass
+
+    async def scenario() -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        async with PubSub(url) as owner, PubSub(url) as other:
+            for pubsub in (owner, other):
+                with pytest.raises(NotFound, match="'nowhere' does not exist"):
+                    async with asyncio.timeout(10):
+                        await first_of(pubsub)
+
+    run_bounded(scenario)
 
 
 # -- the next owner ----------------------------------------------------------------------------------------------------
@@ -104,7 +150,7 @@ def test_when_the_owner_ends_a_linked_program_takes_over_and_its_consumers_go_on
         await third.close()
         await other.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_of_two_linked_programs_one_takes_over_and_the_other_is_linked_to_it(tmp_path):
@@ -123,7 +169,7 @@ def test_of_two_linked_programs_one_takes_over_and_the_other_is_linked_to_it(tmp
         for other in others:
             await other.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_what_is_asked_while_there_is_no_owner_waits_in_order(tmp_path):
@@ -137,7 +183,7 @@ def test_what_is_asked_while_there_is_no_owner_waits_in_order(tmp_path):
         await other.close()
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_without_a_next_owner_everything_fails_clearly(tmp_path, monkeypatch):
@@ -161,7 +207,7 @@ def test_without_a_next_owner_everything_fails_clearly(tmp_path, monkeypatch):
         await other.close()
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_closing_while_the_next_owner_is_looked_for_leaves_the_store_to_others(tmp_path):
@@ -176,4 +222,4 @@ def test_closing_while_the_next_owner_is_looked_for_leaves_the_store_to_others(t
             await waiting
         await (await Engine.open(url)).close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)

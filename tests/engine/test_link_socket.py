@@ -20,7 +20,7 @@ from seriatim.errors import (
     FailedPrecondition,
     StoreLost,
 )
-from tests.engine.linked import outgoing
+from tests.engine.linked import outgoing, run_bounded
 
 # -- the socket --------------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_socket_is_not_touched(tmp_path, caplog):
 
     path = tmp_path / "store.db.sock"
     path.write_text("mine")
-    asyncio.run(scenario())
+    run_bounded(scenario)
     assert path.read_text() == "mine"
     assert "is in the way of the store's socket" in caplog.text
 
@@ -115,7 +115,7 @@ def test_a_store_with_a_long_path_is_reached_all_the_same(tmp_path, folder, name
         assert not socket_path(tmp_path / folder / name).exists()
 
     (tmp_path / folder).mkdir(parents=True)
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_long_names_that_differ_have_sockets_that_differ():
@@ -210,7 +210,7 @@ def test_in_a_forked_child_the_link_refuses_everything_and_the_parent_goes_on(tm
         await other.close()
         await owner.close()
 
-    asyncio.run(scenario())
+    run_bounded(scenario)
 
 
 def test_a_forked_child_keeps_no_socket_of_the_link_open(run_linked):

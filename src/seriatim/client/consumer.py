@@ -24,7 +24,7 @@ from seriatim.core.delivery import Lease
 from seriatim.core.options import require_whole
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.subscription import Consumer, Delivered
-from seriatim.errors import InvalidArgument, StaleLease
+from seriatim.errors import InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreLost
 
 Handler = Callable[[Message], object]
 ErrorHandler = Callable[[BaseException], object]
@@ -136,10 +136,10 @@ class HandlerRunner(_Source):
 
 
 class MessageStream(_Source):
-    """An async iterator of messages; it ends when it is closed."""
+    """An async iterator of messages; it ends when it is closed, and raises when there will be no more."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
-        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[Message | BaseException] = asyncio.Queue()
         super().__init__(broker, subscription, consuming)
 
     def __aiter__(self) -> MessageStream:
@@ -147,15 +147,19 @@ class MessageStream(_Source):
 
     async def __anext__(self) -> Message:
         message = await self._queue.get()
-        if message is None:
-            raise StopAsyncIteration
+        if isinstance(message, BaseException):
+            raise message
         return message
 
     def close(self) -> None:
         self._leave()
         while not self._queue.empty():  # what nobody has taken was given back just now
             self._queue.get_nowait()
-        self._queue.put_nowait(None)
+        self._queue.put_nowait(StopAsyncIteration())
+
+    def _store_failed(self, error: BaseException) -> None:
+        if isinstance(error, OutcomeUnknown | StoreLost | NotFound):  # others pass
+            self._queue.put_nowait(error)
 
     def _take(self, message: Message, lease: Lease) -> None:
         self._keeper.keep(lease)

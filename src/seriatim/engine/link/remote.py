@@ -54,6 +54,7 @@ GREETING = 5.0
 """So many seconds an owner has to say who it is."""
 
 Lost = Callable[[SeriatimError], None]
+"""Called once, when an owner ended or went away."""
 
 
 class RemoteBroker:

@@ -45,7 +45,7 @@ ANYTHING = {"cli"}
 
 CORE_MAY_IMPORT_STANDARD = {
     *("__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "fractions"),
-    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "typing"),
+    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "typing"),
 }
 
 

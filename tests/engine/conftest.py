@@ -100,6 +100,18 @@ class Collector:
         return [one.record.data for one in self.got]
 
 
+async def work_off(engine: Engine, count: int, subscription: str = "s") -> list[bytes]:
+    """Take and ack ``count`` messages one after another, and see that there are no more."""
+    got = Collector(max_messages=1)
+    attachment = engine.attach(subscription, got.consumer)
+    for number in range(count):
+        attachment.ack((await got.wait(number + 1))[-1].lease)
+    await engine.drain()
+    assert len(engine.get_subscription(subscription).lanes) == 0
+    attachment.detach()
+    return got.data
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 def run(request, tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario on an engine with a new store of each kind."""

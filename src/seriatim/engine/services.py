@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from seriatim.engine.commit import Commit
 from seriatim.engine.topic import TopicState
-from seriatim.store.base import Record, Transaction
+from seriatim.store.base import Record, StoreReader, Transaction
 
 T = TypeVar("T")
 
@@ -15,6 +15,9 @@ T = TypeVar("T")
 class Services(Protocol):
     def now(self) -> float:
         """Wall-clock time that does not jump."""
+
+    def first_token(self) -> int:
+        """The first fencing token that is this owner's to give."""
 
     def commit(self) -> Commit:
         """The commit that is being filled."""
@@ -24,6 +27,9 @@ class Services(Protocol):
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]:
         """Messages with these rising offsets, from the store."""
+
+    def load(self, work: Callable[[StoreReader], T]) -> Awaitable[T]:
+        """Ask the store something that may take long."""
 
     def topic(self, name: str) -> TopicState | None: ...
     def failed(self, error: BaseException) -> None:

@@ -8,6 +8,9 @@ Rules
     - Dead letters have rules of their own: ``dead_letters.py``. What operators ask for is in ``operations.py``.
     - Lanes are replaced (other options) only while nothing is in flight and nobody operates on them (``steady``).
     - One timer, set to the lanes' next deadline. A subscription that waits for nothing costs nothing.
+    - Where a subscription stands is changed (other options, a seek) by loading its lanes anew from the store, while nothing is
+      in flight, nothing is given out, and what is published meanwhile is held back. When the store itself has to be opened
+      again the lanes are abandoned at once: leases are fenced, and what was accepted and not written did not happen.
 
 Theory of operation
     Whatever happens ends in ``wake``, which hands out messages once at the end of the current turn of the event loop, however
@@ -46,9 +49,19 @@ from seriatim.engine.dead_letters import DeadLetters
 from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.services import Services
+from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore, SeriatimError, StaleLease
-from seriatim.store.base import Position, Record, StoreReader, SubscriptionRow, Transaction, TroubleRow
+from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
+from seriatim.store.base import (
+    DeadLetterRow,
+    PausedRow,
+    Position,
+    Record,
+    StoreReader,
+    SubscriptionRow,
+    Transaction,
+    TroubleRow,
+)
 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
@@ -111,16 +124,28 @@ class Consumer:
         return self.leases.pop(offset)
 
 
+class Loaded(NamedTuple):
+    """What the store holds of a subscription, up to and with the offset ``until``, but for what its filter ``rejected``."""
+
+    lanes: Lanes
+    floor: int
+    until: int
+    rejected: list[int]
+    letters: list[DeadLetterRow]
+    paused: list[PausedRow]
+
+
 class SubscriptionState:
     """What the engine knows of one subscription."""
 
-    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services, first_token: int) -> None:
+    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services) -> None:
         self.id = row.id
         self.name = row.name
         self.topic = topic
         self.options = SubscriptionOptions.from_json(row.options)
-        self.lanes = Lanes(self.options.delivery, first_token)
         self.counts = DeliveryCounts()
+        self.lanes = Lanes(self.options.delivery, services.first_token())
+        self.sieve = Sieve(row.id, self.options.filter, services.commit)
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
@@ -133,9 +158,10 @@ class SubscriptionState:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
-        self._held_back: list[Record] | None = None  # what comes while options are changed
+        self._held_back: list[Record] | None = None  # what comes while lanes are loaded anew
         self._quiet = asyncio.Event()
         self._changing = asyncio.Lock()
+        self._exchanging = self._abandoned = False
 
     def info(self) -> SubscriptionInfo:
         return SubscriptionInfo(self.name, self.topic.name, self.options)
@@ -148,30 +174,27 @@ class SubscriptionState:
             self._held_back += records
             return
         now, ordering, lanes = self._services.now(), self.options.ordering, self.lanes
-        for record in records:
+        for record in self.sieve.sift(records):
             delay = record.not_before - now if record.not_before else 0
             lanes.push(record.key if ordering else None, record.offset, now, delay)
         self.wake()
 
-    async def reconfigure(self, options: SubscriptionOptions, store: StoreReader) -> None:
+    # -- standing somewhere else ----------------------------------------------------------------------------------------
+
+    async def reconfigure(self, options: SubscriptionOptions) -> None:
         """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
         async with self._changing:
             await self._write_options(options)
-            self._held_back, loaded_until = [], -1
-            try:
-                await self._until_quiet()
-                async with self.steady:
-                    await self._until_quiet()  # once more: an operator may have been at work
-                    await self.promise(_nothing)  # what is noted about failed deliveries must be in the store
-                    lanes = Lanes(options.delivery, self.lanes.next_token)
-                    loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
-                    self.lanes, self.options = lanes, options
-                    if not options.ordering:
-                        self.dead_letters.give_up_places()
-            finally:
-                # Also when it failed: then the lanes that there were go on.
-                records, self._held_back = self._held_back, None
-                self.push([record for record in records if record.offset > loaded_until])
+            await self._exchange_lanes(options)
+            if not options.ordering:
+                self.dead_letters.give_up_places()
+
+    async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
+        """Go on from wherever ``move`` puts the subscription in the store. Leases that are out are fenced; what was accepted of
+        them is written before."""
+        async with self._changing:
+            self._fence_all()
+            await self._exchange_lanes(self.options, move)
 
     async def set_paused(self, paused: bool) -> None:
         """Give out nothing more, or go on. Leases that are out stay out."""
@@ -185,20 +208,94 @@ class SubscriptionState:
         id_, values = self.id, options.to_json()
         await self._services.change(lambda work: work.update_subscription(id_, values))
 
+    async def _exchange_lanes(
+        self, options: SubscriptionOptions, move: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._exchanging, self._held_back, until = True, [], -1
+        try:
+            await self._until_quiet()
+            async with self.steady:
+                await self._until_quiet()  # once more: an operator may have been at work
+                await self.promise(_nothing)  # what is noted about failed deliveries must be in the store
+                if move is not None:
+                    await move()
+                loaded = await self._load_anew(options, moved=move is not None)
+                await self.promise(_nothing)  # what was loaded and is not here yet comes before this
+                self._use(loaded, options)
+                until = loaded.until
+        finally:
+            # Also when it failed: then the lanes that there were go on. Abandoned ones do not: somebody loads them anew.
+            self._exchanging = False
+            if not self._abandoned:
+                self._release_held_back(until)
+
     async def _until_quiet(self) -> None:
         while not self.lanes.is_quiet():
             self._quiet.clear()
             self.wake()
             await self._quiet.wait()
 
-    def load(self, store: StoreReader) -> None:
-        """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""
-        self._load(self.lanes, self.options, store)
+    async def _load_anew(self, options: SubscriptionOptions, *, moved: bool) -> Loaded:
+        try:
+            return await self._services.load(lambda store: self.load(store, options))
+        except StoreError as error:
+            if moved:  # the store is at another place than the lanes that there are: those must not go on
+                self._services.failed(
+                    StoreBroken(f"subscription {self.name!r} could not be loaded after a seek: {error}")
+                )
+            raise
 
-    def _load(self, lanes: Lanes, options: SubscriptionOptions, store: StoreReader) -> int:
-        """Queue what the store holds in lanes that nobody else uses yet, and return the last offset that was looked at."""
+    def _use(self, loaded: Loaded, options: SubscriptionOptions) -> None:
+        self.lanes, self.options = loaded.lanes, options
+        self.topic.burn(
+            loaded.floor
+        )  # it may be above the last message: that one may have failed after it was counted on
+        self.dead_letters.load(loaded.letters, options, loaded.lanes)
+        self.pause_reasons = {row.key: row.reason for row in loaded.paused}
+        self.sieve.settle_later(loaded.rejected)
+
+    def _release_held_back(self, until: int) -> None:
+        records, self._held_back = self._held_back or [], None
+        self.push([record for record in records if record.offset > until])
+
+    def _fence_all(self) -> None:
+        """Take every lease back, and tell its consumer."""
+        for offset, consumer in list(self._holders.items()):
+            if (lease := consumer.leases.get(offset)) is not None and self._holders.get(offset) is consumer:
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+                consumer.fenced(lease)
+
+    # -- when the store is opened again ---------------------------------------------------------------------------------
+
+    def abandon(self, error: BaseException) -> None:
+        """The store is lost for now: fence every lease, give out nothing, forget what was accepted and not written."""
+        self._abandoned, self._held_back = True, []
+        for task in self._tasks:
+            task.cancel()
+        for consumer in self._consumers:
+            consumer.batches.clear()
+        self.give_up(error)
+        self.lanes = Lanes(self.options.delivery, self.lanes.next_token)
+        for offset in list(self._holders):
+            holder, lease = self._let_go(offset)
+            if holder is not None and lease is not None:
+                holder.fenced(lease)
+        self.wake()
+
+    def restart(self, options: SubscriptionOptions, loaded: Loaded) -> None:
+        """Go on with what the store holds. An exchange of lanes that is under way goes on too, and is not disturbed."""
+        self._abandoned = False
+        self._use(loaded, options)
+        if not self._exchanging:
+            self._release_held_back(loaded.until)
+
+    # -- loading --------------------------------------------------------------------------------------------------------
+
+    def load(self, store: StoreReader, options: SubscriptionOptions) -> Loaded:
+        """What the store holds for this subscription, in lanes that nobody else uses yet. May run in a thread."""
+        lanes = Lanes(options.delivery, max(self.lanes.next_token, self._services.first_token()))
         lanes.advance(self._services.now())  # so that what is due is not taken for delayed
-        cursor, last = store.cursor(self.id), -1
+        cursor, until, rejected = store.cursor(self.id), -1, list[int]()
         troubles = {row.offset: row for row in store.troubles(self.id)}
         letters, paused = store.dead_letters(self.id), store.paused_keys(self.id)
         buried = {row.offset for row in letters}
@@ -206,12 +303,14 @@ class SubscriptionState:
             lanes.pause(row.key)
         for positions in store.positions(self.topic.id, cursor.floor):
             for position in positions:
-                if not cursor.has(position.offset) and position.offset not in buried:
+                if cursor.has(position.offset) or position.offset in buried:
+                    continue
+                if self.sieve.rejects(position):
+                    rejected.append(position.offset)
+                else:
                     self._load_one(lanes, options, position, troubles.get(position.offset))
-            last = positions[-1].offset
-        self.dead_letters.load(letters, options, lanes)
-        self.pause_reasons = {row.key: row.reason for row in paused}
-        return last
+            until = positions[-1].offset
+        return Loaded(lanes, cursor.floor, until, rejected, letters, paused)
 
     def _load_one(
         self, lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None
@@ -424,11 +523,11 @@ class SubscriptionState:
         promise.add_done_callback(self._promises.discard)
         return promise
 
-    def _tell(self, offset: int, error: SeriatimError | None) -> None:
+    def _tell(self, offset: int, error: BaseException | None) -> None:
         if (told := self._told.pop(offset, None)) is not None:
             told(error)
 
-    def give_up(self, error: SeriatimError) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Nothing more becomes durable: tell everybody who waits for it."""
         for offset in list(self._told):
             self._tell(offset, error)

@@ -7,7 +7,8 @@
     sqlite.py        sqlite:///file, the default          sqlite_session.py  its connections and errors
     ownership.py     one owner a file                     sql/               what all SQL stores share, and the SQL itself
     pack.py          many messages as one row             settled.py         what is settled, as a floor and bitmaps
-    retention.py     which messages may go                rules.py, columns.py  small things that all share
+    retention.py     which messages may go                restoring.py       a backup becomes a store again
+    rules.py, columns.py  small things that all share
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal, overload
 from seriatim.errors import InvalidArgument
 from seriatim.store.base import Store, StoreReader
 
-__all__ = ["Store", "StoreReader", "open_store", "store_file"]
+__all__ = ["Store", "StoreReader", "open_store", "restore_backup", "store_file"]
 
 _MEMORY = "memory://"
 _SQLITE = "sqlite:///"
@@ -54,3 +55,10 @@ def open_store(url: str, *, read_only: bool = False) -> StoreReader:
     from seriatim.store.sqlite import SqliteReader, SqliteStore
 
     return SqliteReader(path) if read_only else SqliteStore(path)
+
+
+def restore_backup(backup: str, target: str) -> None:
+    """Make a store of a backup, at a path where nothing is yet. See ``restoring.py`` for what is guaranteed."""
+    from seriatim.store import restoring
+
+    restoring.restore_backup(backup, target)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakSet
 
-from seriatim.errors import NotAStore, StoreBusy, StoreFailed
+from seriatim.errors import NotAStore, StoreFailed, StoreOwned
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -39,7 +39,7 @@ class OwnerLock:
         except BlockingIOError:
             owner = read_owner(self._file)
             self._close()
-            raise StoreBusy(f"the store is owned by {owner}: reach it there, or end that process") from None
+            raise StoreOwned(f"the store is owned by {owner}: reach it there, or end that process") from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps({"pid": self._pid, "host": socket.gethostname()}).encode(), 0)
         _held.add(self)
@@ -54,9 +54,9 @@ class OwnerLock:
         self._close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
 
 _held: WeakSet[OwnerLock] = WeakSet()

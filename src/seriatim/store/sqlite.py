@@ -24,6 +24,7 @@ from seriatim.errors import (
     NotAStore,
     NotFound,
     OutcomeUnknown,
+    StoreBroken,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -71,6 +72,7 @@ class SqliteReader:
         self._path = Path(path)
         self._pid = os.getpid()
         self._unusable: str | None = None
+        self._failed = False
         self._idle: list[sqlite3.Connection] = []
         if not self._path.is_file():
             raise NotFound(f"there is no store at '{path}'")
@@ -185,7 +187,12 @@ class SqliteReader:
         if self._pid != os.getpid():
             raise StoreLost("the store was opened before a fork: open it again in this process")
         if self._unusable:
-            raise StoreLost(f"the store can't be used any more, because {self._unusable}: open it again")
+            kind = StoreBroken if self._failed else StoreLost
+            raise kind(f"the store can't be used any more, because {self._unusable}: open it again")
+
+    def _break(self, why: str) -> None:
+        """This handle failed; another one may do better."""
+        self._unusable, self._failed = why, True
 
 
 class SqliteStore(SqliteReader):
@@ -287,9 +294,10 @@ class SqliteStore(SqliteReader):
         except (StoreBusy, StoreFull):
             raise
         except StoreError as error:
-            self._unusable = "a commit failed"
+            self._break("a commit failed")
             raise OutcomeUnknown(
-                f"nobody can know whether the commit took place: open the store again ({error})"
+                "nobody can know whether the commit took place: open the store again, and look before you write the same again "
+                f"({error})"
             ) from error
 
     def _roll_back(self) -> None:
@@ -298,4 +306,4 @@ class SqliteStore(SqliteReader):
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
         except sqlite3.Error:
-            self._unusable = "a rollback failed"
+            self._break("a rollback failed")

@@ -24,6 +24,10 @@ INSERT INTO migrations (version, name) VALUES (?, ?);
 -- A new owner: whoever owned the store before can change nothing any more.
 UPDATE store SET epoch = epoch + 1 RETURNING epoch;
 
+-- name: skip_epochs
+-- After a restore: the lost store may have had later owners.
+UPDATE store SET epoch = epoch + ?;
+
 -- name: epoch
 -- The epoch of the present owner.
 SELECT epoch FROM store;
@@ -69,6 +73,12 @@ UPDATE topics SET options = ? WHERE id = ?;
 -- name: delete_topic
 -- Everything of it goes with it.
 DELETE FROM topics WHERE id = ?;
+
+-- name: skip_offsets
+-- After a restore: the lost store may have given later offsets.
+UPDATE topics SET next_offset = ? + max(next_offset, coalesce((
+    SELECT last_offset + 1 FROM packs WHERE topic_id = topics.id ORDER BY last_offset DESC LIMIT 1
+), 0));
 
 -- name: remember_next_offset
 -- Before the last packs of a topic are removed, so that no offset is given twice.

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from seriatim.cli.pull import Pulled
-from seriatim.client.consumer import Consuming
+from seriatim.cli.pull import take
+from seriatim.client.consumer import Consuming, MessageStream
 from seriatim.engine.engine import Engine
 from seriatim.engine.opening import open_broker
 from seriatim.errors import StoreFull, StoreLost
@@ -66,8 +66,8 @@ def test_who_follows_hears_that_the_store_is_lost_and_not_of_what_passes():
         assert isinstance(broker, Engine)
         await broker.create_topic("orders")
         await broker.create_subscription("orders", "billing")
-        stream = Pulled(broker, "billing", Consuming())
-        following = asyncio.create_task(stream.take(1, None))
+        stream = MessageStream(broker, "billing", Consuming())
+        following = asyncio.create_task(take(stream, 1, None))
         await asyncio.sleep(0)
         broker.failed(StoreFull("there is no room"))
         await asyncio.sleep(0)

@@ -79,7 +79,7 @@ def test_a_store_that_is_there_is_replaced_only_on_demand_and_kept(seriatim, tol
     told("publish", "orders", "four", "--key", "a")
     result = seriatim("restore", "copy.db")
     assert result.exit_code == 1
-    assert "there is a store at 'seriatim.db' already: add --replace" in result.stderr
+    assert "'seriatim.db' exists already: move it away" in result.stderr
     assert told("restore", "copy.db", "--replace")["replaced"] == "seriatim.db.replaced"
     assert told("stats")[0]["total"] == 3
     assert told("stats", "--store", "sqlite:///seriatim.db.replaced")[0]["total"] == 4
@@ -95,7 +95,7 @@ def test_a_damaged_backup_is_refused_before_anything_changes(seriatim, told, fil
 
 
 @pytest.mark.parametrize(
-    ("backup", "error"), [("missing.db", "there is no backup 'missing.db'"), ("text", "is not a SQLite database")]
+    ("backup", "error"), [("missing.db", "there is no backup at 'missing.db'"), ("text", "is not a SQLite database")]
 )
 def test_what_is_no_backup_is_refused(seriatim, filled, backup, error):
     Path("text").write_text("no backup" * 100)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,10 +13,7 @@ from seriatim.cli.parameters import Duration
 from seriatim.cli.store import with_broker
 from seriatim.client.consumer import Consuming, MessageStream
 from seriatim.client.message import Message
-from seriatim.errors import StoreLost
-
-if TYPE_CHECKING:
-    from seriatim.engine.broker import Broker
+from seriatim.engine.broker import Broker
 
 AT_ONCE = 100
 """How many messages are taken, printed and acked together at most."""
@@ -42,10 +38,10 @@ async def command(
     With --ack a message is acked after it was printed. With --json each message is one line.
     """
     await broker.describe_subscription(subscription)
-    stream = Pulled(broker, subscription, Consuming(max_messages=AT_ONCE if ack else 1000))
+    stream = MessageStream(broker, subscription, Consuming(max_messages=AT_ONCE if ack else 1000))
     left = inf if follow else most
     try:
-        while left > 0 and (messages := await stream.take(min(left, AT_ONCE), None if follow else wait)):
+        while left > 0 and (messages := await take(stream, min(left, AT_ONCE), None if follow else wait)):
             for message in messages:
                 fields = _fields(message)
                 output.result(fields, message_line(fields))
@@ -56,32 +52,15 @@ async def command(
         stream.close()
 
 
-class Pulled(MessageStream):
-    """A stream that fails when its store is lost, instead of waiting for ever."""
-
-    _failure: StoreLost | None = None
-
-    async def take(self, most: float, wait: float | None) -> list[Message]:
-        """Messages that are at hand, at least one unless none comes in time."""
-        messages: list[Message] = []
-        with suppress(TimeoutError):
-            while len(messages) < most:
-                # What is at hand needs no waiting, so it is taken even when there is no time.
-                async with asyncio.timeout(0 if messages else wait):
-                    messages.append(await anext(self))
-        return messages
-
-    async def __anext__(self) -> Message:
-        try:
-            return await super().__anext__()
-        except StopAsyncIteration:
-            raise self._failure or StopAsyncIteration from None
-
-    def _store_failed(self, error: BaseException) -> None:
-        # Other failures pass: the engine tries again.
-        if isinstance(error, StoreLost):
-            self._failure = error
-            self._queue.put_nowait(None)
+async def take(stream: MessageStream, most: float, wait: float | None) -> list[Message]:
+    """Messages that are at hand, at least one unless none comes in time."""
+    messages: list[Message] = []
+    with suppress(TimeoutError):
+        while len(messages) < most:
+            # What is at hand needs no waiting, so it is taken even when there is no time.
+            async with asyncio.timeout(0 if messages else wait):
+                messages.append(await anext(stream))
+    return messages
 
 
 def _fields(message: Message) -> Fields:

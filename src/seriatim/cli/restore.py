@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -53,12 +53,11 @@ def _restore(backup: Path, target: Path, replaced: Path | None) -> None:
     from seriatim.store import restore_backup
     from seriatim.store.ownership import OwnerLock
 
-    with closing(OwnerLock(Path(f"{target}.lock"))):
-        if replaced is None:
-            restore_backup(str(backup), str(target))
-            return
-        with _out_of_the_way(target, replaced):
-            restore_backup(str(backup), str(target))
+    with ExitStack() as undo:
+        undo.callback(OwnerLock(Path(f"{target}.lock")).release)
+        if replaced is not None:
+            undo.enter_context(_out_of_the_way(target, replaced))
+        restore_backup(str(backup), str(target))
 
 
 @contextmanager

@@ -51,6 +51,7 @@ def command() -> None:
     help="When the next message of a key goes out: when the ack is on disk, or when it arrives.",
 )
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Copy dead letters to this topic.")
+@click.option("--filter", help='Deliver only messages whose attributes match, for example: attributes.kind = "order".')
 @with_broker
 async def create(broker: Broker, output: Output, topic: str, name: str, **options: Any) -> None:
     """Create the subscription NAME of TOPIC. It gets what is published from now on.
@@ -73,6 +74,7 @@ async def create(broker: Broker, output: Output, topic: str, name: str, **option
         window=options["window"],
         release=Release(options["release"]),
         dead_letter_topic=options["dead_letter_topic"],
+        filter=options["filter"],
     )
     info = await broker.create_subscription(topic, name, told)
     output.result(_fields(info), f"created subscription '{name}' of topic '{topic}'")

@@ -406,7 +406,9 @@ class Engine(Operations, TimeTravel):
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
         while self._down is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_UPKEEP_PAUSE):  # not wait_for: in Python 3.11 it can lose a cancellation
+                async with asyncio.timeout(
+                    IDLE_UPKEEP_PAUSE
+                ):  # wait_for could swallow the cancellation when it is closed
                     await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
             self._changed.clear()

@@ -108,9 +108,31 @@ def test_a_signal_ends_a_command_that_waits_for_its_input(start, told, orders, n
 
 def test_watching_goes_on_until_it_is_interrupted(start, orders):
     process = start("stats", "--watch", "0.01", "--json")
-    assert [row["subscription"] for row in lines_until(process, 3)] == ["billing"] * 3
+    first, second = lines_until(process, 2)
+    assert (first["subscription"], first["delivered_rate"]) == ("billing", None)
+    assert (second["subscription"], second["delivered_rate"]) == ("billing", 0.0)
     process.send_signal(signal.SIGINT)
     assert ended(process) == (130, b"")
+
+
+def test_watching_shows_rates_beside_a_live_engine(start):
+    async def scenario() -> None:
+        async with PubSub(STORE) as pubsub:
+            topic = await pubsub.topic("orders").create()
+            await topic.subscription("billing").create(enable_message_ordering=True)
+            process = start("stats", "--watch", "0.2")
+            assert process.stdout is not None
+            heading = await asyncio.to_thread(process.stdout.readline)
+            assert heading.split()[-2:] == [b"delivered", b"acked"]
+            await topic.publish(b"x", ordering_key="a")
+            async with asyncio.timeout(30):
+                while (await asyncio.to_thread(process.stdout.readline)).split()[:3] != [b"billing", b"1", b"1"]:
+                    pass
+            assert (await asyncio.to_thread(process.stdout.readline)).startswith(b"published ")
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(ended, process) == (143, b"")
+
+    asyncio.run(scenario())
 
 
 def test_a_reader_that_goes_away_is_no_error_and_what_it_did_not_read_is_given_back(start, told, orders):

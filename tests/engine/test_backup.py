@@ -18,13 +18,15 @@ def test_a_backup_taken_while_messages_are_published_and_acked_is_restored_and_g
         await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True))
         got = Collector()
         attachment = engine.attach("s", got.consumer)
-        stop, tokens = asyncio.Event(), set[int]()
+        stop, enough, tokens = asyncio.Event(), asyncio.Event(), set[int]()
         published: list[list[int]] = []
 
         async def publish() -> None:
             while not stop.is_set():
                 key = f"key{len(published) % 7}"
                 published.append(list(await engine.publish("t", [Outgoing(key, b"x" * 500)] * 5)))
+                if len(published) == 20:
+                    enough.set()
 
         async def consume() -> None:
             while not stop.is_set():
@@ -35,8 +37,7 @@ def test_a_backup_taken_while_messages_are_published_and_acked_is_restored_and_g
                 await asyncio.sleep(0)
 
         work = [asyncio.create_task(publish()), asyncio.create_task(consume())]
-        while len(published) < 20:
-            await asyncio.sleep(0)
+        await enough.wait()
         durable = published[-1][-1]
         await engine.backup(str(tmp_path / "backup.db"))
         stop.set()

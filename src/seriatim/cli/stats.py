@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Columns, Fields, Output, as_json, duration
+from seriatim.cli.output import Cell, Fields, Output, as_json, duration
 from seriatim.cli.parameters import Duration
 from seriatim.cli.store import with_broker
-from seriatim.errors import NotFound
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
+    from seriatim.engine.metrics import Metrics, Rates
 
-COLUMNS: Columns = {
+COLUMNS: dict[str, Cell] = {
     "subscription": "subscription",
     "total": "total",
     "ready": "ready",
@@ -31,6 +31,10 @@ COLUMNS: Columns = {
     "oldest": lambda row: duration(row["oldest_age"]),
     "consumers": "consumers",
     "paused": "paused",
+}
+RATES: dict[str, Cell] = {
+    "delivered": lambda row: _rate(row["delivered_rate"]),
+    "acked": lambda row: _rate(row["acked_rate"]),
 }
 
 
@@ -47,31 +51,49 @@ COLUMNS: Columns = {
 @with_broker
 async def command(broker: Broker, output: Output, subscription: str | None, watch: float | None) -> None:
     """Show what each subscription has, or one: messages that are ready, leased, delayed, or blocked behind others."""
-    while True:
-        _show(output, await _stats(broker, subscription), watching=watch is not None)
-        if watch is None:
-            break
-        await asyncio.sleep(watch)
-
-
-async def _stats(broker: Broker, subscription: str | None) -> list[Fields]:
-    """What there is to say now; a subscription that goes away meanwhile is left out."""
     if subscription is not None:
-        return [asdict(await broker.stats(subscription))]
-    rows = []
-    for name in sorted(info.name for info in await broker.list_subscriptions()):
-        try:
-            rows.append(asdict(await broker.stats(name)))
-        except NotFound:
-            continue
-    return rows
+        await broker.describe_subscription(subscription)
+    metrics = await broker.metrics()
+    if watch is None:
+        output.listing(_rows(metrics, subscription), COLUMNS, empty="there are no subscriptions")
+        return
+    rates = None
+    while True:
+        _show(output, _watched(_rows(metrics, subscription), rates), rates)
+        await asyncio.sleep(watch)
+        earlier, metrics = metrics, await broker.metrics()
+        rates = metrics.since(earlier)
 
 
-def _show(output: Output, rows: list[Fields], *, watching: bool) -> None:
-    if watching and output.as_json:
+def _rows(metrics: Metrics, subscription: str | None) -> list[Fields]:
+    return [asdict(stats) for name, stats in sorted(metrics.stats.items()) if subscription in {None, name}]
+
+
+def _watched(rows: list[Fields], rates: Rates | None) -> list[Fields]:
+    """What happens in a second, beside how things stand; not known the first time."""
+    found = rates.subscriptions if rates else {}
+    return [
+        {
+            **row,
+            "delivered_rate": found.get(row["subscription"], {}).get("delivered"),
+            "acked_rate": found.get(row["subscription"], {}).get("acked"),
+        }
+        for row in rows
+    ]
+
+
+def _show(output: Output, rows: list[Fields], rates: Rates | None) -> None:
+    if output.as_json:
         for row in rows:
             click.echo(as_json(row))
         return
-    if watching and sys.stdout.isatty():
+    if sys.stdout.isatty():
         click.clear()
-    output.listing(rows, COLUMNS, empty="there are no subscriptions")
+    output.listing(rows, COLUMNS | RATES, empty="there are no subscriptions")
+    if rates is not None:
+        took = "" if rates.commit_seconds is None else f" of {rates.commit_seconds * 1000:.1f} ms"
+        click.echo(f"published {_rate(rates.totals.get('published'))}, commits {_rate(rates.commits)}{took}")
+
+
+def _rate(number: float | None) -> str | None:
+    return None if number is None else f"{number:,.1f}/s"

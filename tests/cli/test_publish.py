@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 
 import pytest
@@ -90,7 +91,11 @@ def test_data_of_a_json_line_may_be_any_json(told, orders):
         (["--json-lines"], '{"data": "x", "delay": "1h"}', "its delay is not a number of seconds"),
         (["--json-lines"], '{"data": "*", "encoding": "base64"}', "its data is not base64"),
         (["--json-lines"], '{"data": "x", "attributes": [1]}', "its attributes are not a JSON object"),
+        (["--json-lines"], '{"data": "x", "delay": NaN}', "its delay is not a number of seconds"),
+        (["--json-lines"], '{"data": "\\ud800"}', "its data is not Unicode text"),
+        (["--json-lines"], "[" * 100_000, "it is not JSON"),
         (["--key-field", "user"], '{"name": "ann"}', "its field 'user' is no key"),
+        (["--key-field", "user"], '{"user": ""}', "Ordering key cannot be empty"),
     ],
 )
 def test_a_line_that_is_wrong_is_named_and_those_before_it_are_published(seriatim, told, orders, options, line, error):
@@ -147,3 +152,10 @@ def test_a_failure_half_way_names_the_first_line_that_is_not_confirmed(start, to
     assert process.wait(30) == 1
     assert b"error: topic 'orders' does not exist" in (errors := process.stderr.read())
     assert errors.endswith(b" (line 2 and what follows is not confirmed)\n")
+
+
+def test_data_that_is_not_text_is_published_as_it_was_typed(start, told, orders):
+    process = start("publish", "orders", os.fsdecode(b"\xff\n"))
+    assert process.wait(30) == 0
+    (message,) = messages(told)
+    assert base64.b64decode(message["data"]) == b"\xff\n"

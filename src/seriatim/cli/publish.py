@@ -11,10 +11,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +44,7 @@ class Defaults:
     delay: float
 
     def message(self, data: bytes, key: str | None = None) -> Outgoing:
-        return Outgoing(key or self.key, data, self.attributes or None, self.delay)
+        return Outgoing(self.key if key is None else key, data, self.attributes or None, self.delay)
 
 
 Reading = Callable[[bytes], Outgoing]
@@ -82,12 +84,13 @@ async def command(
     if options["create"]:
         with suppress(AlreadyExists):
             await broker.create_topic(topic)
+    broker.require_topic(topic)
     publishing = Publishing(broker, output, topic, quiet=quiet)
     with Source(path) as source:
         if reading is not None:
             await publishing.lines(source, reading)
             return
-        payload = data.encode() if data is not None else await source.read_all(MAX_MESSAGE_BYTES)
+        payload = await source.read_all(MAX_MESSAGE_BYTES) if data is None else os.fsencode(data)
     await publishing.send([_checked(_defaults(options).message(payload))])
 
 
@@ -163,7 +166,7 @@ def _checked(message: Outgoing) -> Outgoing:
 def _json_object(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"it is not JSON ({error})") from error
     if not isinstance(found, dict):
         raise InvalidArgument("it is not a JSON object")
@@ -181,7 +184,7 @@ def _message_of(fields: dict[str, Any], defaults: Defaults) -> Outgoing:
     key, attributes, delay = fields.get("key"), fields.get("attributes") or {}, fields.get("delay", defaults.delay)
     if not isinstance(attributes, dict):
         raise InvalidArgument("its attributes are not a JSON object")
-    if not isinstance(delay, int | float) or delay < 0:
+    if not isinstance(delay, int | float) or not 0 <= delay < inf:
         raise InvalidArgument("its delay is not a number of seconds")
     return Outgoing(
         defaults.key if key is None else key, _data_of(fields), {**defaults.attributes, **attributes} or None, delay
@@ -192,11 +195,11 @@ def _data_of(fields: dict[str, Any]) -> bytes:
     data = fields.get("data")
     if data is None:
         raise InvalidArgument("it has no data")
-    if not isinstance(data, str):
-        return json.dumps(data, ensure_ascii=False).encode()
-    if fields.get("encoding") != "base64":
-        return data.encode()
     try:
-        return base64.b64decode(data, validate=True)
+        if not isinstance(data, str):
+            return json.dumps(data, ensure_ascii=False).encode()
+        return base64.b64decode(data, validate=True) if fields.get("encoding") == "base64" else data.encode()
     except binascii.Error as error:
         raise InvalidArgument(f"its data is not base64 ({error})") from error
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("its data is not Unicode text: give it as base64") from error

@@ -130,9 +130,9 @@ class Engine(Operations, TimeTravel):
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        options = options or SubscriptionOptions()
-        self._require_dead_letter_topic(options)
-        subscription = await self._create_subscription(self.get_topic(topic), name, options)
+        log, options = self.get_topic(topic), options or SubscriptionOptions()
+        self._check_dead_letter_topic(log, options)
+        subscription = await self._create_subscription(log, name, options)
         return subscription.info()
 
     async def _create_subscription(
@@ -158,7 +158,7 @@ class Engine(Operations, TimeTravel):
         subscription = self.get_subscription(name)
         if options.filter != subscription.options.filter:
             raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
-        self._require_dead_letter_topic(options)
+        self._check_dead_letter_topic(subscription.topic, options)
         await subscription.reconfigure(options)
 
     async def delete_subscription(self, name: str) -> None:
@@ -210,10 +210,15 @@ class Engine(Operations, TimeTravel):
         """Give a consumer messages from now on."""
         return LocalAttachment(self.get_subscription(subscription), consumer)
 
-    def _require_dead_letter_topic(self, options: SubscriptionOptions) -> None:
-        """A topic that is deleted later is another matter: dead letters then stay where they are."""
-        if options.dead_letter_topic is not None:
-            self.get_topic(options.dead_letter_topic)
+    def _check_dead_letter_topic(self, topic: TopicState, options: SubscriptionOptions) -> None:
+        """It must exist when it is named. When it is deleted later, dead letters stay where they are."""
+        if options.dead_letter_topic is None:
+            return
+        if self.get_topic(options.dead_letter_topic) is topic:
+            raise InvalidArgument(
+                f"topic {topic.name!r} can't be the dead-letter topic of its own subscription: "
+                "what fails would come again for ever"
+            )
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self)

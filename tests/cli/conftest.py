@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,6 +16,18 @@ from seriatim.cli.main import cli
 Run = Callable[..., Result]
 Told = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
+
+
+def signal_while_reading(process: subprocess.Popen[bytes], number: int) -> int:
+    """Send a signal to a process that blocks in a read of its own, and give its exit status.
+
+    Python sees a signal that comes in the moment before a read begins only when the next one interrupts that read.
+    """
+    while process.poll() is None:
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(3)
+    return process.returncode
 
 
 @pytest.fixture

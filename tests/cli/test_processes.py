@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from seriatim import PubSub
+from tests.cli.conftest import signal_while_reading
 
 STORE = "sqlite:///seriatim.db"
 
@@ -158,5 +159,5 @@ def test_a_signal_ends_a_command_without_a_store(start, number, status):
         b"k,s\n" + b"a,1\n" * 50_000
     )  # more than a pipe holds: when it is written, the command is reading
     process.stdin.flush()
-    process.send_signal(number)
+    assert signal_while_reading(process, number) == status
     assert ended(process) == (status, b"")

@@ -8,6 +8,8 @@ import signal
 
 import pytest
 
+from tests.cli.conftest import signal_while_reading
+
 
 def test_a_topic_is_created_listed_and_deleted(told, seriatim):
     told("topics", "create", "orders", "--retention", "2h", "--retain-settled", "forever")
@@ -86,8 +88,7 @@ def test_an_interrupt_at_the_question_is_an_interrupt(start, told, orders):
     process = start("subscriptions", "delete", "billing", stdin=child)
     assert process.stderr is not None
     assert process.stderr.read(20) == b"Delete subscription "
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert signal_while_reading(process, signal.SIGINT) == 130
     os.close(terminal)
     os.close(child)
     assert len(told("subscriptions", "list")) == 1

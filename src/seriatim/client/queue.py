@@ -31,7 +31,7 @@ from seriatim.engine.metrics import SubscriptionStats
 from seriatim.errors import AlreadyExists, QueueEmpty
 
 SHORTEST_WAIT = 0.1
-"""What asking takes at most: with a timeout of 0 whatever is there is still found."""
+"""So many seconds a question may take at least: with a timeout of 0 whatever is there is still found."""
 
 T = TypeVar("T")
 

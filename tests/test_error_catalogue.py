@@ -14,7 +14,10 @@ PAGE = (ROOT / "docs/reference/errors.md").read_text()
 
 
 def all_errors(kind: type[errors.SeriatimError] = errors.SeriatimError) -> list[type[errors.SeriatimError]]:
-    return [kind, *(each for sub in kind.__subclasses__() if sub.__module__ == errors.__name__ for each in all_errors(sub))]
+    return [
+        kind,
+        *(each for sub in kind.__subclasses__() if sub.__module__ == errors.__name__ for each in all_errors(sub)),
+    ]
 
 
 def test_every_error_is_listed_with_its_code():

@@ -23,7 +23,9 @@ def promised(example: Path) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_it_promises(example, tmp_path: Path):
-    done = subprocess.run([sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.stderr == ""
     assert done.stdout.strip() == promised(example) != ""
 

@@ -173,7 +173,9 @@ def test_attempts_are_counted_exactly_for_nacks_and_expiries_across_restarts(run
 
     async def nacked_again(engine):
         got, attachment = await take(engine)
-        assert (got.got[0].record.data, got.got[0].lease.attempt) == (b"1", 3), "a delivery that a close ended does not count"
+        assert (got.got[0].record.data, got.got[0].lease.attempt) == (b"1", 3), (
+            "a delivery that a close ended does not count"
+        )
         attachment.nack(got.got[0].lease)
         attachment.nack((await got.wait(2))[1].lease, error="the fourth time")
         assert (await got.wait(3))[2].record.data == b"2"

@@ -21,25 +21,27 @@ if TYPE_CHECKING:
 class PubSub:
     """Topics and subscriptions of one store. Use it as an async context manager."""
 
-    def __init__(self, url: str = "memory://") -> None:
+    def __init__(self, url: str = "memory://", *, standby: bool = False) -> None:
+        """Nothing is opened yet. With ``standby``, entering waits until nobody else owns a store in PostgreSQL."""
         self._url = url
+        self._standby = standby
         self._broker: Broker | None = None
         self._pid = os.getpid()
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
 
     @staticmethod
-    def blocking(url: str = "memory://", *, workers: int | None = None) -> Blocking:
+    def blocking(url: str = "memory://", *, standby: bool = False, workers: int | None = None) -> Blocking:
         """The same names for programs without an event loop: ``with PubSub.blocking(url) as pubsub``.
 
         Handlers are plain functions that may block; at most ``workers`` of them run at once.
         """
         from seriatim.client.blocking import WORKERS, Blocking, LoopThread
 
-        return Blocking(PubSub(url), LoopThread(workers or WORKERS))
+        return Blocking(PubSub(url, standby=standby), LoopThread(workers or WORKERS))
 
     async def __aenter__(self) -> PubSub:
-        self._broker, self._pid = await open_broker(self._url), os.getpid()
+        self._broker, self._pid = await open_broker(self._url, standby=self._standby), os.getpid()
         return self
 
     async def __aexit__(

@@ -41,7 +41,7 @@ from seriatim.errors import (
 )
 from seriatim.log import logger
 from seriatim.store import open_store
-from seriatim.store.base import Catalog, Cursor, Record, Store, StoreReader, SubscriptionRow, Transaction
+from seriatim.store.base import Catalog, Cursor, Record, Standby, Store, StoreReader, SubscriptionRow, Transaction
 
 EPOCH_BITS = 40
 """A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
@@ -80,10 +80,10 @@ class Engine(Operations, TimeTravel):
     # -- life -----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        """An engine on the store at ``url``, loaded and at work."""
-        opener = partial(open_store, url)
-        engine = cls(await asyncio.get_running_loop().run_in_executor(None, opener), opener)
+    async def open(cls, url: str, standby: Standby | None = None) -> Self:
+        """An engine on the store at ``url``, loaded and at work. ``standby`` waits until nobody else owns it."""
+        first, again = partial(open_store, url, standby=standby), partial(open_store, url)
+        engine = cls(await asyncio.get_running_loop().run_in_executor(None, first), again)
         try:
             await engine.start()
         except BaseException:

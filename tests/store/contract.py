@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, product
 from typing import Protocol
 
 import pytest
@@ -23,6 +23,7 @@ from seriatim.store.base import (
     ReaderRow,
     Record,
     SnapshotRow,
+    Span,
     Store,
     StoreReader,
     SubscriptionRow,
@@ -30,7 +31,9 @@ from seriatim.store.base import (
     TroubleRow,
     UpkeepReport,
 )
+from seriatim.store.pack import PackHead, encode
 from seriatim.store.settled import SettledSet
+from seriatim.store.staging import write_staged
 
 NOW = 1_000_000_000.0
 DAY = 24 * 3600.0
@@ -307,6 +310,60 @@ class LogContract(StoreContract):
             work.append(topic.id, [])
             work.settle(subscription.id, [])
         assert kept(store, topic) == []
+
+    @staticmethod
+    def staged(folder, *packs) -> str:
+        path = folder / "staged"
+        write_staged(path, [encode(pack) for pack in packs])
+        return str(path)
+
+    def test_staged_messages_are_appended_under_their_offsets_and_time(self, kit, tmp_path):
+        topic, _ = topic_with_subscription(kit.store, messages=3)
+        packs = [[Record(0, "a", b"x", {"n": "1"}), Record(1, None, b"")], [Record(0, "ä", b"z")]]
+        seen: list[Position] = []
+        with kit.store.transaction() as work:
+            work.append_staged(topic.id, self.staged(tmp_path, *packs), 5, NOW, seen.extend)
+            work.append(topic.id, records([8]))
+        kit.reopen()
+        assert kit.store.read(topic.id, 5, 3) == [
+            Record(5, "a", b"x", {"n": "1"}, NOW),
+            Record(6, None, b"", None, NOW),
+            Record(7, "ä", b"z", None, NOW),
+        ]
+        assert seen == [position for pack in kit.store.positions(topic.id, 5) for position in pack][:3]
+        assert kept(kit.store, topic) == [0, 1, 2, 5, 6, 7, 8]
+        assert list(kit.store.check()) == []
+
+    def test_staged_messages_are_part_of_their_transaction(self, store, tmp_path):
+        topic, _ = topic_with_subscription(store, messages=3)
+        file = self.staged(tmp_path, [Record(0, "k", b"x")])
+        broken_off(store, lambda work: work.append_staged(topic.id, file, 3, NOW))
+        assert kept(store, topic) == [0, 1, 2]
+        with store.transaction() as work:
+            with pytest.raises(InvalidArgument, match="the next one is 3"):
+                work.append_staged(topic.id, file, 2, NOW)
+            with pytest.raises(NotFound):
+                work.append_staged(99, file, 3, NOW)
+            work.append(topic.id, records([3]))
+        assert kept(store, topic) == [0, 1, 2, 3]
+
+    def test_spans_and_packs_tell_what_is_kept_in_a_range(self, store):
+        topic, _ = topic_with_subscription(store)
+        written = [[0, 1, 2], [3], [4, 6, 9], [11]]
+        with store.transaction() as work:
+            for offsets in written:
+                work.append(topic.id, records(offsets))
+        for first, end in product(range(12), (0, 3, 4, 5, 7, 9, 12, 99)):
+            parts = [[offset for offset in pack if first <= offset < end] for pack in written]
+            spans = [Span(part[0], part[-1], len(part)) for part in parts if part]
+            assert list(store.spans(topic.id, first, end)) == spans
+            found = [r for head, data in store.packs(topic.id, first, end) for r in PackHead(head).records(data)]
+            assert [record for record in found if first <= record.offset < end] == records(chain(*parts))
+
+    def test_spans_and_packs_of_no_topic_are_refused(self, store):
+        for ask in (store.spans, store.packs):
+            with pytest.raises(NotFound):
+                list(ask(99, 0, 5))
 
     def test_topics_number_their_messages_apart(self, store):
         topic, _ = topic_with_subscription(store, messages=3)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.errors import DamagedStore, InvalidArgument
-from seriatim.store.base import Position, Record
-from seriatim.store.pack import Pack, PackHead, encode
+from seriatim.store.base import Pack, Position, Record
+from seriatim.store.pack import NO_KEY, PackHead, encode
 
 TIMES = st.sampled_from([0.0, 1.5, 1e9 + 0.25])
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -92,3 +92,28 @@ def test_a_key_that_is_too_long_is_refused():
     with pytest.raises(InvalidArgument, match="65535"):
         encode([Record(1, "k" * 0xFFFF, b"")])
     assert isinstance(encode([Record(1, "k" * 0xFFFE, b""), Record(2, None, b"")]), Pack)
+
+
+@given(packs_of_records())
+def test_columns_say_the_same_as_messages(records):
+    head = PackHead(encode(records).head)
+    sizes = [len(r.key.encode()) if r.key is not None else NO_KEY for r in records]
+    assert list(head.key_sizes) == sizes
+    assert head.key_bytes == "".join(r.key or "" for r in records).encode()
+    assert list(head.times or [head.published] * head.count) == [r.published for r in records]
+    assert list(head.delays or [0.0] * head.count) == [r.not_before for r in records]
+    assert [one for one, _ in zip(head.attributes(), records, strict=False)] == [r.attributes for r in records]
+
+
+@given(packs_of_records(), st.integers(0, 2**62), TIMES)
+def test_a_pack_is_stamped_with_other_offsets_and_another_time(records, first, published):
+    staged = [record._replace(offset=number, published=0.0) for number, record in enumerate(records)]
+    head, data = encode(staged)
+    stamped = PackHead(PackHead(head).stamped(first, published)).records(data)
+    assert stamped == [r._replace(offset=first + n, published=published) for n, r in enumerate(staged)]
+
+
+@pytest.mark.parametrize("other", [Record(2, None, b""), Record(1, None, b"", None, 3.0)])
+def test_a_pack_with_holes_or_several_times_is_not_stamped(other):
+    with pytest.raises(InvalidArgument, match="can be stamped"):
+        PackHead(encode([Record(0, None, b""), other]).head).stamped(5, 1.0)

@@ -10,6 +10,7 @@
     postgres_ownership.py  active and standby             postgres_url.py      its addresses
     pack.py          many messages as one row             settled.py         what is settled, as a floor and bitmaps
     retention.py     which messages may go                restoring.py       a backup becomes a store again
+    staging.py       messages that wait in files
     examination.py   what an operator wants to know       rules.py, columns.py  small things that all share
 """
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -151,6 +151,21 @@ class Catalog:
     next_token: int
 
 
+class Pack(NamedTuple):
+    """Messages of a log packed together; ``pack.py`` says how."""
+
+    head: bytes
+    data: bytes
+
+
+class Span(NamedTuple):
+    """A stretch of a log: so many kept messages from offset ``first`` to ``last``, which are both kept."""
+
+    first: int
+    last: int
+    messages: int
+
+
 class UpkeepReport(NamedTuple):
     """What a round of clean-up did."""
 
@@ -167,6 +182,9 @@ class Problem(NamedTuple):
     what: str
 
 
+Seen = Callable[[Sequence[Position]], object]
+
+
 class Transaction(Protocol):
     """One unit of work. Nobody sees anything of it before it is committed."""
 
@@ -181,6 +199,12 @@ class Transaction(Protocol):
 
     def append(self, topic_id: int, records: Sequence[Record]) -> None:
         """Write messages at the end of a log. Records of one call are kept together."""
+
+    def append_staged(self, topic_id: int, file: str, first: int, published: float, seen: Seen | None = None) -> None:
+        """Write the messages of a staged file (``staging.py``) at the end of a log, under the offsets from ``first`` on.
+
+        They stay in their packs, and one pack at a time is in memory. ``seen`` is given the positions of each.
+        """
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         """Messages are done for a subscription; what is noted about them (trouble) is forgotten."""
@@ -242,6 +266,12 @@ class StoreReader(Protocol):
 
     def read(self, topic_id: int, first: int, limit: int) -> list[Record]:
         """Up to ``limit`` kept messages from ``first`` on, in order."""
+
+    def spans(self, topic_id: int, first: int, end: int) -> Iterator[Span]:
+        """What is kept from ``first`` to below ``end``, pack by pack, without reading it."""
+
+    def packs(self, topic_id: int, first: int, end: int) -> Iterator[Pack]:
+        """The packs that hold messages from ``first`` to below ``end``, whole: the outer ones may hold others, too."""
 
     def earliest(self, topic_id: int) -> int:
         """The lowest offset that is still kept (the next one to be given when the log is empty)."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import Path
 from typing import TypeVar
 
 from seriatim.core.ranges import RangeSet
@@ -26,21 +27,26 @@ from seriatim.store.base import (
     Cursor,
     DeadLetterRow,
     Options,
+    Pack,
     PausedRow,
     Position,
     Problem,
     ReaderRow,
     Record,
+    Seen,
     SnapshotRow,
+    Span,
     SubscriptionRow,
     TopicRow,
     Transaction,
     TroubleRow,
     UpkeepReport,
 )
+from seriatim.store.pack import PackHead, encode
 from seriatim.store.retention import Retention
-from seriatim.store.rules import key_of, lane_of, require_rising
+from seriatim.store.rules import key_of, lane_of, require_new, require_rising
 from seriatim.store.settled import SettledSet
+from seriatim.store.staging import read_staged
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -211,6 +217,15 @@ class MemoryTransaction:
             pack = list(records)
             self._later(lambda: self._logs[topic_id].packs.append(pack))
 
+    def append_staged(self, topic_id: int, file: str, first: int, published: float, seen: Seen | None = None) -> None:
+        require_new(first, self._open_draft().topic(topic_id).next_offset)
+        for staged, data in read_staged(Path(file)):
+            pack = PackHead(PackHead(staged).stamped(first, published))
+            self.append(topic_id, pack.records(data))
+            first += pack.count
+            if seen is not None:
+                seen(pack.positions())
+
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         done = list(offsets)
         self._change_lanes(subscription_id, lambda lanes: lanes.settle(done))
@@ -375,6 +390,18 @@ class MemoryStore:
         with self._reading():
             records = chain.from_iterable(self._log(topic_id).packs_from(first))
             return [record for _, record in zip(range(limit), records, strict=False)]
+
+    def spans(self, topic_id: int, first: int, end: int) -> Iterator[Span]:
+        with self._reading():
+            packs = list(self._log(topic_id).packs_from(first))
+        for pack in packs:
+            if part := pack[: _place(pack, end)]:
+                yield Span(part[0].offset, part[-1].offset, len(part))
+
+    def packs(self, topic_id: int, first: int, end: int) -> Iterator[Pack]:
+        with self._reading():
+            packs = list(self._log(topic_id).packs_from(first))
+        yield from (encode(pack) for pack in packs if pack[0].offset < end)
 
     def earliest(self, topic_id: int) -> int:
         with self._reading():

@@ -30,11 +30,10 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
-from typing import NamedTuple
 from zlib import crc32
 
 from seriatim.errors import DamagedStore, InvalidArgument
-from seriatim.store.base import Position, Record
+from seriatim.store.base import Pack, Position, Record
 from seriatim.store.columns import decode_column, encode_column
 
 VERSION = 1
@@ -47,13 +46,6 @@ _CHECKSUM = struct.Struct("<I")
 Attributes = Mapping[str, str] | None
 _make = tuple.__new__
 """Makes named tuples out of tuples in C: twice as fast as calling their class."""
-
-
-class Pack(NamedTuple):
-    """The two blobs of a pack."""
-
-    head: bytes
-    data: bytes
 
 
 def encode(records: Sequence[Record]) -> Pack:
@@ -106,20 +98,26 @@ def _decode_attributes(text: bytes) -> Attributes:
 
 
 class PackHead:
-    """The head of a pack, read column by column when asked."""
+    """The head of a pack, read column by column when asked.
+
+    Whoever makes columns of it, not messages, takes ``offsets``, ``times`` (None: all at ``published``), ``delays`` (None: no
+    message has one), ``key_sizes`` with ``key_bytes``, ``data_sizes`` and ``attributes``.
+    """
 
     def __init__(self, blob: bytes) -> None:
         flags, first = self._open(blob)
         at = _HEAD.size
         self.offsets: Sequence[int] = range(first, first + self.count)
-        self._times = self._delays = self._attribute_sizes = None
+        self.times: array[int] | None = None
+        self.delays: array[int] | None = None
+        self._attribute_sizes: array[int] | None = None
         if flags & SPARSE:
             self.offsets, at = self._column("Q", at)
         if flags & TIMES:
-            self._times, at = self._column("d", at)
+            self.times, at = self._column("d", at)
         if flags & DELAYED:
-            self._delays, at = self._column("d", at)
-        self._key_sizes, at = self._column("H", at)
+            self.delays, at = self._column("d", at)
+        self.key_sizes, at = self._column("H", at)
         self.data_sizes, at = self._column("I", at)
         if flags & ATTRIBUTES:
             self._attribute_sizes, at = self._column("I", at)
@@ -129,7 +127,7 @@ class PackHead:
         """Check the blob, read its fixed part, and return the flags and the first offset."""
         if len(blob) < _HEAD.size + _CHECKSUM.size:
             raise DamagedStore(f"the head of a pack has only {len(blob)} bytes: it was cut off")
-        version, flags, _, self.count, first, self._published, self._data_checksum = _HEAD.unpack_from(blob)
+        version, flags, _, self.count, first, self.published, self._data_checksum = _HEAD.unpack_from(blob)
         if version != VERSION:
             raise DamagedStore(f"a pack of version {version} can't be read by a program that knows version {VERSION}")
         end = len(blob) - _CHECKSUM.size
@@ -142,17 +140,36 @@ class PackHead:
         end = at + self.count * array(code).itemsize
         return decode_column(code, self._blob[at:end]), end
 
+    def stamped(self, first: int, published: float) -> bytes:
+        """The head of the same messages at consecutive offsets from ``first`` on, published at one time."""
+        flags = self._blob[1]
+        if flags & (SPARSE | TIMES):
+            raise InvalidArgument("only a pack with consecutive offsets and one time can be stamped")
+        head = bytearray(memoryview(self._blob)[: -_CHECKSUM.size])
+        _HEAD.pack_into(head, 0, VERSION, flags, 0, self.count, first, published, self._data_checksum)
+        return bytes(head) + _CHECKSUM.pack(crc32(head))
+
+    @property
+    def key_bytes(self) -> bytes:
+        """All keys, one after another."""
+        return self._blob[self._texts_at : len(self._blob) - _CHECKSUM.size - sum(self._attribute_sizes or ())]
+
+    def verify(self, data: bytes) -> None:
+        """Raise DamagedStore unless ``data`` is the other blob of the pack."""
+        if sum(self.data_sizes) != len(data) or crc32(data) != self._data_checksum:
+            raise DamagedStore("the checksum of a pack's data does not match its content")
+
     def positions(self) -> list[Position]:
         """Every message without its data."""
-        columns = zip(self.offsets, self._keys(), self._attributes(), self._delays or repeat(0.0), strict=False)
+        columns = zip(self.offsets, self._keys(), self.attributes(), self.delays or repeat(0.0), strict=False)
         return list(map(_make, repeat(Position), columns))
 
     def records(self, data: bytes) -> list[Record]:
         """Every message, with ``data``, the other blob of the pack."""
         ends = self._checked_ends(data)
         payloads = [data[start:end] for start, end in pairwise(ends)]
-        times, delays = self._times or repeat(self._published), self._delays or repeat(0.0)
-        columns = zip(self.offsets, self._keys(), payloads, self._attributes(), times, delays, strict=False)
+        times, delays = self.times or repeat(self.published), self.delays or repeat(0.0)
+        columns = zip(self.offsets, self._keys(), payloads, self.attributes(), times, delays, strict=False)
         return list(map(_make, repeat(Record), columns))
 
     def select(self, data: bytes, wanted: Iterable[int]) -> list[Record]:
@@ -168,11 +185,11 @@ class PackHead:
     def _record(self, index: int, payload: bytes, keys: Sequence[int], attributes: Sequence[int]) -> Record:
         return Record(
             self.offsets[index],
-            None if self._key_sizes[index] == NO_KEY else self._blob[keys[index] : keys[index + 1]].decode(),
+            None if self.key_sizes[index] == NO_KEY else self._blob[keys[index] : keys[index + 1]].decode(),
             payload,
             _decode_attributes(self._blob[attributes[index] : attributes[index + 1]]) if attributes else None,
-            self._times[index] if self._times else self._published,
-            self._delays[index] if self._delays else 0.0,
+            self.times[index] if self.times else self.published,
+            self.delays[index] if self.delays else 0.0,
         )
 
     def _index(self, offset: int) -> int | None:
@@ -180,15 +197,13 @@ class PackHead:
         return index if index < self.count and self.offsets[index] == offset else None
 
     def _checked_ends(self, data: bytes) -> list[int]:
-        ends = list(accumulate(self.data_sizes, initial=0))
-        if ends[-1] != len(data) or crc32(data) != self._data_checksum:
-            raise DamagedStore("the checksum of a pack's data does not match its content")
-        return ends
+        self.verify(data)
+        return list(accumulate(self.data_sizes, initial=0))
 
     def _key_bounds(self) -> list[int]:
-        sizes: Iterable[int] = self._key_sizes
-        if NO_KEY in self._key_sizes:
-            sizes = [0 if size == NO_KEY else size for size in self._key_sizes]
+        sizes: Iterable[int] = self.key_sizes
+        if NO_KEY in self.key_sizes:
+            sizes = [0 if size == NO_KEY else size for size in self.key_sizes]
         return list(accumulate(sizes, initial=self._texts_at))
 
     def _keys(self) -> list[str | None]:
@@ -199,8 +214,8 @@ class PackHead:
             keys: list[str | None] = [text[low - start : high - start] for low, high in pairwise(bounds)]
         else:
             keys = [blob[low:high].decode() for low, high in pairwise(bounds)]
-        if NO_KEY in self._key_sizes:
-            return [None if size == NO_KEY else key for size, key in zip(self._key_sizes, keys, strict=True)]
+        if NO_KEY in self.key_sizes:
+            return [None if size == NO_KEY else key for size, key in zip(self.key_sizes, keys, strict=True)]
         return keys
 
     def _attribute_bounds(self) -> list[int]:
@@ -209,6 +224,7 @@ class PackHead:
         start = len(self._blob) - _CHECKSUM.size - sum(self._attribute_sizes)
         return list(accumulate(self._attribute_sizes, initial=start))
 
-    def _attributes(self) -> Iterable[Attributes]:
+    def attributes(self) -> Iterable[Attributes]:
+        """The attributes of each message; without an end when no message has any."""
         bounds = self._attribute_bounds()
         return [_decode_attributes(self._blob[low:high]) for low, high in pairwise(bounds)] if bounds else repeat(None)

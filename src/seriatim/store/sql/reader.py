@@ -12,10 +12,12 @@ from seriatim.store.base import (
     Catalog,
     Cursor,
     DeadLetterRow,
+    Pack,
     PausedRow,
     Position,
     Problem,
     Record,
+    Span,
     TroubleRow,
 )
 from seriatim.store.sql import reading
@@ -78,6 +80,23 @@ class SqlReader(ABC):
     def read(self, topic_id: int, first: int, limit: int) -> list[Record]:
         with self._reading() as session:
             return reading.read_records(session, topic_id, first, limit)
+
+    def spans(self, topic_id: int, first: int, end: int) -> Iterator[Span]:
+        while first < end:
+            with self._reading() as session:
+                spans = reading.read_spans(session, topic_id, first, end)
+            if not spans:
+                return
+            first = spans[-1].last + 1
+            yield from spans
+
+    def packs(self, topic_id: int, first: int, end: int) -> Iterator[Pack]:
+        while first < end:
+            with self._reading() as session:
+                packs, first = reading.read_packs(session, topic_id, first, end)
+            if not packs:
+                return
+            yield from packs
 
     def earliest(self, topic_id: int) -> int:
         with self._reading() as session:

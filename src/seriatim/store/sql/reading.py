@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from seriatim.errors import NotFound
@@ -10,11 +11,13 @@ from seriatim.store.base import (
     Catalog,
     Cursor,
     DeadLetterRow,
+    Pack,
     PausedRow,
     Position,
     ReaderRow,
     Record,
     SnapshotRow,
+    Span,
     SubscriptionRow,
     TopicRow,
     TroubleRow,
@@ -23,10 +26,16 @@ from seriatim.store.columns import decode_column
 from seriatim.store.pack import PackHead
 from seriatim.store.rules import key_of
 from seriatim.store.settled import SettledSet, decode_block, decode_cursor
-from seriatim.store.sql.session import Session
+from seriatim.store.sql.session import Row, Session
 
 PACKS_AT_A_TIME = 64
 """How many heads are read in one transaction while all positions are listed."""
+
+SPANS_AT_A_TIME = 1024
+"""How many packs are looked at in one transaction while spans are listed."""
+
+BYTES_AT_A_TIME = 4 * 1024 * 1024
+"""A transaction that reads packs ends when it has read so many bytes."""
 
 
 def read_catalog(session: Session) -> Catalog:
@@ -102,6 +111,42 @@ def read_records(session: Session, topic_id: int, first: int, limit: int) -> lis
         found += [record for record in PackHead(head).records(data) if record.offset >= first]
         first = last + 1
     return found[:limit]
+
+
+def read_spans(session: Session, topic_id: int, first: int, end: int) -> list[Span]:
+    """The spans of some packs from ``first`` on; nothing when there are no more below ``end``."""
+    read_next_offset(session, topic_id)
+    rows = session.rows("packs_from", topic_id, first, SPANS_AT_A_TIME)
+    spans = [_span(session, row, first, end) for row in rows if row[1] < end]
+    return [span for span in spans if span.messages]
+
+
+def _span(session: Session, row: Row, first: int, end: int) -> Span:
+    """The part of a pack within a range. Only a pack with holes that stands out of it must be looked into."""
+    id_, low, high, messages = row[:4]
+    if first <= low and high < end:
+        return Span(low, high, messages)
+    if messages == high - low + 1:
+        low, high = max(low, first), min(high, end - 1)
+        return Span(low, high, high - low + 1)
+    offsets = PackHead(session.rows("pack_head", id_)[0][0]).offsets
+    kept = offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
+    return Span(kept[0], kept[-1], len(kept)) if kept else Span(first, first, 0)
+
+
+def read_packs(session: Session, topic_id: int, first: int, end: int) -> tuple[list[Pack], int]:
+    """Some packs that hold messages from ``first`` to below ``end``, and where to go on; no packs when there are no more."""
+    found: list[Pack] = []
+    size = 0
+    read_next_offset(session, topic_id)
+    while first < end and size < BYTES_AT_A_TIME and (rows := session.rows("pack_from", topic_id, first)):
+        last, head, data = rows[0]
+        if PackHead(head).offsets[0] >= end:
+            break
+        found.append(Pack(bytes(head), bytes(data)))
+        size += len(data)
+        first = last + 1
+    return found, first
 
 
 def first_kept(session: Session, topic_id: int, first: int) -> int | None:

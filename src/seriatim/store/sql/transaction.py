@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from seriatim.core.ranges import RangeSet
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
@@ -20,16 +21,18 @@ from seriatim.store.base import (
     Options,
     ReaderRow,
     Record,
+    Seen,
     SnapshotRow,
     SubscriptionRow,
     TopicRow,
     TroubleRow,
 )
 from seriatim.store.columns import encode_column
-from seriatim.store.pack import encode
-from seriatim.store.rules import lane_of, require_rising
+from seriatim.store.pack import PackHead, encode
+from seriatim.store.rules import lane_of, require_new, require_rising
 from seriatim.store.settled import encode_block, encode_cursor
 from seriatim.store.sql.session import Row, Session
+from seriatim.store.staging import read_staged
 
 SETTLED, UNSETTLED = 0, 1
 
@@ -99,6 +102,17 @@ class SqlTransaction:
             require_rising(records, next_offset)
             write_pack(self._session, topic_id, records, leftover=False)
             self._known.next_offsets[topic_id] = records[-1].offset + 1
+
+    def append_staged(self, topic_id: int, file: str, first: int, published: float, seen: Seen | None = None) -> None:
+        require_new(first, self._next_offset(topic_id))
+        for staged, data in read_staged(Path(file)):
+            head = PackHead(staged).stamped(first, published)
+            pack = PackHead(head)
+            last, size = first + pack.count - 1, len(head) + len(data)
+            self._session.run("append_pack", topic_id, first, last, pack.count, size, published, False, head, data)
+            self._known.next_offsets[topic_id] = first = last + 1
+            if seen is not None:
+                seen(pack.positions())
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)

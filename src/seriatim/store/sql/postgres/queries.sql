@@ -173,7 +173,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
 DELETE FROM packs WHERE id = $1;
 
 -- name: packs_from
--- What clean-up must know of the packs that hold an offset or come after it.
+-- What is to be known of the packs that hold an offset or come after it, without reading them.
 SELECT id, first_offset, last_offset, messages, bytes, newest, leftover
 FROM packs WHERE topic_id = $1 AND last_offset >= $2 ORDER BY last_offset LIMIT $3;
 

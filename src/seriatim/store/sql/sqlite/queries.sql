@@ -126,7 +126,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 DELETE FROM packs WHERE id = ?;
 
 -- name: packs_from
--- What clean-up must know of the packs that hold an offset or come after it.
+-- What is to be known of the packs that hold an offset or come after it, without reading them.
 SELECT id, first_offset, last_offset, messages, bytes, newest, leftover
 FROM packs WHERE topic_id = ? AND last_offset >= ? ORDER BY last_offset LIMIT ?;
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import groupby
+from typing import TypeVar
 
 import hypothesis.strategies as st
 import pytest
@@ -18,6 +20,7 @@ from seriatim.errors import IllegalTransition
 from tests.core.lanes_walk import LanesWalk, deliveries
 
 SEEDS = st.integers(0, 2**32)
+T = TypeVar("T")
 
 
 # -- the table ----------------------------------------------------------------------------------------------------------
@@ -25,21 +28,42 @@ SEEDS = st.integers(0, 2**32)
 
 def test_the_table_of_a_lane_names_every_transition_that_happens_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[LaneState, LaneEvent, LaneState]] = set()
-    refresh = Lanes._refresh
+    refresh, lease, settle, confirm = Lanes._refresh, Lanes._lease, Lanes.settle_into, Lanes.confirm_all
 
-    def record(self: Lanes, lane: Lane, event: LaneEvent) -> None:
-        before = lane.state
+    def watched(lane: Lane, event: LaneEvent, change: Callable[[], T]) -> T:
+        before, result = lane.state, change()
+        seen.add((before, event, lane.state))
+        return result
+
+    def watched_refresh(self: Lanes, lane: Lane, event: LaneEvent) -> None:
         try:
-            refresh(self, lane, event)
+            watched(lane, event, lambda: refresh(self, lane, event))
         except IllegalTransition as missing:
             raise AssertionError(str(missing)) from None
-        seen.add((before, event, lane.state))
 
-    monkeypatch.setattr(Lanes, "_refresh", record)
+    # What most messages do is not decided by _refresh.
+    def watched_lease(self: Lanes, lane: Lane, deadline: float) -> Lease:
+        return watched(lane, LaneEvent.TAKE, lambda: lease(self, lane, deadline))
+
+    def watched_settle(self: Lanes, settled: list[int], token: int) -> None:
+        if lane := self._leased.get(token):
+            watched(lane, LaneEvent.SETTLE, lambda: settle(self, settled, token))
+
+    def watched_confirm(self: Lanes, offsets: tuple[int]) -> None:
+        if waiting := self._unconfirmed.get(offsets[0]):
+            watched(waiting[0], LaneEvent.CONFIRM, lambda: confirm(self, offsets))
+
+    monkeypatch.setattr(Lanes, "_refresh", watched_refresh)
+    monkeypatch.setattr(Lanes, "_lease", watched_lease)
+    monkeypatch.setattr(Lanes, "settle_into", watched_settle)
+    monkeypatch.setattr(Lanes, "confirm_all", watched_confirm)
     for seed, delivery in enumerate(list(deliveries()) * 8):
         walk = LanesWalk(seed, delivery)
         for _ in range(400):
             walk.step()
+            for lane in walk.lanes._lanes.values():
+                assert lane.state is walk.lanes._state_of(lane)
+                assert lane.in_ring or lane.state is not LaneState.READY
     assert seen == set(TABLE)
 
 

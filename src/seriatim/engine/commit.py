@@ -71,11 +71,12 @@ class _Request:
 
 
 class Commit:
-    """What rides in one transaction."""
+    """What rides in one transaction. While it ``is_open``, more may be added."""
 
-    __slots__ = ("_changes", "_copies", "_records", "_requests", "_settled", "_troubles")
+    __slots__ = ("_changes", "_copies", "_records", "_requests", "_settled", "_troubles", "is_open")
 
-    def __init__(self) -> None:
+    def __init__(self, is_open: bool = True) -> None:
+        self.is_open = is_open
         # requests
         self._records: dict[Log, list[Record]] = {}
         self._requests: list[_Request] = []
@@ -95,7 +96,11 @@ class Commit:
         self._requests.append(_Request(change, answer))
 
     def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
-        self._settled.setdefault(settler, []).extend(offsets)
+        self.settled_by(settler).extend(offsets)
+
+    def settled_by(self, settler: Settler) -> list[int]:
+        """What a subscription settles in this commit: it may add to the list itself while the commit is open."""
+        return self._settled.setdefault(settler, [])
 
     def note_trouble(self, subscription_id: int, trouble: TroubleRow) -> None:
         """Obligation: what is to be known about a message. Only the last note is written."""
@@ -148,7 +153,7 @@ class Commit:
     def take_over(self, failed: Commit) -> None:
         """Carry what a failed commit was obliged to write, before what has come since."""
         for settler, offsets in failed._settled.items():
-            self._settled[settler] = offsets + self._settled.get(settler, [])
+            self.settled_by(settler)[:0] = offsets
         for subscription_id, troubles in failed._troubles.items():
             self._troubles[subscription_id] = troubles | self._troubles.get(subscription_id, {})
         for log, records in failed._copies.items():
@@ -211,6 +216,7 @@ class Committer:
         self._scheduled = False
         commit, self._filling = self._filling, None
         if commit is not None:
+            commit.is_open = False
             self._writing = True
             self._queue.put(commit)
 
@@ -242,6 +248,7 @@ class Committer:
             self._broken = error
             waiting, self._filling = self._filling, None
             if waiting is not None:
+                waiting.is_open = False
                 waiting.fail(error)
         elif commit.has_obligations() and not self._closing:
             self._filling = self._filling or Commit()

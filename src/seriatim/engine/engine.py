@@ -36,6 +36,8 @@ IDLE_UPKEEP_PAUSE = 3600.0
 
 T = TypeVar("T")
 
+_make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
+
 
 class Outgoing(NamedTuple):
     """A message to publish."""
@@ -174,15 +176,8 @@ class Engine:
         commit = self.commit()
         offsets = range(first := topic.reserve(len(messages)), first + len(messages))
         records = [
-            Record(
-                offset,
-                message.key,
-                message.data,
-                message.attributes,
-                now,
-                now + message.delay if message.delay else 0.0,
-            )
-            for offset, message in zip(offsets, messages, strict=True)
+            _make(Record, (offset, key, data, attributes, now, now + delay if delay else 0.0))
+            for offset, (key, data, attributes, delay) in zip(offsets, messages, strict=True)
         ]
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append(topic, records, partial(_resolve, future, lambda: offsets))

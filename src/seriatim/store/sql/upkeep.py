@@ -7,7 +7,8 @@ Theory of operation
 
     - a pack of which nothing is needed is deleted;
     - a pack of which at least half of the bytes may go is written anew without them, together with its neighbours of the same
-      kind, so that one blocked key can't pin the rest, and leftovers do not stay scattered in many small packs;
+      kind, so that one blocked key can't pin the rest, and leftovers do not stay scattered in many small packs; but not while
+      it is young, because the rest of it will most likely be settled in a moment;
     - blocks in which no message is kept any more are dropped: what they say means nothing.
 
     A piece ends after so many settlement rows, packs or bytes; where it ended is remembered, and the next one goes on there.
@@ -37,6 +38,9 @@ OFFSETS_A_PIECE = 20_000
 PACKS_A_PIECE = 64
 BYTES_A_PIECE = 1024 * 1024
 BLOCKS_A_RISE = 256
+
+REWRITING_AGE = 10.0
+"""Seconds for which a pack is left as it is, or deleted whole."""
 
 
 class PackRow(NamedTuple):
@@ -186,7 +190,8 @@ class _Topic:
         cleaner = _PackCleaner(self._session, walk.topic_id, self._next_offset, self._tally)
         looked_at = 0
         for row in rows:
-            cleaner.look_at(row, retention if retention.is_old_enough(row.newest, now) else None)
+            young = row.newest + REWRITING_AGE > now
+            cleaner.look_at(row, retention if retention.is_old_enough(row.newest, now) else None, young)
             looked_at += 1
             if self._tally.bytes >= BYTES_A_PIECE:
                 break
@@ -262,7 +267,7 @@ class _PackCleaner:
         self._leftover_bytes = 0
         self.kept_blocks: set[int] = set()
 
-    def look_at(self, pack: PackRow, retention: Retention | None) -> None:
+    def look_at(self, pack: PackRow, retention: Retention | None, young: bool) -> None:
         """Decide about one pack; without a retention it is too young to lose anything."""
         offsets = range(pack.first, pack.last + 1) if pack.is_dense else self._head(pack).offsets
         needed = retention.needed(offsets) if retention else offsets
@@ -270,7 +275,7 @@ class _PackCleaner:
             self._delete(pack)
             self._tally.removed += 1
             self._tally.messages += pack.messages
-        elif pack.is_small_leftover or self._is_mostly_removable(pack, offsets, needed):
+        elif not young and (pack.is_small_leftover or self._is_mostly_removable(pack, offsets, needed)):
             self._note_blocks(needed)
             self._gather(pack, needed)
         else:

@@ -1,0 +1,122 @@
+"""Seriatim itself, at two levels: the engine, with batches and a consumer, and the public API, message by message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+from bench.ordered_drain.workload import BACKLOG, BATCH, Workload, check_order
+from seriatim import Batching, PublishOptions, PubSub
+from seriatim.client.message import Message
+from seriatim.core.delivery import Release
+from seriatim.engine.engine import Engine, Outgoing
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer, Delivered
+
+DURABLE = SubscriptionOptions(ordering=True)
+RECEIPT = SubscriptionOptions(ordering=True, release=Release.RECEIPT)
+WINDOW = SubscriptionOptions(ordering=True, window=16)
+
+Level = Callable[[str, Workload, SubscriptionOptions], Awaitable[float]]
+
+
+def rate(level: Level, workload: Workload, options: SubscriptionOptions, url: str | None = None) -> float:
+    """Messages per second from the first publish until the last ack is durable."""
+    with TemporaryDirectory(prefix="ordered-drain-") as folder:
+        seconds = asyncio.run(level(url or f"sqlite:///{Path(folder) / 'store.db'}", workload, options))
+    return workload.messages / seconds
+
+
+class Progress:
+    """How far delivery has come, and the bound on how far publishing may run ahead of it."""
+
+    def __init__(self, messages: int) -> None:
+        self.numbers: list[int] = []
+        self._messages = messages
+        self._room = asyncio.Event()
+        self._done = asyncio.Event()
+
+    def delivered(self) -> None:
+        self._room.set()
+        if len(self.numbers) >= self._messages:
+            self._done.set()
+
+    async def room_for(self, published: int) -> None:
+        while published - len(self.numbers) > BACKLOG - BATCH:
+            self._room.clear()
+            await self._room.wait()
+
+    async def finish(self) -> None:
+        await self._done.wait()
+
+
+async def engine_level(url: str, workload: Workload, options: SubscriptionOptions) -> float:
+    """``Engine.publish`` with batches of a hundred, and a ``Consumer`` that acks what it gets."""
+    engine = await Engine.open(url)
+    try:
+        await engine.create_topic("events")
+        subscription = await engine.create_subscription("events", "worker", options)
+        progress = Progress(workload.messages)
+
+        def deliver(delivered: Sequence[Delivered]) -> None:
+            for lease, _ in delivered:
+                progress.numbers.append(lease.offset)
+                subscription.ack(lease)
+            progress.delivered()
+
+        subscription.attach(Consumer(deliver))
+        batches = workload.batches()
+        begin = perf_counter()
+        await publish_batches(engine, batches, progress)
+        await progress.finish()
+        await engine.drain()
+        seconds = perf_counter() - begin
+        check_order(workload, progress.numbers)
+        return seconds
+    finally:
+        await engine.close()
+
+
+async def publish_batches(engine: Engine, batches: list[list[tuple[str, bytes]]], progress: Progress) -> None:
+    published = 0
+    for batch in batches:
+        await progress.room_for(published)
+        engine.publish("events", [Outgoing(key, data) for key, data in batch])
+        published += len(batch)
+        if published % (10 * BATCH) == 0:
+            await asyncio.sleep(0)
+
+
+async def api_level(url: str, workload: Workload, options: SubscriptionOptions) -> float:
+    """``topic.publish`` for each message, and a handler that acks each."""
+    async with PubSub(url) as pubsub:
+        topic = await pubsub.topic("events").create()
+        topic.set_publish_options(PublishOptions(Batching(max_messages=BATCH, max_milliseconds=10)))
+        subscription = await topic.subscription("worker").create(
+            enable_message_ordering=options.ordering, window=options.window, release=options.release
+        )
+        progress = Progress(workload.messages)
+
+        def handle(message: Message) -> None:
+            progress.numbers.append(int(message.id))
+            message.ack()
+            progress.delivered()
+
+        subscription.on("message", handle)
+        subscription.open()
+        batches, published = workload.batches(), 0
+        begin = perf_counter()
+        for batch in batches:
+            await progress.room_for(published)
+            for key, data in batch:
+                topic.publish(data, ordering_key=key)
+            published += len(batch)
+            await asyncio.sleep(0)
+        await topic.flush()
+        await progress.finish()
+        await pubsub.engine.drain()
+        seconds = perf_counter() - begin
+    return seconds

@@ -13,6 +13,9 @@ Theory of operation
     The event loop fills one ``Commit`` while a thread writes another. An fsync costs about as much as writing a hundred
     messages, so what counts is how much rides in each commit; a commit therefore starts at the end of the current turn of the
     loop and not at the first change. The thread waits on a queue and costs nothing while there is nothing to write.
+
+    The next message of a busy key waits for the commit of the ack before it, so nothing may stand between two commits: what a
+    commit made possible is handed out at once, in the same turn of the loop, and what is acked thereby rides in the next one.
 """
 
 from __future__ import annotations
@@ -167,8 +170,11 @@ _OFFSET = attrgetter("offset")
 class Committer:
     """Writes commits one after another, in a thread."""
 
-    def __init__(self, store: Store, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, store: Store, on_success: Callable[[], None], on_failure: Callable[[BaseException], None]
+    ) -> None:
         self._store = store
+        self._on_success = on_success
         self._on_failure = on_failure
         self._loop = asyncio.get_running_loop()
         self._filling: Commit | None = None
@@ -234,6 +240,7 @@ class Committer:
         self._writing = False
         if error is None:
             commit.finish()
+            self._on_success()
         else:
             self._failed(commit, error)
         if self._filling is not None:

@@ -31,6 +31,9 @@ EPOCH_BITS = 40
 UPKEEP_PAUSE = 1.0
 """Clean-up waits so many seconds after a change, so that it has something to do and disturbs little."""
 
+UPKEEP_REST = 1.0
+"""After a piece of clean-up it rests for so many times as long as the piece took, so that commits are not kept waiting."""
+
 IDLE_UPKEEP_PAUSE = 3600.0
 """What expires with time alone is looked for this often."""
 
@@ -55,7 +58,8 @@ class Engine:
         self._store = store
         self._loop = asyncio.get_running_loop()
         self._wall = time.time() - self._loop.time()
-        self._committer = Committer(store, self.failed)
+        self._awake: list[SubscriptionState] = []
+        self._committer = Committer(store, self._pump, self.failed)
         self._readers = ThreadPoolExecutor(1, "seriatim-reader")
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[str, SubscriptionState] = {}
@@ -193,6 +197,17 @@ class Engine:
         self._changed.set()
         return self._committer.next()
 
+    def wake(self, subscription: SubscriptionState) -> None:
+        """Let a subscription hand out messages, at the end of this turn of the loop or as soon as a commit is done."""
+        if not self._awake:
+            self._loop.call_soon(self._pump)
+        self._awake.append(subscription)
+
+    def _pump(self) -> None:
+        awake, self._awake = self._awake, []
+        for subscription in awake:
+            subscription.pump()
+
     def drain(self) -> Coroutine[None, None, None]:
         """Wait until everything accepted so far is durable."""
         return self._committer.drain()
@@ -222,8 +237,12 @@ class Engine:
 
     async def clean_up(self) -> None:
         """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
-        while (await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())).more_to_do:
-            pass
+        while True:
+            begin = self._loop.time()
+            report = await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())
+            if not report.more_to_do:
+                return
+            await asyncio.sleep((self._loop.time() - begin) * UPKEEP_REST)
 
     # -- how ------------------------------------------------------------------------------------------------------------
 

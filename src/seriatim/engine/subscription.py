@@ -10,8 +10,8 @@ Rules
     - One timer, set to the lanes' next deadline. A subscription that waits for nothing costs nothing.
 
 Theory of operation
-    Whatever happens ends in ``wake``, which hands out messages once at the end of the current turn of the event loop, however
-    much happened in it. Payloads come from the topic's memory; when some are no longer there the whole batch waits for one
+    Whatever happens ends in ``wake``, and the engine then lets the subscription ``pump``: hand out messages, once at the end of
+    the current turn of the event loop, or after a commit, however much happened in it. Payloads come from the topic's memory; when some are no longer there the whole batch waits for one
     read, and later batches of that consumer queue behind it, so that nothing overtakes.
 """
 
@@ -118,6 +118,7 @@ class Services(Protocol):
     """What a subscription needs of its engine."""
 
     def now(self) -> float: ...
+    def wake(self, subscription: SubscriptionState) -> None: ...
     def commit(self) -> Commit: ...
     def drain(self) -> Awaitable[None]: ...
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]: ...
@@ -142,7 +143,7 @@ class SubscriptionState:
         self._acks: list[int] = []  # and what it settles for this subscription
         self._durable: dict[int, Callable[[], None]] = {}  # who waits for an ack to be durable, by offset
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pumping = False
+        self._awake = False
         self._timer: asyncio.TimerHandle | None = None
         self._held_back: list[Record] | None = None  # what comes while options are changed
         self._quiet = asyncio.Event()
@@ -231,13 +232,14 @@ class SubscriptionState:
         self.wake()
 
     def wake(self) -> None:
-        """Hand out what can be handed out, at the end of this turn of the loop."""
-        if not self._pumping:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
+        """Something happened: hand out soon what can be handed out."""
+        if not self._awake:
+            self._awake = True
+            self._services.wake(self)
 
-    def _pump(self) -> None:
-        self._pumping = False
+    def pump(self) -> None:
+        """Hand out what can be handed out."""
+        self._awake = False
         if self._held_back is not None:
             if self.lanes.is_quiet():
                 self._quiet.set()
@@ -310,7 +312,7 @@ class SubscriptionState:
         if durable is not None:
             self._durable[lease.offset] = durable
         self._let_go(lease.offset)
-        if not self._pumping:
+        if not self._awake:
             self.wake()
 
     def _settle_in_next_commit(self, lease: Lease) -> None:

@@ -46,7 +46,7 @@ from seriatim.store.sql import reading
 from seriatim.store.sql.integrity import find_problems
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.schema import migrate, schema_version
-from seriatim.store.sql.transaction import SqlTransaction
+from seriatim.store.sql.transaction import Known, SqlTransaction
 from seriatim.store.sql.upkeep import Sweep
 from seriatim.store.sqlite_session import (
     SqliteSession,
@@ -60,7 +60,7 @@ from seriatim.store.sqlite_session import (
 FREE_PAGES_KEPT = 1024
 """Free pages that are not given back to the file system, because the next messages will need them."""
 
-PAGES_GIVEN_BACK = 64
+PAGES_GIVEN_BACK = 256
 """How many free pages are given back in one piece of clean-up."""
 
 
@@ -196,6 +196,7 @@ class SqliteStore(SqliteReader):
         self._turn = threading.Lock()
         self._writing_thread: int | None = None
         self._sweep = Sweep()
+        self._known = Known()
         with ExitStack() as undo:
             self._lock = OwnerLock(Path(f"{path}.lock"))
             undo.callback(self._lock.release)
@@ -220,18 +221,24 @@ class SqliteStore(SqliteReader):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        with self._unit_of_work() as session:
-            yield SqlTransaction(session)
+        try:
+            with self._unit_of_work() as session:
+                yield SqlTransaction(session, self._known)
+        except BaseException:
+            self._known = Known()
+            raise
 
     def upkeep(self, now: float) -> UpkeepReport:
         try:
             with self._unit_of_work() as session:
                 report = self._sweep.piece(session, now)
-                shrinking = self._give_back_pages(session)
+                surplus = 0 if report.more_to_do else _surplus_pages(session)
+            if surplus > 0:
+                self._give_back_pages(min(surplus, PAGES_GIVEN_BACK))
         except BaseException:
             self._sweep = Sweep()
             raise
-        return report._replace(more_to_do=report.more_to_do or shrinking)
+        return report._replace(more_to_do=report.more_to_do or surplus > PAGES_GIVEN_BACK)
 
     def close(self) -> None:
         if self._pid != os.getpid():
@@ -242,13 +249,17 @@ class SqliteStore(SqliteReader):
             self._writer.close()
         self._lock.release()
 
-    def _give_back_pages(self, session: SqliteSession) -> bool:
-        """Shrink the file a little when much of it is free; True when there is more to give back."""
-        free, pages = session.rows("free_pages")[0][0], session.rows("all_pages")[0][0]
-        surplus = free - max(FREE_PAGES_KEPT, pages // 4)
-        for _ in range(min(surplus, PAGES_GIVEN_BACK)):
-            session.run("give_back_page")
-        return bool(surplus > PAGES_GIVEN_BACK)
+    def _give_back_pages(self, pages: int) -> None:
+        """Shrink the file by some free pages, in a transaction of SQLite's own.
+
+        As a script, because ``execute`` lets this pragma run for one step only, whatever number it is given.
+        """
+        with self._turn:
+            self._require_usable()
+            try:
+                self._writer.executescript(f"PRAGMA incremental_vacuum({pages})")
+            except sqlite3.Error as error:
+                raise as_store_error(error) from error
 
     @contextmanager
     def _unit_of_work(self) -> Iterator[SqliteSession]:
@@ -299,3 +310,9 @@ class SqliteStore(SqliteReader):
                 self._writer.execute("ROLLBACK")
         except sqlite3.Error:
             self._unusable = "a rollback failed"
+
+
+def _surplus_pages(session: SqliteSession) -> int:
+    """How many pages of the file are free and will not be needed soon."""
+    free, pages = session.rows("free_pages")[0][0], session.rows("all_pages")[0][0]
+    return int(free - max(FREE_PAGES_KEPT, pages // 4))

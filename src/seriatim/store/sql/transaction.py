@@ -32,12 +32,21 @@ from seriatim.store.sql.session import Session
 SETTLED, UNSETTLED = 0, 1
 
 
+class Known:
+    """What the one writer of a store need not ask again. It is thrown away with every transaction that is not committed."""
+
+    def __init__(self) -> None:
+        self.next_offsets: dict[int, int] = {}  # by topic
+        self.subscriptions: set[int] = set()  # they exist
+        self.untroubled: set[int] = set()  # subscriptions without a trouble row
+
+
 class SqlTransaction:
     """One unit of work on a session whose transaction the caller begins and ends."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, known: Known) -> None:
         self._session = session
-        self._next_offsets: dict[int, int] = {}
+        self._known = known
 
     def create_topic(self, name: str, options: Options) -> TopicRow:
         if self._session.rows("topic_named", name):
@@ -50,7 +59,8 @@ class SqlTransaction:
 
     def delete_topic(self, topic_id: int) -> None:
         _require_one(self._session.run("delete_topic", topic_id), "topic", topic_id)
-        self._next_offsets.pop(topic_id, None)
+        self._known.next_offsets.pop(topic_id, None)
+        self._known.subscriptions.clear()
 
     def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
         self._next_offset(topic_id)
@@ -66,13 +76,14 @@ class SqlTransaction:
 
     def delete_subscription(self, subscription_id: int) -> None:
         _require_one(self._session.run("delete_subscription", subscription_id), "subscription", subscription_id)
+        self._known.subscriptions.discard(subscription_id)
 
     def append(self, topic_id: int, records: Sequence[Record]) -> None:
         next_offset = self._next_offset(topic_id)
         if records:
             require_rising(records, next_offset)
             write_pack(self._session, topic_id, records, leftover=False)
-            self._next_offsets[topic_id] = records[-1].offset + 1
+            self._known.next_offsets[topic_id] = records[-1].offset + 1
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
@@ -82,6 +93,7 @@ class SqlTransaction:
 
     def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
         self._require_subscription(subscription_id)
+        self._known.untroubled.discard(subscription_id)
         self._session.run_many("note_trouble", [(subscription_id, *trouble) for trouble in troubles])
 
     def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None:
@@ -141,18 +153,25 @@ class SqlTransaction:
         return True
 
     def _next_offset(self, topic_id: int) -> int:
-        if topic_id not in self._next_offsets:
+        next_offsets = self._known.next_offsets
+        if topic_id not in next_offsets:
             found = self._session.rows("next_offset", topic_id)
             _require_one(len(found), "topic", topic_id)
-            self._next_offsets[topic_id] = found[0][0]
-        return self._next_offsets[topic_id]
+            next_offsets[topic_id] = found[0][0]
+        return next_offsets[topic_id]
 
     def _require_subscription(self, subscription_id: int) -> None:
-        _require_one(len(self._session.rows("floor", subscription_id)), "subscription", subscription_id)
+        if subscription_id not in self._known.subscriptions:
+            _require_one(len(self._session.rows("floor", subscription_id)), "subscription", subscription_id)
+            self._known.subscriptions.add(subscription_id)
 
     def _forget_troubles(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        if subscription_id in self._known.untroubled:
+            return
         if self._session.rows("has_troubles", subscription_id):
             self._session.run_many("forget_trouble", [(subscription_id, offset) for offset in offsets])
+        else:
+            self._known.untroubled.add(subscription_id)
 
     def _put_blocks(self, subscription_id: int, cursor: Cursor) -> None:
         blocks = [(subscription_id, block, encode_block(bits)) for block, bits in cursor.blocks.items() if bits]

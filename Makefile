@@ -28,8 +28,9 @@ format: $(VENV)/.installed ## repair layout and import order
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
 
-bench: $(VENV)/.installed ## operations per second of the core
+bench: $(VENV)/.installed ## what the core costs, and the ordered drain beside its peers
 	@$(BIN)/python -m bench.core
+	@$(BIN)/python -m bench.ordered_drain
 
 soak: $(VENV)/.installed ## the property tests, with many more examples
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST_ARGS) -m hypothesis

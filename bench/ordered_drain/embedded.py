@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -16,9 +17,10 @@ from seriatim.engine.engine import Engine, Outgoing
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import Consumer, Delivered
 
-DURABLE = SubscriptionOptions(ordering=True)
-RECEIPT = SubscriptionOptions(ordering=True, release=Release.RECEIPT)
-WINDOW = SubscriptionOptions(ordering=True, window=16)
+# A lease outlives the longest run: what a blocked key holds must stay blocked.
+DURABLE = SubscriptionOptions(ordering=True, ack_deadline=600)
+RECEIPT = SubscriptionOptions(ordering=True, ack_deadline=600, release=Release.RECEIPT)
+WINDOW = SubscriptionOptions(ordering=True, ack_deadline=600, window=16)
 
 Level = Callable[[str, Workload, SubscriptionOptions], Awaitable[float]]
 
@@ -28,6 +30,18 @@ def rate(level: Level, workload: Workload, options: SubscriptionOptions, url: st
     with TemporaryDirectory(prefix="ordered-drain-") as folder:
         seconds = asyncio.run(level(url or f"sqlite:///{Path(folder) / 'store.db'}", workload, options))
     return workload.messages / seconds
+
+
+@asynccontextmanager
+async def opened(url: str, options: SubscriptionOptions) -> AsyncIterator[Engine]:
+    """An engine with a topic and a subscription."""
+    engine = await Engine.open(url)
+    try:
+        await engine.create_topic("events")
+        await engine.create_subscription("events", "worker", options)
+        yield engine
+    finally:
+        await engine.close()
 
 
 class Progress:
@@ -45,6 +59,8 @@ class Progress:
             self._done.set()
 
     async def room_for(self, published: int) -> None:
+        """Let what was published be sent, and wait until there is room for more."""
+        await asyncio.sleep(0)
         while published - len(self.numbers) > BACKLOG - BATCH:
             self._room.clear()
             await self._room.wait()
@@ -55,39 +71,37 @@ class Progress:
 
 async def engine_level(url: str, workload: Workload, options: SubscriptionOptions) -> float:
     """``Engine.publish`` with batches of a hundred, and a ``Consumer`` that acks what it gets."""
-    engine = await Engine.open(url)
-    try:
-        await engine.create_topic("events")
-        subscription = await engine.create_subscription("events", "worker", options)
-        progress = Progress(workload.messages)
-
-        def deliver(delivered: Sequence[Delivered]) -> None:
-            for lease, _ in delivered:
-                progress.numbers.append(lease.offset)
-                subscription.ack(lease)
-            progress.delivered()
-
-        subscription.attach(Consumer(deliver))
-        batches = workload.batches()
-        begin = perf_counter()
-        await publish_batches(engine, batches, progress)
-        await progress.finish()
-        await engine.drain()
-        seconds = perf_counter() - begin
-        check_order(workload, progress.numbers)
-        return seconds
-    finally:
-        await engine.close()
+    async with opened(url, options) as engine:
+        seconds, numbers = await consume(engine, workload)
+    check_order(workload, numbers)
+    return seconds
 
 
-async def publish_batches(engine: Engine, batches: list[list[tuple[str, bytes]]], progress: Progress) -> None:
-    published = 0
+async def consume(engine: Engine, workload: Workload) -> tuple[float, list[int]]:
+    """Publish and consume at once: how long it took, and which messages came, by their numbers, in which order."""
+    progress, subscription = Progress(workload.messages), engine.get_subscription("worker")
+
+    def deliver(delivered: Sequence[Delivered]) -> None:
+        for lease, record in delivered:
+            progress.numbers.append(int(record.data[:10]))
+            subscription.ack(lease)
+        progress.delivered()
+
+    subscription.attach(Consumer(deliver))
+    batches, published = workload.batches(), 0
+    begin = perf_counter()
     for batch in batches:
-        await progress.room_for(published)
-        engine.publish("events", [Outgoing(key, data) for key, data in batch])
-        published += len(batch)
         if published % (10 * BATCH) == 0:
-            await asyncio.sleep(0)
+            await progress.room_for(published)
+        engine.publish("events", outgoing(batch))
+        published += len(batch)
+    await progress.finish()
+    await engine.drain()
+    return perf_counter() - begin, progress.numbers
+
+
+def outgoing(batch: Sequence[tuple[str, bytes]]) -> list[Outgoing]:
+    return [Outgoing(key, data) for key, data in batch]
 
 
 async def api_level(url: str, workload: Workload, options: SubscriptionOptions) -> float:
@@ -101,7 +115,7 @@ async def api_level(url: str, workload: Workload, options: SubscriptionOptions) 
         progress = Progress(workload.messages)
 
         def handle(message: Message) -> None:
-            progress.numbers.append(int(message.id))
+            progress.numbers.append(int(message.data[:10]))
             message.ack()
             progress.delivered()
 
@@ -114,9 +128,9 @@ async def api_level(url: str, workload: Workload, options: SubscriptionOptions) 
             for key, data in batch:
                 topic.publish(data, ordering_key=key)
             published += len(batch)
-            await asyncio.sleep(0)
         await topic.flush()
         await progress.finish()
         await pubsub.engine.drain()
         seconds = perf_counter() - begin
+    check_order(workload, progress.numbers)
     return seconds

@@ -1,8 +1,9 @@
 """Redis Streams, with every append and acknowledgement fsynced, and a per-key dispatcher in the client.
 
-Redis does not know keys: whoever wants order per key reads with a consumer group and holds a message back while an earlier one of its
-key is out. Redis gets its best here: the publisher is a process of its own, commands go in pipelines of a hundred, all acks of a round
-are one command, replies are parsed by hiredis, and reading ahead needs no round trip of its own.
+Redis does not know keys: whoever wants order per key reads with a consumer group and holds a message back while an earlier one
+of its key is out. Redis gets its best here: commands go in pipelines of a hundred, all acks of a round are one command and
+share their round trip with the next read, replies are parsed by hiredis, and the layers of its client above the connection are
+left out. The publisher is a thread of the same program, as it is with us, or a process of its own.
 """
 
 from __future__ import annotations

@@ -48,9 +48,7 @@ def zipf(messages: int, keys: int = 1_000) -> Workload:
     """Zipf with exponent 1: the n-th key comes 1/n times as often as the first, which has 13.4 % of 1,000 keys' messages."""
     random, names = Random(4), _names(keys)
     bounds = list(accumulate(1 / rank for rank in range(1, keys + 1)))
-    return Workload(
-        "zipf", [names[bisect_left(bounds, random.random() * bounds[-1])] for _ in range(messages)]
-    )
+    return Workload("zipf", [names[bisect_left(bounds, random.random() * bounds[-1])] for _ in range(messages)])
 
 
 def in_turn(messages: int, keys: int) -> Workload:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import hypothesis.strategies as st
 import pytest
@@ -26,37 +27,38 @@ T = TypeVar("T")
 # -- the table ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_a_lane_names_every_transition_that_happens_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[tuple[LaneState, LaneEvent, LaneState]] = set()
-    refresh, lease, settle, confirm = Lanes._refresh, Lanes._lease, Lanes.settle_into, Lanes.confirm_all
+class WatchedLanes(Lanes):
+    """Notes every transition. What most messages do is not decided by ``_refresh``, so it is watched as well."""
 
-    def watched(lane: Lane, event: LaneEvent, change: Callable[[], T]) -> T:
+    seen: ClassVar[set[tuple[LaneState, LaneEvent, LaneState]]] = set()
+
+    def _watch(self, lane: Lane, event: LaneEvent, change: Callable[[], T]) -> T:
         before, result = lane.state, change()
-        seen.add((before, event, lane.state))
+        self.seen.add((before, event, lane.state))
         return result
 
-    def watched_refresh(self: Lanes, lane: Lane, event: LaneEvent) -> None:
+    def _refresh(self, lane: Lane, event: LaneEvent) -> None:
         try:
-            watched(lane, event, lambda: refresh(self, lane, event))
+            self._watch(lane, event, lambda: super(WatchedLanes, self)._refresh(lane, event))
         except IllegalTransition as missing:
             raise AssertionError(str(missing)) from None
 
-    # What most messages do is not decided by _refresh.
-    def watched_lease(self: Lanes, lane: Lane, deadline: float) -> Lease:
-        return watched(lane, LaneEvent.TAKE, lambda: lease(self, lane, deadline))
+    def _lease(self, lane: Lane, deadline: float) -> Lease:
+        return self._watch(lane, LaneEvent.TAKE, lambda: super(WatchedLanes, self)._lease(lane, deadline))
 
-    def watched_settle(self: Lanes, settled: list[int], token: int) -> None:
+    def settle_into(self, settled: list[int], token: int) -> None:
         if lane := self._leased.get(token):
-            watched(lane, LaneEvent.SETTLE, lambda: settle(self, settled, token))
+            self._watch(lane, LaneEvent.SETTLE, lambda: super(WatchedLanes, self).settle_into(settled, token))
 
-    def watched_confirm(self: Lanes, offsets: tuple[int]) -> None:
-        if waiting := self._unconfirmed.get(offsets[0]):
-            watched(waiting[0], LaneEvent.CONFIRM, lambda: confirm(self, offsets))
+    def confirm_all(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            if waiting := self._unconfirmed.get(offset):
+                lane = waiting[0]
+                self._watch(lane, LaneEvent.CONFIRM, partial(super().confirm_all, [offset]))
 
-    monkeypatch.setattr(Lanes, "_refresh", watched_refresh)
-    monkeypatch.setattr(Lanes, "_lease", watched_lease)
-    monkeypatch.setattr(Lanes, "settle_into", watched_settle)
-    monkeypatch.setattr(Lanes, "confirm_all", watched_confirm)
+
+def test_the_table_of_a_lane_names_every_transition_that_happens_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.core.lanes_walk.Lanes", WatchedLanes)
     for seed, delivery in enumerate(list(deliveries()) * 8):
         walk = LanesWalk(seed, delivery)
         for _ in range(400):
@@ -64,7 +66,7 @@ def test_the_table_of_a_lane_names_every_transition_that_happens_and_no_other(mo
             for lane in walk.lanes._lanes.values():
                 assert lane.state is walk.lanes._state_of(lane)
                 assert lane.in_ring or lane.state is not LaneState.READY
-    assert seen == set(TABLE)
+    assert WatchedLanes.seen == set(TABLE)
 
 
 # -- fairness -----------------------------------------------------------------------------------------------------------

@@ -169,6 +169,8 @@ class LeaseDeadlines:
             heappop(heap)
 
     def _sweep(self) -> None:
-        queued = [(token, when) for token, when in zip(self._tokens, self._times, strict=True) if self._is_queued(token)]
+        queued = [
+            (token, when) for token, when in zip(self._tokens, self._times, strict=True) if self._is_queued(token)
+        ]
         self._tokens = deque(token for token, _ in queued)
         self._times = deque(when for _, when in queued)

@@ -60,14 +60,13 @@ class Settler(Protocol):
 class _Request:
     """A change that somebody waits for."""
 
-    change: Change | None
+    change: Change
     answer: Answer
     refusal: SeriatimError | None = None
 
     def write(self, transaction: Transaction) -> None:
         try:
-            if self.change is not None:
-                self.change(transaction)
+            self.change(transaction)
         except (NotFound, AlreadyExists, InvalidArgument) as refusal:
             # The store refused it and changed nothing; what rides in the same commit is not touched.
             self.refusal = refusal
@@ -76,12 +75,13 @@ class _Request:
 class Commit:
     """What rides in one transaction. While it ``is_open``, more may be added."""
 
-    __slots__ = ("_changes", "_copies", "_records", "_requests", "_settled", "_troubles", "is_open")
+    __slots__ = ("_appends", "_changes", "_copies", "_records", "_requests", "_settled", "_troubles", "is_open")
 
     def __init__(self, is_open: bool = True) -> None:
         self.is_open = is_open
         # requests
         self._records: dict[Log, list[Record]] = {}
+        self._appends: list[Answer] = []
         self._requests: list[_Request] = []
         # obligations
         self._settled: dict[Settler, list[int]] = {}
@@ -92,7 +92,7 @@ class Commit:
     def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
         """Request: messages for a log."""
         self._records.setdefault(log, []).extend(records)
-        self._requests.append(_Request(None, answer))
+        self._appends.append(answer)
 
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
@@ -138,6 +138,8 @@ class Commit:
     def finish(self) -> None:
         for log, records in self._all_records().items():
             log.appended(records)
+        for answer in self._appends:
+            answer(None)
         for request in self._requests:
             request.answer(request.refusal)
         for _, written in self._changes:
@@ -147,6 +149,8 @@ class Commit:
 
     def fail(self, error: BaseException) -> None:
         """Answer the requests. The obligations are still there for ``take_over``."""
+        for answer in self._appends:
+            answer(error)
         for request in self._requests:
             request.answer(error)
 

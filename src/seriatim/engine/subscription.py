@@ -11,8 +11,9 @@ Rules
 
 Theory of operation
     Whatever happens ends in ``wake``, and the engine then lets the subscription ``pump``: hand out messages, once at the end of
-    the current turn of the event loop, or after a commit, however much happened in it. Payloads come from the topic's memory; when some are no longer there the whole batch waits for one
-    read, and later batches of that consumer queue behind it, so that nothing overtakes.
+    the current turn of the event loop, or after a commit, however much happened in it. Payloads come from the topic's memory;
+    when some are no longer there the whole batch waits for one read, and later batches of that consumer queue behind it, so
+    that nothing overtakes.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class TopicState:
         return found if all(found) else None  # type: ignore[return-value]  # no record is empty
 
     def _make_room(self) -> None:
-        """Forget the oldest, an eighth of all at a time: a dict is slow to find its first entry when many before it are gone."""
+        """Forget the oldest, an eighth of all at a time: a dict whose first entries are gone is slow to find the next."""
         surplus, oldest = self._recent_bytes - CACHED_BYTES * 7 // 8, list[int]()
         for offset, record in self._recent.items():
             if surplus <= 0:

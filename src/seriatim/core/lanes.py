@@ -345,6 +345,11 @@ class Lanes:
         """The token that the next lease will carry."""
         return self._next_token
 
+    def failures(self, offset: int) -> tuple[int, str | None]:
+        """How many deliveries of a message failed, and the last error."""
+        trouble = self._troubles.get(offset)
+        return (trouble.failures, trouble.error) if trouble else (0, None)
+
     def view(self, key: str | None) -> LaneView | None:
         """A key as it stands, or None when it has no messages and is not paused."""
         lane = self._lanes.get(key)

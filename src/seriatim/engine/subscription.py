@@ -359,8 +359,17 @@ class SubscriptionState:
             elif isinstance(effect, KeyPaused):
                 self._note(effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                 self._pause(effect)
-            elif isinstance(effect, Fenced) and consumer is not None and lease is not None:
-                consumer.fenced(lease)
+            elif isinstance(effect, Fenced):
+                self._fence(effect, consumer, lease)
+
+    def _fence(self, fenced: Fenced, consumer: Consumer | None, lease: Lease | None) -> None:
+        """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
+        if consumer is not None and lease is not None:
+            consumer.fenced(lease)
+        if self.options.retry.max_attempts is not None:
+            # The delivery was noted when it began, and does not count.
+            failures, error = self.lanes.failures(fenced.offset)
+            self._note(fenced.key, fenced.offset, failures, 0.0, error)
 
     def _let_go(self, offset: int) -> tuple[Consumer | None, Lease | None]:
         holder = self._holders.pop(offset, None)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from seriatim.core.delivery import Release, RetryPolicy
-from seriatim.engine.engine import Outgoing
+from seriatim.engine.engine import Engine, Outgoing
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import AlreadyExists, NotFound, StaleLease, StoreFailed
 from tests.engine.conftest import Collector
@@ -534,3 +534,17 @@ def test_after_a_restart_failures_delays_and_pauses_are_remembered_and_tokens_ar
         assert (view.state, view.attempts, view.error) == ("delayed", 1, "not now")
 
     run_with_restarts(before, after)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_an_engine_closes_also_in_the_moment_in_which_clean_up_wakes(turns):
+    async def scenario():
+        engine = await Engine.open("memory://")
+        await asyncio.sleep(0)
+        engine._changed.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await engine.close()
+
+    asyncio.run(scenario())

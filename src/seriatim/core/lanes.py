@@ -164,12 +164,12 @@ class Lanes:
         lease = _make(Lease, (token, lane.key, offset, trouble.failures + 1 if trouble else 1, deadline))
         self._leased[token] = lane
         lane.give_out(lease)
-        if lane.window == 1:
+        if lane.window > 1:
+            self._refresh(lane, _TAKE)
+        else:
             # It was ready, so nothing else was in flight or pending: no other state is possible.
             lane.state = _LEASED
             self._ready_lanes -= 1
-        else:
-            self._refresh(lane, _TAKE)
         return lease
 
     def settle(self, token: int) -> list[Settled]:
@@ -180,14 +180,15 @@ class Lanes:
 
     def settle_into(self, settled: list[int], token: int) -> None:
         """Take an ack, and add the offsets that are thereby settled to a list, in order."""
-        lane = self._end_lease(token)
+        lane = self._leased.pop(token, None) or self._end_lease(token)
         if lane.window == 1 and lane.state is _LEASED and self._waits_for_commit:
             # The way of nearly every message: leased, alone in its lane, and settling until this is durable.
             offset = lane.flight.pop().offset
             settled.append(offset)
             lane.in_flight = 0
             lane.pending += 1
-            lane.last_settled = max(offset, lane.last_settled)
+            if offset > lane.last_settled:
+                lane.last_settled = offset
             lane.state = _SETTLING
             self._unconfirmed[offset] = (lane, _SETTLED)
             self._in_flight -= 1
@@ -248,7 +249,8 @@ class Lanes:
                 raise IllegalTransition(f"nothing about offset {offset} waits to be confirmed")
             lane, change = pending
             lane.pending -= 1
-            self._finish(lane, offset, change)
+            if change is not _SETTLED or self._troubles or self._dead:
+                self._finish(lane, offset, change)
             # A lane that is ready stays so: its window has only got more room.
             if lane.state is not _READY:
                 self._refresh(lane, _CONFIRM)
@@ -580,7 +582,13 @@ class Lanes:
         if (before, event, state) not in _LEGAL:
             TABLE.check(before, event, state)
         if state is not before:
-            self._change_state(lane, before, state)
+            lane.state = state
+            if before is _READY:
+                self._ready_lanes -= 1
+            elif state is _READY:
+                self._ready_lanes += 1
+            if state is _EMPTY:
+                self._drop(lane)
         if state is _READY and not lane.in_ring:
             lane.in_ring = True
             self._ring.append(lane)
@@ -605,15 +613,6 @@ class Lanes:
         if head not in self._delays:
             self._delays.set(head, trouble.not_before)
         return False
-
-    def _change_state(self, lane: Lane, before: LaneState, state: LaneState) -> None:
-        lane.state = state
-        if before is _READY:
-            self._ready_lanes -= 1
-        elif state is _READY:
-            self._ready_lanes += 1
-        if state is _EMPTY:
-            self._drop(lane)
 
     def _drop(self, lane: Lane) -> None:
         """A drained key costs nothing. Its place in the ring is passed over, and cleared away before such places add up."""

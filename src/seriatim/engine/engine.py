@@ -226,8 +226,10 @@ class Engine:
     async def _keep_up(self) -> None:
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
         while True:
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event, and close waits for ever.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), IDLE_UPKEEP_PAUSE)
+                async with asyncio.timeout(IDLE_UPKEEP_PAUSE):
+                    await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
             self._changed.clear()
             try:

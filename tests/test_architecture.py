@@ -29,8 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": {"errors"},
     "store.base": {"core"} | BASE,
     "store": {"store.base", "core"} | BASE,
-    # Of the stores an engine knows the seam, and the one function that finds a store by its address.
-    "engine": {"core", "store.base", "store.open_store"} | BASE,
+    # Of the stores an engine knows the seam, and the functions that know addresses: one opens a store, one names its file.
+    "engine": {"core", "store.base", "store.open_store", "store.store_file"} | BASE,
     "wire": {"core"} | BASE,
     "client": FRONT | {"wire"},
     "pubsub": FRONT | {"wire"},
@@ -78,7 +78,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 def layer_of(module: str) -> str:
     """The part of the tree that a module (or a name in it) belongs to."""
     parts = module.split(".")[1:]
-    if parts[:2] in (["store", "base"], ["store", "open_store"]):
+    if parts[:2] in (["store", "base"], ["store", "open_store"], ["store", "store_file"]):
         return ".".join(parts[:2])
     known = MAY_IMPORT.keys() | ANYTHING
     return parts[0] if parts and parts[0] in known else "(door)"

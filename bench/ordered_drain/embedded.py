@@ -13,7 +13,8 @@ from bench.ordered_drain.workload import BACKLOG, BATCH, Workload, check_order
 from seriatim import Batching, PublishOptions, PubSub
 from seriatim.client.message import Message
 from seriatim.core.delivery import Release
-from seriatim.engine.engine import Engine, Outgoing
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import Consumer, Delivered
 
@@ -96,8 +97,13 @@ async def consume(engine: Engine, workload: Workload) -> tuple[float, list[int]]
         engine.publish("events", outgoing(batch))
         published += len(batch)
     await progress.finish()
-    await engine.drain()
+    await until_durable(engine)
     return perf_counter() - begin, progress.numbers
+
+
+async def until_durable(engine: Engine) -> None:
+    """Wait until everything accepted before is durable: commits are written one after another."""
+    await engine.change(lambda _: None)
 
 
 def outgoing(batch: Sequence[tuple[str, bytes]]) -> list[Outgoing]:
@@ -130,7 +136,8 @@ async def api_level(url: str, workload: Workload, options: SubscriptionOptions) 
             published += len(batch)
         await topic.flush()
         await progress.finish()
-        await pubsub.engine.drain()
+        assert isinstance(pubsub.broker, Engine)
+        await until_durable(pubsub.broker)
         seconds = perf_counter() - begin
     check_order(workload, progress.numbers)
     return seconds

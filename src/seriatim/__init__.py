@@ -13,11 +13,12 @@
 #   core/       PURE state machines that decide order: no IO, no clock, no threads, no randomness
 #   errors.py   the one error tree
 
-from seriatim.client.message import Message
+from seriatim.client.consumer import Consuming
+from seriatim.client.message import Message, PubSubMessage
 from seriatim.client.publisher import PublishOptions
 from seriatim.client.pubsub import PubSub
 from seriatim.core.batching import Batching
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
 from seriatim.core.flow import FlowControl
 from seriatim.core.guarantees import Guarantee
 from seriatim.core.resequencer import Resequencer
@@ -30,16 +31,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batching",
+    "Consuming",
     "FlowControl",
     "Guarantee",
     "LedgerEntry",
     "Message",
+    "OnExhausted",
     "PubSub",
+    "PubSubMessage",
     "PublishOptions",
+    "Release",
     "Released",
     "Resequencer",
     "Resequencers",
     "Resequencing",
+    "RetryMode",
     "RetryPolicy",
     "SeriatimError",
     "Start",

@@ -29,9 +29,9 @@ class Stage:
         self.batches: list[list[bytes]] = []
         publish = engine.publish
 
-        def watched(topic_name, messages):
+        def watched(topic, messages):
             self.batches.append([message.data for message in messages])
-            return publish(topic_name, messages)
+            return publish(topic, messages)
 
         engine.publish = watched  # type: ignore[method-assign]
 

@@ -17,7 +17,8 @@ import sys
 from functools import partial
 from random import Random
 
-from seriatim.engine.engine import Engine, Outgoing
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import Consumer, SubscriptionState
 
@@ -45,8 +46,9 @@ class Worker:
             self.settled.clear()
             await self.settled.wait()
 
-    def _durable(self, key: str | None, number: int) -> None:
-        say("A", key, number)
+    def _durable(self, key: str | None, number: int, error: BaseException | None) -> None:
+        if error is None:
+            say("A", key, number)
         self.settled.set()
 
     def _take(self, delivered) -> None:
@@ -76,7 +78,7 @@ async def publish(engine: Engine, worker: Worker, random: Random, numbers: dict[
 async def main(url: str, seed: int, first: int) -> None:
     random = Random(seed)
     engine = await Engine.open(url)
-    if not engine.topics():
+    if not await engine.list_topics():
         await engine.create_topic("t")
         await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True))
     worker = Worker(engine.get_subscription("s"), random)

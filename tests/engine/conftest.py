@@ -5,16 +5,39 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
-from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
+from tests.engine.linked import Linked, linked, run_bounded
 
 Scenario = Callable[[Engine], Awaitable[object]]
+ORDERED = SubscriptionOptions(ordering=True)
+
+
+async def prepare(engine: Engine, options: SubscriptionOptions = ORDERED) -> SubscriptionState:
+    """A topic ``t`` with a subscription ``s``."""
+    await engine.create_topic("t")
+    await engine.create_subscription("t", "s", options)
+    return engine.get_subscription("s")
+
+
+def publish(engine: Engine, *data: str, key: str | None = "k", delay: float = 0.0) -> asyncio.Future[range]:
+    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
+
+
+async def settle_down(engine: Engine) -> None:
+    """Let everything that is due in the loop and in the writer happen."""
+    for _ in range(3):
+        await engine._committer.drain()
+        await asyncio.sleep(0)
 
 
 class WatchedStore(MemoryStore):
@@ -50,11 +73,14 @@ class WatchedStore(MemoryStore):
 class Collector:
     """A consumer that keeps what it gets, and lets a test wait for it."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.got: list[Delivered] = []
         self.fenced: list[int] = []
         self._news = asyncio.Event()
-        self.consumer = Consumer(self._take, lambda lease: self.fenced.append(lease.offset), **limits)
+        self.failures: list[BaseException] = []
+        self.consumer = Consumer(
+            self._take, lambda lease: self.fenced.append(lease.offset), failed=self.failures.append, **limits
+        )
 
     def _take(self, delivered) -> None:
         self.got += delivered
@@ -99,3 +125,21 @@ async def _with_engine(url: str, scenario: Scenario) -> None:
         await scenario(engine)
     finally:
         await engine.close()
+
+
+@pytest.fixture
+def run_linked(tmp_path: Path) -> Callable[[Callable[[Linked, Any], Awaitable[object]]], None]:
+    """Run a scenario with a served engine that has topic t and subscription s, and a client."""
+
+    def run(scenario, options=ORDERED, store=None) -> None:
+        async def all_of_it() -> None:
+            async with linked(tmp_path, store() if store else None) as link:
+                await link.engine.create_topic("t")
+                await link.engine.create_subscription("t", "s", options)
+                client = await link.client()
+                await scenario(link, client)
+                await client.close()
+
+        run_bounded(all_of_it)
+
+    return run

@@ -7,28 +7,11 @@ import asyncio
 import pytest
 
 from seriatim.core.delivery import Release, RetryPolicy
-from seriatim.engine.engine import Engine, Outgoing
-from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import AlreadyExists, NotFound, StaleLease, StoreFailed
-from tests.engine.conftest import Collector
-
-ORDERED = SubscriptionOptions(ordering=True)
-
-
-async def prepare(engine, options=ORDERED):
-    await engine.create_topic("t")
-    return await engine.create_subscription("t", "s", options)
-
-
-def publish(engine, *data: str, key: str | None = "k", delay: float = 0.0):
-    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
-
-
-async def settle_down(engine) -> None:
-    """Let everything that is due in the loop and in the writer happen."""
-    for _ in range(3):
-        await engine._committer.drain()
-        await asyncio.sleep(0)
+from seriatim.engine.broker import Outgoing, SubscriptionInfo
+from seriatim.engine.engine import Engine
+from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, StaleLease, StoreFailed
+from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
 
 
 def test_messages_of_a_key_are_delivered_in_publish_order_one_at_a_time(run):
@@ -185,6 +168,20 @@ def test_what_a_consumer_leaves_behind_is_given_out_at_once_and_not_counted(run)
     run(scenario)
 
 
+def test_a_consumer_that_leaves_with_several_messages_of_a_key_gives_them_back_in_order(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=3))
+        leaving, staying = Collector(), Collector()
+        subscription.attach(leaving.consumer)
+        await publish(engine, "1", "2", "3")
+        await leaving.wait(3)
+        subscription.detach(leaving.consumer)
+        subscription.attach(staying.consumer)
+        assert [one.record.data for one in await staying.wait(3)] == [b"1", b"2", b"3"]
+
+    run(scenario)
+
+
 def test_messages_that_are_no_longer_in_memory_are_read_and_keep_their_order(run, monkeypatch):
     monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)
 
@@ -263,7 +260,8 @@ def test_used_up_attempts_lead_to_the_dead_letter_topic_and_the_key_goes_on(run)
     async def scenario(engine):
         await engine.create_topic("dead")
         graves = Collector()
-        (await engine.create_subscription("dead", "graves", ORDERED)).attach(graves.consumer)
+        await engine.create_subscription("dead", "graves", ORDERED)
+        engine.attach("graves", graves.consumer)
         subscription = await prepare(engine, options)
         got = Collector()
         subscription.attach(got.consumer)
@@ -289,13 +287,119 @@ def test_an_ack_is_reported_durable_after_its_commit(run):
         got = Collector()
         subscription.attach(got.consumer)
         await publish(engine, "first")
-        durable = asyncio.Event()
-        subscription.ack((await got.wait(1))[0].lease, durable.set)
-        assert not durable.is_set()
+        told: asyncio.Queue[BaseException | None] = asyncio.Queue()
+        subscription.ack((await got.wait(1))[0].lease, told.put_nowait)
+        assert told.empty()
         async with asyncio.timeout(10):
-            await durable.wait()
+            assert await told.get() is None
 
     run(scenario)
+
+
+def test_whoever_waits_for_a_provisional_ack_hears_that_it_came_to_nothing(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=2))
+        got = Collector()
+        told: list[BaseException | None] = []
+        subscription.attach(got.consumer)
+        await publish(engine, "first", "second")
+        first, second = await got.wait(2)
+        subscription.ack(second.lease, told.append)
+        subscription.nack(first.lease)
+        (error,) = told
+        assert isinstance(error, StaleLease)
+        assert "the ack of message 1 came to nothing: an earlier message of its key failed" in str(error)
+        await got.wait(4)
+        assert got.data[2:] == [b"first", b"second"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("delete_subscription", "subscription 's' was deleted"),
+        ("fail", "who knows"),
+        ("close", "the engine was closed"),
+    ],
+)
+def test_whoever_waits_for_an_ack_hears_when_it_can_not_become_durable(end, text):
+    async def scenario():
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await prepare(engine, SubscriptionOptions(ordering=True, window=2))
+        got = Collector()
+        told: list[BaseException | None] = []
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "first", "second")
+        attachment.ack((await got.wait(2))[1].lease, told.append)  # provisional as long as the first one is out
+        if end == "delete_subscription":
+            await engine.delete_subscription("s")
+        elif end == "fail":
+            store.failures.append(OutcomeUnknown("who knows"))
+            with pytest.raises(OutcomeUnknown):
+                await publish(engine, "third")
+            assert [str(error) for error in got.failures] == ["who knows"]
+        await engine.close()
+        (error,) = told
+        assert text in str(error)
+
+    asyncio.run(scenario())
+
+
+def test_an_ack_that_meets_the_deletion_of_its_subscription_disturbs_nobody(run):
+    async def scenario(engine):
+        await prepare(engine)
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "first")
+        (one,) = await got.wait(1)
+        deletion = asyncio.ensure_future(engine.delete_subscription("s"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its commit has begun
+        attachment.ack(one.lease)
+        await deletion
+        await publish(engine, "second")  # would fail if the ack made its commit fail
+        assert got.failures == []
+
+    run(scenario)
+
+
+def test_what_is_published_to_a_topic_while_it_is_deleted_fails_alone(run):
+    async def scenario(engine):
+        await engine.create_topic("t")
+        await engine.create_topic("u")
+        deletion = asyncio.ensure_future(engine.delete_topic("t"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its commit has begun
+        lost, other = publish(engine, "to nowhere"), engine.publish("u", [Outgoing(None, b"other")])
+        await deletion
+        assert list(await other) == [0]
+        with pytest.raises(NotFound):
+            await lost
+
+    run(scenario)
+
+
+def test_topics_are_described_and_their_options_changed(run_with_restarts):
+    async def before(engine):
+        await prepare(engine)
+        await publish(engine, "1", "2")
+        await engine.update_topic("t", TopicOptions(retention=60.0))
+        (topic,) = await engine.list_topics()
+        assert (topic.name, topic.options.retention, topic.earliest, topic.next_offset) == ("t", 60.0, 0, 2)
+        with pytest.raises(NotFound):
+            await engine.update_topic("u", TopicOptions())
+        with pytest.raises(NotFound):
+            engine.require_topic("u")
+
+    async def after(engine):
+        (topic,) = await engine.list_topics()
+        assert (topic.options, topic.next_offset) == (TopicOptions(retention=60.0), 2)
+        assert await engine.describe_subscription("s") == SubscriptionInfo("s", "t", ORDERED)
+
+    run_with_restarts(before, after)
 
 
 def test_with_release_on_receipt_the_next_message_does_not_wait_for_the_commit(run):
@@ -432,7 +536,8 @@ def test_a_subscription_gets_what_is_published_from_its_creation_on(run):
         creation = asyncio.ensure_future(engine.create_subscription("t", "s", ORDERED))
         await asyncio.sleep(0)
         publish(engine, "in the same commit")
-        subscription = await creation
+        await creation
+        subscription = engine.get_subscription("s")
         await publish(engine, "after")
         got = Collector()
         subscription.attach(got.consumer)
@@ -467,7 +572,7 @@ def test_a_subscription_has_its_name_for_itself_on_whatever_topic(run):
             await engine.create_subscription("u", "s")
         both = [engine.create_subscription(topic, "new") for topic in ("t", "u")]
         results = await asyncio.gather(*both, return_exceptions=True)
-        assert [type(result).__name__ for result in results] == ["SubscriptionState", "AlreadyExists"]
+        assert [type(result).__name__ for result in results] == ["SubscriptionInfo", "AlreadyExists"]
 
     run(scenario)
 
@@ -477,9 +582,9 @@ def test_deleting_takes_subscriptions_along(run):
         await prepare(engine)
         await engine.create_subscription("t", "other")
         await engine.delete_subscription("other")
-        assert [known.name for known in engine.subscriptions()] == ["s"]
+        assert [known.name for known in await engine.list_subscriptions()] == ["s"]
         await engine.delete_topic("t")
-        assert (engine.topics(), engine.subscriptions()) == ([], [])
+        assert (await engine.list_topics(), await engine.list_subscriptions()) == ([], [])
         await prepare(engine)
 
     run(scenario)

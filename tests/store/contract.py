@@ -166,6 +166,7 @@ class CatalogContract(StoreContract):
             lambda work: work.pause_key(99, "k", None),
             lambda work: work.resume_key(99, "k"),
             lambda work: work.bury(99, [letter(1)]),
+            lambda work: work.overtake(99, [1]),
             lambda work: work.unbury(99, [1]),
             lambda work: work.purge(99, [1]),
             lambda work: work.seek(99, Cursor(0)),
@@ -455,6 +456,14 @@ class SubscriptionContract(StoreContract):
         assert kit.store.dead_letters(subscription.id) == [letter(2)]
         assert settled(kit.store, subscription, [1, 2]) == []
         assert kit.store.fetch(topic.id, [1]) == records([1])
+
+    def test_a_dead_letter_remembers_that_it_was_overtaken(self, kit):
+        _, subscription = topic_with_subscription(kit.store, messages=4)
+        with kit.store.transaction() as work:
+            work.bury(subscription.id, [letter(1), letter(2)])
+            work.overtake(subscription.id, [1, 3])
+        kit.reopen()
+        assert kit.store.dead_letters(subscription.id) == [letter(1)._replace(overtaken=True), letter(2)]
 
     def test_a_dead_letter_that_a_seek_has_passed_can_still_go_back(self, kit):
         topic, subscription = topic_with_subscription(kit.store, messages=3 * BLOCK, retain_settled=DAY)

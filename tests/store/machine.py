@@ -88,6 +88,7 @@ CHANGES = st.one_of(
     st.tuples(st.just("pause_key"), INDEX, KEYS),
     st.tuples(st.just("resume_key"), INDEX, KEYS),
     st.tuples(st.just("bury"), INDEX, FEW),
+    st.tuples(st.just("overtake"), INDEX, FEW),
     st.tuples(st.just("unbury"), INDEX, FEW),
     st.tuples(st.just("purge"), INDEX, FEW),
     st.tuples(st.just("seek"), INDEX, st.integers(0, 60), SOME),
@@ -195,6 +196,13 @@ class Both:
             self.work.bury(found[0], letters)
             found[1].buried.update((row.offset, row) for row in letters)
             self._forget_troubles(found[1], offsets)
+
+    def overtake(self, index, places) -> None:
+        if found := self._subscription(index):
+            offsets = self._offsets(found[1].topic, places)
+            self.work.overtake(found[0], offsets)
+            for offset in found[1].buried.keys() & set(offsets):
+                found[1].buried[offset] = found[1].buried[offset]._replace(overtaken=True)
 
     def unbury(self, index, places) -> None:
         if found := self._subscription(index):

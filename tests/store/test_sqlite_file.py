@@ -20,7 +20,7 @@ from seriatim.errors import (
     StoreFull,
 )
 from seriatim.store import sqlite, sqlite_session
-from seriatim.store.base import BLOCK, Cursor
+from seriatim.store.base import BLOCK, Cursor, DeadLetterRow
 from seriatim.store.sql.queries import Migration, load_migrations
 from seriatim.store.sqlite import SqliteReader, SqliteStore
 from tests.store.contract import (
@@ -198,7 +198,7 @@ class TestSchema:
         ask(path, "INSERT INTO migrations VALUES (99, 'from the future')")
         before = path.read_bytes()
         for opener in (SqliteStore, SqliteReader):
-            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only 1"):
+            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only 2"):
                 opener(path)
         assert path.read_bytes() == before
 
@@ -206,8 +206,8 @@ class TestSchema:
         topic_with_subscription(store, messages=3)
         store.close()
         more = (
-            Migration(2, "add", "CREATE TABLE extra (x);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"),
-            Migration(3, "change", "UPDATE extra SET x = 'changed';"),
+            Migration(3, "add", "CREATE TABLE extra (x);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"),
+            Migration(4, "change", "UPDATE extra SET x = 'changed';"),
         )
         monkeypatch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
         with pytest.raises(NotAStore, match="older schema"):
@@ -215,11 +215,23 @@ class TestSchema:
         for _ in range(2):
             SqliteStore(path).close()
         assert ask(path, "SELECT x FROM extra") == [("changed",)]
-        assert [row[0] for row in ask(path, "SELECT version FROM migrations ORDER BY version")] == [1, 2, 3]
+        assert [row[0] for row in ask(path, "SELECT version FROM migrations ORDER BY version")] == [1, 2, 3, 4]
+
+    def test_a_store_of_the_first_schema_is_brought_to_the_present_one_with_what_it_holds(self, path, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect)[:1])
+            old = SqliteStore(path)
+            _, subscription = topic_with_subscription(old, messages=3)
+            old.close()
+        ask(path, f"INSERT INTO dead_letters VALUES ({subscription.id}, 1, 'k', 5, 0.0, 'broke', NULL, NULL)")
+        store = SqliteStore(path)
+        assert store.dead_letters(subscription.id) == [DeadLetterRow(1, "k", 5, 0.0, "broke")]
+        assert list(store.check()) == []
+        store.close()
 
     def test_a_migration_that_fails_leaves_the_file_as_it_was(self, store, path, monkeypatch):
         store.close()
-        more = (Migration(2, "add", "CREATE TABLE extra (x);"), Migration(3, "broken", "DROP TABLE nothing;"))
+        more = (Migration(3, "add", "CREATE TABLE extra (x);"), Migration(4, "broken", "DROP TABLE nothing;"))
         with monkeypatch.context() as patch:
             patch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
             with pytest.raises(StoreFailed, match="nothing"):

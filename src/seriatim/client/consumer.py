@@ -21,8 +21,10 @@ from typing import Any
 from seriatim.client.leases import LeaseKeeper
 from seriatim.client.message import Message
 from seriatim.core.delivery import Lease
-from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
-from seriatim.errors import StaleLease
+from seriatim.core.options import require_whole
+from seriatim.engine.broker import Broker, Told
+from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.errors import InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreLost
 
 Handler = Callable[[Message], object]
 ErrorHandler = Callable[[BaseException], object]
@@ -36,26 +38,38 @@ class Consuming:
     max_bytes: float = inf
     max_extension: float = 3600.0
 
+    def __post_init__(self) -> None:
+        require_whole("max_messages", self.max_messages, 1)
+        if not self.max_bytes > 0:
+            raise InvalidArgument(f"max_bytes must be above 0, not {self.max_bytes}")
+        if not self.max_extension >= 0:
+            raise InvalidArgument(f"max_extension must be 0 seconds or more, not {self.max_extension}")
+
 
 class _Source:
     """What both ways share: messages made of deliveries, and what they say."""
 
-    def __init__(self, subscription: SubscriptionState, consuming: Consuming) -> None:
-        self._subscription = subscription
-        self._keeper = LeaseKeeper(subscription, consuming.max_extension)
-        self._consumer = Consumer(self._deliver, self._keeper.drop, consuming.max_messages, consuming.max_bytes)
-        subscription.attach(self._consumer)
+    def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
+        consumer = Consumer(self._deliver, self._lost, consuming.max_messages, consuming.max_bytes, self._store_failed)
+        self._attachment = broker.attach(subscription, consumer)
+        self._keeper = LeaseKeeper(self._attachment, consuming.max_extension)
 
-    def ack(self, lease: Lease) -> None:
-        self._subscription.ack(lease)
+    def ack(self, lease: Lease, told: Told | None = None) -> None:
+        self._attachment.ack(lease, told)
         self._keeper.drop(lease)
 
     def nack(self, lease: Lease, delay: float | None, error: str | None) -> None:
-        self._subscription.nack(lease, delay, error)
+        self._attachment.nack(lease, delay, error)
         self._keeper.drop(lease)
 
-    def extend(self, lease: Lease, seconds: float) -> float:
-        return self._subscription.extend(lease, seconds)
+    def extend(self, lease: Lease, seconds: float) -> None:
+        self._attachment.extend(lease, seconds)
+
+    def _lost(self, lease: Lease) -> None:
+        self._keeper.drop(lease)
+
+    def _store_failed(self, error: BaseException) -> None:
+        """The store failed, and what was said about messages may have to wait."""
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
         for one in delivered:
@@ -66,23 +80,23 @@ class _Source:
 
     def _leave(self) -> None:
         self._keeper.close()
-        self._subscription.detach(self._consumer)
+        self._attachment.detach()
 
 
 class HandlerRunner(_Source):
     """Calls a handler with every message, many at once."""
 
     def __init__(
-        self, subscription: SubscriptionState, consuming: Consuming, handle: Handler, report: ErrorHandler
+        self, broker: Broker, subscription: str, consuming: Consuming, handle: Handler, report: ErrorHandler
     ) -> None:
         self._handle = handle
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        super().__init__(subscription, consuming)
+        super().__init__(broker, subscription, consuming)
 
     async def close(self) -> None:
-        self._consumer.stop()
+        self._attachment.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._leave()
@@ -107,6 +121,9 @@ class HandlerRunner(_Source):
         finally:
             self._keeper.drop(lease)
 
+    def _store_failed(self, error: BaseException) -> None:
+        self._report(error)
+
     def _failed(self, lease: Lease, error: Exception) -> None:
         # Stale when the handler said ack or nack before it raised, or its lease is lost.
         with suppress(StaleLease):
@@ -115,26 +132,30 @@ class HandlerRunner(_Source):
 
 
 class MessageStream(_Source):
-    """An async iterator of messages; it ends when it is closed."""
+    """An async iterator of messages; it ends when it is closed, and raises when there will be no more."""
 
-    def __init__(self, subscription: SubscriptionState, consuming: Consuming) -> None:
-        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
-        super().__init__(subscription, consuming)
+    def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
+        self._queue: asyncio.Queue[Message | BaseException] = asyncio.Queue()
+        super().__init__(broker, subscription, consuming)
 
     def __aiter__(self) -> MessageStream:
         return self
 
     async def __anext__(self) -> Message:
         message = await self._queue.get()
-        if message is None:
-            raise StopAsyncIteration
+        if isinstance(message, BaseException):
+            raise message
         return message
 
     def close(self) -> None:
         self._leave()
         while not self._queue.empty():  # what nobody has taken was given back just now
             self._queue.get_nowait()
-        self._queue.put_nowait(None)
+        self._queue.put_nowait(StopAsyncIteration())
+
+    def _store_failed(self, error: BaseException) -> None:
+        if isinstance(error, OutcomeUnknown | StoreLost | NotFound):  # others pass
+            self._queue.put_nowait(error)
 
     def _take(self, message: Message, lease: Lease) -> None:
         self._keeper.keep(lease)

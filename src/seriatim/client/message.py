@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from seriatim.core.delivery import Lease
+from seriatim.engine.broker import Told
 from seriatim.engine.subscription import Delivered
 
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 _set = object.__setattr__
 
 
+@runtime_checkable
+class Publishable(Protocol):
+    """What can be published: a ``PubSubMessage``, or a ``Message`` that came from elsewhere."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def ordering_key(self) -> str | None: ...
+    @property
+    def attributes(self) -> Mapping[str, str] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PubSubMessage:
+    """A message to publish."""
+
+    data: bytes
+    ordering_key: str | None = None
+    attributes: Mapping[str, str] | None = None
+
+
 class Outcome(Protocol):
     """Where a message says what became of it."""
 
-    def ack(self, lease: Lease) -> None: ...
+    def ack(self, lease: Lease, told: Told | None = None) -> None: ...
     def nack(self, lease: Lease, delay: float | None, error: str | None) -> None: ...
-    def extend(self, lease: Lease, seconds: float) -> float: ...
+    def extend(self, lease: Lease, seconds: float) -> None: ...
 
 
 class Message:
@@ -55,8 +78,7 @@ class Message:
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        attributes = self._delivered.record.attributes
-        return MappingProxyType(dict(attributes)) if attributes else _NO_ATTRIBUTES
+        return attributes_of(self._delivered.record.attributes)
 
     @property
     def ordering_key(self) -> str | None:
@@ -64,7 +86,7 @@ class Message:
 
     @property
     def publish_time(self) -> datetime:
-        return datetime.fromtimestamp(self._delivered.record.published, UTC)
+        return time_of(self._delivered.record.published)
 
     @property
     def delivery_attempt(self) -> int:
@@ -74,6 +96,21 @@ class Message:
     def ack(self) -> None:
         """It is done; the next message of its key may follow."""
         self._outcome.ack(self._delivered.lease)
+
+    async def ack_durable(self) -> None:
+        """Ack it, and return when that is durable: it will not be delivered again. Raises StaleLease when the lease is lost."""
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def told(error: BaseException | None) -> None:
+            if durable.cancelled():
+                return
+            if error is None:
+                durable.set_result(None)
+            else:
+                durable.set_exception(error)
+
+        self._outcome.ack(self._delivered.lease, told)
+        await durable
 
     def nack(self, delay: float | None = None, error: str | None = None) -> None:
         """It failed and comes again, at its place, after ``delay`` seconds or as the retry policy says."""
@@ -97,3 +134,11 @@ class Message:
             self.ack()
         else:
             self.nack(error=f"{type(error).__name__}: {error}")
+
+
+def attributes_of(attributes: Mapping[str, str] | None) -> Mapping[str, str]:
+    return MappingProxyType(dict(attributes)) if attributes else _NO_ATTRIBUTES
+
+
+def time_of(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

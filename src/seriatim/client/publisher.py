@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from seriatim.client.limits import check_message
 from seriatim.core.batching import Batch, Batcher, Batching
 from seriatim.core.flow import FlowControl, FlowGate
-from seriatim.engine.engine import Outgoing
+from seriatim.engine.broker import Outgoing
 from seriatim.errors import FlowControlTimeout, InvalidArgument, PublishingPaused
 
 MOST_UNSEEN = 1_000
@@ -67,7 +67,7 @@ class _Waiting:
 class Sink(Protocol):
     """Where batches go: an engine, or a connection to one."""
 
-    def publish(self, topic_name: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]: ...
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]: ...
 
 
 class Publisher:

@@ -97,7 +97,7 @@ class DeadLettered(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A message was removed by its offset. Write it down, then ``confirm`` its offset."""
+    """A message was taken out of its lane unseen. Write it down, then ``confirm`` its offset."""
 
     key: str | None
     offset: int
@@ -111,7 +111,7 @@ class Redriven(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A delivery failed; the message waits at its place until ``not_before``."""
+    """A message waits at its place until ``not_before``: a delivery failed, or an operator lets it be tried at once."""
 
     key: str | None
     offset: int
@@ -149,6 +149,16 @@ class Counts:
     leased: int
     delayed: int
     blocked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Many keys in figures: how many there are, how many wait for their time or for an operator, and the oldest message."""
+
+    keys: int
+    blocked: int
+    paused: int
+    oldest: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Rules
     - *Requests* (messages to append, topics to create) hear of a failure; the caller decides what to do. *Obligations* (acks,
       dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
       which is tried after a pause, and what waits for them waits on.
+    - What is about a topic or a subscription that was deleted meanwhile is void: an obligation is over, a request is refused.
     - When it can't be known whether a commit happened, nothing more is written: every request fails with that error until the
       store is opened again.
 
@@ -23,11 +24,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Protocol
 
+from seriatim.engine.metrics import CommitTimes
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
 from seriatim.store.base import Record, Store, Transaction, TroubleRow
 
@@ -75,24 +79,36 @@ class _Request:
 class Commit:
     """What rides in one transaction. While it ``is_open``, more may be added."""
 
-    __slots__ = ("_appends", "_changes", "_copies", "_records", "_requests", "_settled", "_troubles", "is_open")
+    __slots__ = (
+        "_appends",
+        "_changes",
+        "_copies",
+        "_deleted",
+        "_records",
+        "_requests",
+        "_settled",
+        "_troubles",
+        "is_open",
+    )
 
     def __init__(self, is_open: bool = True) -> None:
         self.is_open = is_open
         # requests
         self._records: dict[Log, list[Record]] = {}
-        self._appends: list[Answer] = []
+        self._appends: list[tuple[Log, Answer]] = []
         self._requests: list[_Request] = []
         # obligations
         self._settled: dict[Settler, list[int]] = {}
         self._troubles: dict[int, dict[int, TroubleRow]] = {}
         self._copies: dict[Log, list[Record]] = {}
         self._changes: list[tuple[Change, Written]] = []
+        # found when it is written: logs that are no more
+        self._deleted: dict[Log, NotFound] = {}
 
     def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
         """Request: messages for a log."""
         self._records.setdefault(log, []).extend(records)
-        self._appends.append(answer)
+        self._appends.append((log, answer))
 
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
@@ -118,15 +134,24 @@ class Commit:
 
     def write(self, transaction: Transaction) -> None:
         for subscription_id, troubles in self._troubles.items():
-            transaction.note_troubles(subscription_id, troubles.values())
+            with suppress(NotFound):
+                transaction.note_troubles(subscription_id, troubles.values())
         for log, records in self._all_records().items():
-            transaction.append(log.id, records)
+            self._append(transaction, log, records)
         for settler, offsets in self._settled.items():
-            transaction.settle(settler.id, offsets)
+            with suppress(NotFound):
+                transaction.settle(settler.id, offsets)
         for change, _ in self._changes:
-            change(transaction)
+            with suppress(NotFound):
+                change(transaction)
         for request in self._requests:
             request.write(transaction)
+
+    def _append(self, transaction: Transaction, log: Log, records: Sequence[Record]) -> None:
+        try:
+            transaction.append(log.id, records)
+        except NotFound as deleted:
+            self._deleted[log] = deleted
 
     def _all_records(self) -> dict[Log, list[Record]]:
         """Requested and obliged messages together. A copy that a failed commit left may be older than what came since."""
@@ -137,9 +162,10 @@ class Commit:
 
     def finish(self) -> None:
         for log, records in self._all_records().items():
-            log.appended(records)
-        for answer in self._appends:
-            answer(None)
+            if log not in self._deleted:
+                log.appended(records)
+        for log, answer in self._appends:
+            answer(self._deleted.get(log))
         for request in self._requests:
             request.answer(request.refusal)
         for _, written in self._changes:
@@ -149,7 +175,7 @@ class Commit:
 
     def fail(self, error: BaseException) -> None:
         """Answer the requests. The obligations are still there for ``take_over``."""
-        for answer in self._appends:
+        for _, answer in self._appends:
             answer(error)
         for request in self._requests:
             request.answer(error)
@@ -180,6 +206,7 @@ class Committer:
         self._store = store
         self._on_success = on_success
         self._on_failure = on_failure
+        self.times = CommitTimes()
         self._loop = asyncio.get_running_loop()
         self._filling: Commit | None = None
         self._scheduled = False
@@ -233,11 +260,15 @@ class Committer:
     def _write_all(self) -> None:
         while (commit := self._queue.get()) is not None:
             error: BaseException | None = None
+            began = perf_counter()
             try:
                 with self._store.transaction() as transaction:
                     commit.write(transaction)
             except BaseException as caught:  # noqa: BLE001 - whatever it is, those who wait for the commit must hear of it
                 error = caught
+                self.times.failed += 1
+            else:
+                self.times.observe(perf_counter() - began)
             self._loop.call_soon_threadsafe(self._written, commit, error)
 
     def _written(self, commit: Commit, error: BaseException | None) -> None:

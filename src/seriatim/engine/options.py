@@ -35,7 +35,10 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries."""
+    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries.
+
+    A ``paused`` subscription gives nothing out.
+    """
 
     ordering: bool = False
     ack_deadline: float = 10.0
@@ -43,6 +46,7 @@ class SubscriptionOptions:
     window: int = 1
     release: Release = Release.DURABLE
     dead_letter_topic: str | None = None
+    paused: bool = False
 
     def __post_init__(self) -> None:
         require_duration("ack_deadline", self.ack_deadline)

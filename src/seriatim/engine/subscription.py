@@ -5,8 +5,8 @@ Rules
     - Consumers of one subscription share its lanes and are served in turn, each as far as it has room.
     - What the lanes accepted (an ack, a dead letter) is an obligation of the group commit, and confirmed to the lanes when it
       is durable.
-    - A dead letter is copied to the dead-letter topic, if there is one, in the transaction that buries it; without one it stays
-      buried where it is, and is never dropped.
+    - Dead letters have rules of their own: ``dead_letters.py``. What operators ask for is in ``operations.py``.
+    - Lanes are replaced (other options) only while nothing is in flight and nobody operates on them (``steady``).
     - One timer, set to the lanes' next deadline. A subscription that waits for nothing costs nothing.
 
 Theory of operation
@@ -21,10 +21,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from seriatim.core.delivery import (
     DeadLettered,
@@ -32,29 +34,29 @@ from seriatim.core.delivery import (
     Fenced,
     KeyPaused,
     Lease,
+    Redriven,
     Release,
+    Removed,
     RetryMode,
     Returned,
     SavedMessage,
     Settled,
 )
-from seriatim.core.lanes import Lanes
-from seriatim.engine.commit import Commit
+from seriatim.core.lanes import EXPIRED, Lanes
+from seriatim.engine.broker import SubscriptionInfo, Told
+from seriatim.engine.commit import Change, Commit
+from seriatim.engine.dead_letters import DeadLetters
+from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.services import Services
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore
-from seriatim.store.base import DeadLetterRow, Position, Record, StoreReader, SubscriptionRow, TroubleRow
+from seriatim.errors import DamagedStore, SeriatimError, StaleLease
+from seriatim.store.base import Position, Record, StoreReader, SubscriptionRow, Transaction, TroubleRow
 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
 
-# What a dead letter says of itself in the dead-letter topic.
-SOURCE, OFFSET, ATTEMPTS, ERROR = (
-    "seriatim-dead-letter-subscription",
-    "seriatim-dead-letter-offset",
-    "seriatim-dead-letter-attempts",
-    "seriatim-dead-letter-error",
-)
+OVERTAKEN_ACK = "an earlier message of its key failed, and it is delivered again after that one"
 
 
 _CLOSED = Commit(is_open=False)
@@ -70,7 +72,8 @@ class Delivered(NamedTuple):
 
 
 class Consumer:
-    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost.
+    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, ``failed`` with what
+    the store did wrong.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
     """
@@ -81,50 +84,42 @@ class Consumer:
         fenced: Callable[[Lease], None] = lambda _: None,
         max_messages: int = 1000,
         max_bytes: float = inf,
+        failed: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
         self.deliver = deliver
         self.fenced = fenced
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
-        self.outstanding = 0
+        self.failed = failed
+        # to be called when it has room for another reason than what it said
+        self.wake: Callable[[], None] = lambda: None
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
+        self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
         self.batches: deque[list[Lease]] = deque()  # what waits for a read
         self._sizes: dict[int, int] = {}
         self._bytes = 0
 
     def stop(self) -> None:
         """Take nothing more; what is outstanding goes on."""
-        self._max_messages = 0
+        self.max_messages = 0
 
     def room(self) -> int:
         """How many messages it takes now."""
-        if self._bytes >= self._max_bytes:
+        if self._bytes >= self.max_bytes:
             return 0
         # With a limit on bytes one at a time: how large a message is, is known only when it is at hand.
-        return min(self._max_messages - self.outstanding, TURN if self._max_bytes == inf else 1)
+        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else 1)
 
     def weigh(self, delivered: Sequence[Delivered]) -> None:
         """Count the bytes of what it gets, if they are limited."""
-        if self._max_bytes < inf:
+        if self.max_bytes < inf:
             for lease, record in delivered:
                 self._sizes[lease.offset] = len(record.data)
                 self._bytes += len(record.data)
 
-    def let_go(self, offset: int) -> None:
-        self.outstanding -= 1
+    def let_go(self, offset: int) -> Lease:
         if self._sizes:
             self._bytes -= self._sizes.pop(offset, 0)
-
-
-class Services(Protocol):
-    """What a subscription needs of its engine."""
-
-    def now(self) -> float: ...
-    def wake(self, subscription: SubscriptionState) -> None: ...
-    def commit(self) -> Commit: ...
-    def drain(self) -> Awaitable[None]: ...
-    def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]: ...
-    def topic(self, name: str) -> TopicState | None: ...
-    def failed(self, error: BaseException) -> None: ...
+        return self.leases.pop(offset)
 
 
 class SubscriptionState:
@@ -136,19 +131,27 @@ class SubscriptionState:
         self.topic = topic
         self.options = SubscriptionOptions.from_json(row.options)
         self.lanes = Lanes(self.options.delivery, first_token)
+        self.counts = DeliveryCounts()
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
-        self._holders: dict[int, tuple[Consumer, Lease]] = {}  # by offset
+        self._holders: dict[int, Consumer] = {}  # by offset
         self._commit = _CLOSED  # the one that takes acks, if it is still open,
         self._acks: list[int] = []  # and what it settles for this subscription
-        self._durable: dict[int, Callable[[], None]] = {}  # who waits for an ack to be durable, by offset
+        self.dead_letters = DeadLetters(self, services)
+        self.pause_reasons: dict[str | None, str | None] = {}
+        self.steady = asyncio.Lock()  # held while somebody relies on the lanes not being replaced
+        self._promises: set[asyncio.Future[None]] = set()
+        self._told: dict[int, Told] = {}  # who waits for an ack to be durable, by offset
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = False
         self._timer: asyncio.TimerHandle | None = None
         self._held_back: list[Record] | None = None  # what comes while options are changed
         self._quiet = asyncio.Event()
         self._changing = asyncio.Lock()
+
+    def info(self) -> SubscriptionInfo:
+        return SubscriptionInfo(self.name, self.topic.name, self.options)
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
@@ -174,19 +177,40 @@ class SubscriptionState:
     async def reconfigure(self, options: SubscriptionOptions, store: StoreReader) -> None:
         """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
         async with self._changing:
+            await self._write_options(options)
             self._held_back, loaded_until = [], -1
-            self._quiet.clear()
-            self.wake()
             try:
-                await self._quiet.wait()
-                await self._services.drain()  # what is noted about failed deliveries must be in the store
-                lanes = Lanes(options.delivery, self.lanes.next_token)
-                loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
-                self.lanes, self.options = lanes, options
+                await self._until_quiet()
+                async with self.steady:
+                    await self._until_quiet()  # once more: an operator may have been at work
+                    await self.promise(_nothing)  # what is noted about failed deliveries must be in the store
+                    lanes = Lanes(options.delivery, self.lanes.next_token)
+                    loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
+                    self.lanes, self.options = lanes, options
+                    if not options.ordering:
+                        self.dead_letters.give_up_places()
             finally:
                 # Also when it failed: then the lanes that there were go on.
                 records, self._held_back = self._held_back, None
                 self.push([record for record in records if record.offset > loaded_until])
+
+    async def set_paused(self, paused: bool) -> None:
+        """Give out nothing more, or go on. Leases that are out stay out."""
+        async with self._changing:
+            options = replace(self.options, paused=paused)
+            await self._write_options(options)
+            self.options = options
+        self.wake()
+
+    async def _write_options(self, options: SubscriptionOptions) -> None:
+        id_, values = self.id, options.to_json()
+        await self._services.change(lambda work: work.update_subscription(id_, values))
+
+    async def _until_quiet(self) -> None:
+        while not self.lanes.is_quiet():
+            self._quiet.clear()
+            self.wake()
+            await self._quiet.wait()
 
     def load(self, store: StoreReader) -> None:
         """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""
@@ -197,14 +221,17 @@ class SubscriptionState:
         lanes.advance(self._services.now())  # so that what is due is not taken for delayed
         cursor, last = store.cursor(self.id), -1
         troubles = {row.offset: row for row in store.troubles(self.id)}
-        buried = {row.offset for row in store.dead_letters(self.id)}
-        for row in store.paused_keys(self.id):
+        letters, paused = store.dead_letters(self.id), store.paused_keys(self.id)
+        buried = {row.offset for row in letters}
+        for row in paused:
             lanes.pause(row.key)
         for positions in store.positions(self.topic.id, cursor.floor):
             for position in positions:
                 if not cursor.has(position.offset) and position.offset not in buried:
                     self._load_one(lanes, options, position, troubles.get(position.offset))
             last = positions[-1].offset
+        self.dead_letters.load(letters, options, lanes)
+        self.pause_reasons = {row.key: row.reason for row in paused}
         return last
 
     def _load_one(
@@ -222,15 +249,32 @@ class SubscriptionState:
 
     def attach(self, consumer: Consumer) -> None:
         self._consumers.append(consumer)
+        consumer.wake = self.wake
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:
         """Take a consumer away. What it had is given out again at once, and counts as not tried."""
+        if consumer not in self._consumers:  # the subscription was closed or deleted before
+            return
         self._consumers.remove(consumer)
         consumer.batches.clear()
-        for lease in [lease for holder, lease in self._holders.values() if holder is consumer]:
+        for lease in list(consumer.leases.values()):
+            if consumer.leases.get(lease.offset) is not lease:
+                continue  # fenced, because one before it was given back
             self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
         self.wake()
+
+    async def records(self, offsets: Iterable[int]) -> dict[int, Record]:
+        """Messages by their offsets, without delivering them; those that are no longer kept are left out."""
+        wanted = sorted(set(offsets))
+        known = {offset: record for offset in wanted if (record := self.topic.recent(offset)) is not None}
+        missing = [offset for offset in wanted if offset not in known]
+        fetched = await self._services.fetch(self.topic.id, missing) if missing else []
+        return known | {record.offset: record for record in fetched}
+
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
 
     def wake(self) -> None:
         """Something happened: hand out soon what can be handed out."""
@@ -241,7 +285,7 @@ class SubscriptionState:
     def pump(self) -> None:
         """Hand out what can be handed out."""
         self._awake = False
-        if self._held_back is not None:
+        if self._held_back is not None or self.options.paused:
             if self.lanes.is_quiet():
                 self._quiet.set()
             self._set_timer()
@@ -258,9 +302,9 @@ class SubscriptionState:
         self._set_timer()
 
     def _give(self, consumer: Consumer, leases: list[Lease]) -> None:
-        consumer.outstanding += len(leases)
         offsets = list(map(_OFFSET, leases))
-        self._holders.update(zip(offsets, zip(repeat(consumer), leases), strict=False))
+        consumer.leases.update(zip(offsets, leases, strict=True))
+        self._holders.update(zip(offsets, repeat(consumer), strict=False))
         if self.options.retry.max_attempts is not None:
             for lease in leases:
                 # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
@@ -279,19 +323,25 @@ class SubscriptionState:
                 self._services.failed(
                     DamagedStore(f"message {lease.offset} of topic {self.topic.name!r} is not in its log")
                 )
-            elif self._holders.get(lease.offset) == (consumer, lease):  # it may have been lost while it was read
+            elif consumer.leases.get(lease.offset) is lease:  # it may have been lost while it was read
                 delivered.append(Delivered(lease, record))
         if delivered:
             self._hand_over(consumer, delivered)
 
     def _hand_over(self, consumer: Consumer, delivered: list[Delivered]) -> None:
         consumer.weigh(delivered)
+        self._count(delivered)
         consumer.deliver(delivered)
+
+    def _count(self, delivered: list[Delivered]) -> None:
+        self.counts.delivered += len(delivered)
+        if self.lanes.has_troubles:
+            self.counts.redelivered += sum(one.lease.attempt > 1 for one in delivered)
 
     def _deliver_later(self, consumer: Consumer, leases: list[Lease]) -> None:
         consumer.batches.append(leases)
         if len(consumer.batches) == 1:
-            self._run(self._read_and_deliver(consumer))
+            self.run(self._read_and_deliver(consumer))
 
     async def _read_and_deliver(self, consumer: Consumer) -> None:
         while consumer.batches:
@@ -304,29 +354,31 @@ class SubscriptionState:
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
-    def ack(self, lease: Lease, durable: Callable[[], None] | None = None) -> None:
-        """A message is done. ``durable`` is called when that can't be undone any more."""
-        if self._commit.is_open:
+    def ack(self, lease: Lease, told: Told | None = None) -> None:
+        """A message is done. ``told`` hears when that can't be undone any more, or that the lease was lost after all."""
+        if self._commit.is_open and not self.dead_letters.has_places:
             self.lanes.settle_into(self._acks, lease.token)
         else:
-            self._settle_in_next_commit(lease)
-        if durable is not None:
-            self._durable[lease.offset] = durable
+            self._take_settled(self.lanes.settle(lease.token))
+        if told is not None:
+            self._told[lease.offset] = told
         self._let_go(lease.offset)
+        self.counts.acked += 1
         if not self._awake:
             self.wake()
 
-    def _settle_in_next_commit(self, lease: Lease) -> None:
-        settled: list[int] = []
-        self.lanes.settle_into(settled, lease.token)
+    def _take_settled(self, settled: list[Settled]) -> None:
+        """Let acks ride in the next commit, which takes those that follow directly."""
         if settled:
             self._commit = self._services.commit()
             self._acks = self._commit.settled_by(self)
-            self._acks += settled
+            self._acks += map(_OFFSET, settled)
+            self.dead_letters.settled(settled)
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
         self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
+        self.counts.nacked += 1
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
@@ -339,10 +391,9 @@ class SubscriptionState:
         if self.options.release is Release.DURABLE:
             self.lanes.confirm_all(offsets)
         self.topic.settled(offsets)
-        if self._durable:
+        if self._told:
             for offset in offsets:
-                if (durable := self._durable.pop(offset, None)) is not None:
-                    durable()
+                self._tell(offset, None)
         self.wake()
 
     # -- what the lanes decided -----------------------------------------------------------------------------------------
@@ -352,15 +403,26 @@ class SubscriptionState:
             consumer, lease = self._let_go(effect.offset)
             if isinstance(effect, Returned):
                 self._note(effect.key, effect.offset, effect.attempts, effect.not_before, effect.error)
-            elif isinstance(effect, Settled):
-                self._services.commit().settle(self, [effect.offset])
+            elif isinstance(effect, Settled | Removed):
+                self._settle(effect)
             elif isinstance(effect, DeadLettered):
-                self._bury(effect)
+                self.dead_letters.bury(effect)
+            elif isinstance(effect, Redriven):
+                self._unbury(effect)
             elif isinstance(effect, KeyPaused):
                 self._note(effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                 self._pause(effect)
             elif isinstance(effect, Fenced):
                 self._fence(effect, consumer, lease)
+
+    def _settle(self, effect: Settled | Removed) -> None:
+        self._services.commit().settle(self, [effect.offset])
+        if isinstance(effect, Settled):
+            self.dead_letters.settled([effect])
+
+    def _unbury(self, effect: Redriven) -> None:
+        id_, offsets = self.id, [effect.offset]
+        self._services.commit().oblige(lambda work: work.unbury(id_, offsets), lambda: self.confirmed(offsets))
 
     def _fence(self, fenced: Fenced, consumer: Consumer | None, lease: Lease | None) -> None:
         """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
@@ -370,13 +432,59 @@ class SubscriptionState:
             # The delivery was noted when it began, and does not count.
             failures, error = self.lanes.failures(fenced.offset)
             self._note(fenced.key, fenced.offset, failures, 0.0, error)
+        self._tell(fenced.offset, StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}"))
+
+    # -- what is promised to be durable ---------------------------------------------------------------------------------
+
+    def carry_out(self, effects: Sequence[Effect]) -> Awaitable[None]:
+        """Do at once what the lanes decided at an operator's word. Await the result to have it durable."""
+        self._apply(effects)
+        self.wake()
+        confirmed = [
+            self._confirmation(effect.offset)
+            for effect in effects
+            if isinstance(effect, Removed | DeadLettered | Redriven)
+        ]
+        return _all(self.promise(_nothing), *confirmed)
+
+    def promise(self, change: Change) -> asyncio.Future[None]:
+        """Let a change ride in the next commit. The future tells when it, and all that was accepted before, is durable."""
+        promise = self._new_promise()
+        self._services.commit().oblige(change, partial(_tell_future, promise, None))
+        return promise
+
+    def _confirmation(self, offset: int) -> asyncio.Future[None]:
+        promise = self._new_promise()
+        self._told[offset] = partial(_tell_future, promise)
+        return promise
+
+    def _new_promise(self) -> asyncio.Future[None]:
+        promise: asyncio.Future[None] = self._loop.create_future()
+        self._promises.add(promise)
+        promise.add_done_callback(self._promises.discard)
+        return promise
+
+    def _tell(self, offset: int, error: SeriatimError | None) -> None:
+        if (told := self._told.pop(offset, None)) is not None:
+            told(error)
+
+    def give_up(self, error: SeriatimError) -> None:
+        """Nothing more becomes durable: tell everybody who waits for it."""
+        for offset in list(self._told):
+            self._tell(offset, error)
+        for promise in list(self._promises):
+            _tell_future(promise, error)
+
+    # -- trouble --------------------------------------------------------------------------------------------------------
+
+    def failed(self, error: BaseException) -> None:
+        """The store failed: let consumers know."""
+        for consumer in list(self._consumers):
+            consumer.failed(error)
 
     def _let_go(self, offset: int) -> tuple[Consumer | None, Lease | None]:
-        holder = self._holders.pop(offset, None)
-        if holder is None:
-            return None, None
-        holder[0].let_go(offset)
-        return holder
+        consumer = self._holders.pop(offset, None)
+        return consumer, consumer.let_go(offset) if consumer is not None else None
 
     def _note(self, key: str | None, offset: int, failures: int, not_before: float, error: str | None) -> None:
         passes = _passes(key, self.options)
@@ -384,38 +492,8 @@ class SubscriptionState:
 
     def _pause(self, paused: KeyPaused) -> None:
         reason = f"{paused.attempts} delivery attempts failed"
+        self.pause_reasons[paused.key] = reason
         self._services.commit().oblige(lambda work: work.pause_key(self.id, paused.key, reason), lambda: None)
-
-    def _bury(self, letter: DeadLettered) -> None:
-        """Dead-letter a message. Its copy for a dead-letter topic needs its payload, which may have to be read first."""
-        target = self._services.topic(self.options.dead_letter_topic or "")
-        record = self.topic.recent(letter.offset)
-        if target is None or record is not None:
-            self._write_burial(letter, target, record)
-        else:
-            self._run(self._read_and_bury(letter, target))
-
-    async def _read_and_bury(self, letter: DeadLettered, target: TopicState) -> None:
-        records = await self._services.fetch(self.topic.id, [letter.offset])
-        self._write_burial(letter, target, records[0] if records else None)
-
-    def _write_burial(self, letter: DeadLettered, target: TopicState | None, record: Record | None) -> None:
-        commit, now = self._services.commit(), self._services.now()
-        row = DeadLetterRow(letter.offset, letter.key, letter.attempts, now, letter.error)
-        if target is not None and record is not None:
-            copy = Record(target.reserve(1), record.key, record.data, self._epitaph(record, letter), now)
-            commit.copy(target, copy)
-            row = row._replace(copy_topic_id=target.id, copy_offset=copy.offset)
-        commit.oblige(lambda work: work.bury(self.id, [row]), lambda: self.confirmed([letter.offset]))
-
-    def _epitaph(self, record: Record, letter: DeadLettered) -> dict[str, str]:
-        said = {
-            SOURCE: self.name,
-            OFFSET: str(letter.offset),
-            ATTEMPTS: str(letter.attempts),
-            ERROR: letter.error or "",
-        }
-        return {**(record.attributes or {}), **said}
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
@@ -430,7 +508,9 @@ class SubscriptionState:
 
     def _ring(self) -> None:
         self._timer = None
-        self._apply(self.lanes.advance(self._services.now()))
+        effects = self.lanes.advance(self._services.now())
+        self.counts.expired += sum(getattr(effect, "error", None) is EXPIRED for effect in effects)
+        self._apply(effects)
         self.wake()
 
     def close(self) -> None:
@@ -441,7 +521,7 @@ class SubscriptionState:
         for task in self._tasks:
             task.cancel()
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
+    def run(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -450,6 +530,23 @@ class SubscriptionState:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._services.failed(error)
+
+
+def _nothing(_: Transaction) -> None:
+    """A change that only marks a place in the order of commits."""
+
+
+def _tell_future(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+async def _all(*futures: asyncio.Future[None]) -> None:
+    await asyncio.gather(*futures)
 
 
 def _passes(key: str | None, options: SubscriptionOptions) -> bool:

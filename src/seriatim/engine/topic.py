@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Protocol
 
+from seriatim.engine.metrics import TopicCounts
 from seriatim.engine.options import TopicOptions
 from seriatim.store.base import Record, TopicRow
 
@@ -32,6 +33,7 @@ class TopicState:
         self.name = row.name
         self.options = TopicOptions.from_json(row.options)
         self.next_offset = row.next_offset
+        self.counts = TopicCounts()
         self.followers: list[Follower] = []
         self._recent: dict[int, Record] = {}
         self._recent_bytes = 0
@@ -44,8 +46,11 @@ class TopicState:
 
     def appended(self, records: Sequence[Record]) -> None:
         """Messages are durable: remember them, and show them to everybody who follows."""
+        size = sum(map(len, map(_DATA, records)))
+        self.counts.published += len(records)
+        self.counts.bytes += size
         self._recent.update(zip(map(_OFFSET, records), records, strict=True))
-        self._recent_bytes += sum(map(len, map(_DATA, records)))
+        self._recent_bytes += size
         if self._recent_bytes > CACHED_BYTES:
             self._make_room()
         for follower in self.followers:

@@ -12,15 +12,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, overload
 
 from seriatim.errors import InvalidArgument
 from seriatim.store.base import Store, StoreReader
 
-__all__ = ["Store", "StoreReader", "open_store"]
+__all__ = ["Store", "StoreReader", "open_store", "store_file"]
 
 _MEMORY = "memory://"
 _SQLITE = "sqlite:///"
+
+
+def store_file(url: str) -> Path | None:
+    """The file of the store at a URL; None when it is not in a file."""
+    path = url.removeprefix(_SQLITE)
+    return None if path in {url, ""} else Path(path)
 
 
 @overload
@@ -38,8 +45,8 @@ def open_store(url: str, *, read_only: bool = False) -> StoreReader:
         from seriatim.store.memory import MemoryStore
 
         return MemoryStore()
-    path = url.removeprefix(_SQLITE)
-    if path in {url, ""}:
+    path = store_file(url)
+    if path is None:
         raise InvalidArgument(
             f"'{url}' is not a store that can be opened{' read-only' if read_only else ''}: "
             "give memory://, sqlite:///relative/file or sqlite:////absolute/file"

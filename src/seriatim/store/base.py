@@ -106,7 +106,8 @@ class PausedRow(NamedTuple):
 class DeadLetterRow(NamedTuple):
     """A message that left its lane undelivered. It stays in its log until it is redriven or purged.
 
-    ``copy_topic_id`` and ``copy_offset`` say where its copy in a dead-letter topic is, if it has one.
+    ``copy_topic_id`` and ``copy_offset`` say where its copy in a dead-letter topic is, if it has one. ``overtaken`` says that a
+    later message of its key was settled since, so that it can't go back to its place.
     """
 
     offset: int
@@ -116,6 +117,7 @@ class DeadLetterRow(NamedTuple):
     error: str | None
     copy_topic_id: int | None = None
     copy_offset: int | None = None
+    overtaken: bool = False
 
 
 class ReaderRow(NamedTuple):
@@ -189,6 +191,9 @@ class Transaction(Protocol):
 
     def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
         """Dead-letter messages: they leave the lane, and stay in the log. Trouble is forgotten."""
+
+    def overtake(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        """Later messages of their keys are settled: these dead letters can't go back to their places."""
 
     def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
         """Dead letters go back to their places, neither settled nor buried."""

@@ -126,6 +126,11 @@ class _Lanes:
         self.buried.update((letter.offset, letter) for letter in letters)
         self.forget_troubles(letter.offset for letter in letters)
 
+    def overtake(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            if offset in self.buried:
+                self.buried[offset] = self.buried[offset]._replace(overtaken=True)
+
     def unbury(self, offsets: Sequence[int]) -> None:
         self.forget_dead_letters(offsets)
         self.settled.discard(offsets)
@@ -223,6 +228,10 @@ class MemoryTransaction:
     def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
         buried = list(letters)
         self._change_lanes(subscription_id, lambda lanes: lanes.bury(buried))
+
+    def overtake(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        passed = list(offsets)
+        self._change_lanes(subscription_id, lambda lanes: lanes.overtake(passed))
 
     def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
         back = list(offsets)

@@ -65,7 +65,8 @@ def read_paused_keys(session: Session, subscription_id: int) -> list[PausedRow]:
 
 def read_dead_letters(session: Session, subscription_id: int) -> list[DeadLetterRow]:
     _floor(session, subscription_id)
-    return [DeadLetterRow(*row) for row in session.rows("dead_letters", subscription_id)]
+    rows = session.rows("dead_letters", subscription_id)
+    return [DeadLetterRow(*row)._replace(overtaken=bool(row[7])) for row in rows]
 
 
 def read_positions(session: Session, topic_id: int, first: int) -> list[list[Position]]:

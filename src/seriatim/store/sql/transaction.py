@@ -110,6 +110,10 @@ class SqlTransaction:
         self._session.run_many("bury", [(subscription_id, *letter) for letter in letters])
         self._forget_troubles(subscription_id, [letter.offset for letter in letters])
 
+    def overtake(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        self._require_subscription(subscription_id)
+        self._session.run_many("overtake", [(subscription_id, offset) for offset in offsets])
+
     def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
         self._session.run_many("forget_dead_letter", [(subscription_id, offset) for offset in offsets])

@@ -236,16 +236,20 @@ DELETE FROM paused_keys WHERE subscription_id = ? AND lane = ?;
 
 -- name: dead_letters
 -- Messages that left their lanes undelivered.
-SELECT offset, key, attempts, time, error, copy_topic_id, copy_offset
+SELECT offset, key, attempts, time, error, copy_topic_id, copy_offset, overtaken
 FROM dead_letters WHERE subscription_id = ? ORDER BY offset;
 
 -- name: bury
 -- Or overwrite what is known of the dead letter.
-INSERT INTO dead_letters (subscription_id, offset, key, attempts, time, error, copy_topic_id, copy_offset)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO dead_letters (subscription_id, offset, key, attempts, time, error, copy_topic_id, copy_offset, overtaken)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (subscription_id, offset) DO UPDATE SET
     key = excluded.key, attempts = excluded.attempts, time = excluded.time, error = excluded.error,
-    copy_topic_id = excluded.copy_topic_id, copy_offset = excluded.copy_offset;
+    copy_topic_id = excluded.copy_topic_id, copy_offset = excluded.copy_offset, overtaken = excluded.overtaken;
+
+-- name: overtake
+-- A later message of its key is settled.
+UPDATE dead_letters SET overtaken = 1 WHERE subscription_id = ? AND offset = ?;
 
 -- name: forget_dead_letter
 -- It went back to its place, or was given up.

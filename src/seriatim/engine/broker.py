@@ -1,0 +1,223 @@
+"""The seam between programs and an engine: what may be asked of it, wherever it runs.
+
+``Engine`` answers in this process; ``link`` carries the same questions to the process that owns the store. Fronts are written
+against this seam and do not know which one they have.
+
+Rules
+    - What a coroutine has returned is durable.
+    - Whatever goes in or comes out is plain data: numbers, text, bytes, and the classes of this module, of ``metrics``,
+      ``options`` and ``core.delivery``. Times are seconds since 1970, offsets are whole numbers.
+    - An attached consumer hears of messages through its callbacks, in the event loop. What it says (ack, nack, extend) about a
+      lease that is lost raises StaleLease at once where that can be known, and is reported to the callback otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from seriatim.engine.metrics import Metrics, SubscriptionStats
+
+if TYPE_CHECKING:
+    from seriatim.core.delivery import Lease
+    from seriatim.engine.options import SubscriptionOptions, TopicOptions
+    from seriatim.engine.subscription import Consumer
+
+Told = Callable[[BaseException | None], None]
+"""Called once: with None when something is durable, or with the reason why it did not happen."""
+
+
+class Outgoing(NamedTuple):
+    """A message to publish."""
+
+    key: str | None
+    data: bytes
+    attributes: Mapping[str, str] | None = None
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic. Its messages are those with offsets from ``earliest`` to below ``next_offset`` that are still kept."""
+
+    name: str
+    options: TopicOptions
+    earliest: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionInfo:
+    name: str
+    topic: str
+    options: SubscriptionOptions
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """One key of a subscription as it stands. ``why`` says in words what it waits for, and is None when nothing blocks it."""
+
+    key: str | None
+    state: str
+    depth: int
+    in_flight: int
+    head: int | None
+    head_age: float | None
+    attempts: int
+    not_before: float | None
+    error: str | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message as the log keeps it, looked at and not delivered."""
+
+    offset: int
+    key: str | None
+    data: bytes
+    attributes: Mapping[str, str]
+    published: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that left its lane undelivered. ``returnable`` says whether it can still go back to its place."""
+
+    offset: int
+    key: str | None
+    attempts: int
+    time: float
+    error: str | None
+    copy_topic: str | None
+    copy_offset: int | None
+    returnable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    name: str
+    topic: str
+    expires: float
+
+
+class Attachment(Protocol):
+    """A consumer at work on a subscription."""
+
+    @property
+    def ack_deadline(self) -> float:
+        """How long a lease lasts unless it is extended."""
+
+    def ack(self, lease: Lease, told: Told | None = None) -> None:
+        """A message is done. ``told`` hears when that is durable, or that the lease was lost."""
+
+    def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
+        """A message failed; it goes back to its place."""
+
+    def extend(self, lease: Lease, seconds: float) -> None:
+        """Keep a message for ``seconds`` from now."""
+
+    def stop(self) -> None:
+        """Take nothing more; what is outstanding goes on."""
+
+    def detach(self) -> None:
+        """Go away. What is outstanding is given out again at once, and counts as not tried."""
+
+
+class Broker(Protocol):
+    """Everything that can be asked."""
+
+    # -- topics and subscriptions ---------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo: ...
+    async def update_topic(self, name: str, options: TopicOptions) -> None: ...
+    async def delete_topic(self, name: str) -> None: ...
+    async def list_topics(self) -> list[TopicInfo]: ...
+
+    async def create_subscription(
+        self, topic: str, name: str, options: SubscriptionOptions | None = None
+    ) -> SubscriptionInfo: ...
+    async def update_subscription(self, name: str, options: SubscriptionOptions) -> None: ...
+    async def delete_subscription(self, name: str) -> None: ...
+    async def list_subscriptions(self) -> list[SubscriptionInfo]: ...
+    async def describe_subscription(self, name: str) -> SubscriptionInfo: ...
+
+    # -- messages in, messages out --------------------------------------------------------------------------------------
+
+    def require_topic(self, name: str) -> None:
+        """Raise NotFound when it is known at once that there is no such topic."""
+
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
+        """Write messages, all or none of them. The future has their offsets when they are durable."""
+
+    def attach(self, subscription: str, consumer: Consumer) -> Attachment:
+        """Give a consumer messages from now on."""
+
+    # -- an operator's hand ---------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """What was counted since the engine began, and how every subscription stands."""
+
+    async def stats(self, subscription: str) -> SubscriptionStats: ...
+
+    async def list_keys(self, subscription: str, *, limit: int = 100, blocked_only: bool = False) -> list[KeyInfo]:
+        """Keys that have messages or are paused, those in trouble first."""
+
+    async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[StoredMessage]:
+        """The first messages of a key, in order, without delivering them."""
+
+    async def retry_key(self, subscription: str, key: str | None) -> None:
+        """Let the head of a key that waits for its retry, or for its delay, go out now."""
+
+    async def skip(self, subscription: str, key: str | None) -> int:
+        """Settle the head of a key unseen, and return its offset. A lease of it is fenced."""
+
+    async def remove(self, subscription: str, offset: int) -> None:
+        """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
+
+    async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None: ...
+    async def resume_key(self, subscription: str, key: str | None) -> None: ...
+    async def pause(self, subscription: str) -> None:
+        """Give out nothing more; leases that are out go on. Survives a restart."""
+
+    async def resume(self, subscription: str) -> None: ...
+
+    async def dead_letter(
+        self, subscription: str, key: str | None, error: str | None = None, *, rest: bool = False
+    ) -> list[int]:
+        """Dead-letter the head of a key, or all of it; returns the offsets."""
+
+    async def dead_letters(self, subscription: str, *, limit: int = 100, after: int = -1) -> list[DeadLetter]: ...
+
+    async def redrive(self, subscription: str, offset: int, *, append: bool = False) -> int:
+        """Put a dead letter back at its place, or at the end under a new offset; returns its offset then."""
+
+    async def purge(self, subscription: str, offsets: Sequence[int]) -> None:
+        """Give dead letters up for good."""
+
+    # -- time travel ----------------------------------------------------------------------------------------------------
+
+    async def seek_to_offset(self, subscription: str, offset: int) -> None:
+        """Deliver what is at or above an offset (again). Refused below what is kept, naming the earliest offset."""
+
+    async def seek_to_time(self, subscription: str, time: float) -> None:
+        """Deliver what was published at or after a time (again)."""
+
+    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None: ...
+    async def create_snapshot(
+        self, subscription: str, name: str, *, lasts: float = 7 * 24 * 3600.0
+    ) -> SnapshotInfo: ...
+    async def delete_snapshot(self, name: str) -> None: ...
+    async def list_snapshots(self) -> list[SnapshotInfo]: ...
+
+    # -- the store ------------------------------------------------------------------------------------------------------
+
+    async def clean_up(self) -> None:
+        """Remove what nobody needs any more, now."""
+
+    async def backup(self, path: str) -> None:
+        """A consistent copy of the store, while it is in use."""
+
+    async def close(self) -> None: ...

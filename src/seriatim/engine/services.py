@@ -1,0 +1,39 @@
+"""What the parts of an engine need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from seriatim.engine.commit import Commit
+from seriatim.engine.topic import TopicState
+from seriatim.store.base import Record, Transaction
+
+T = TypeVar("T")
+
+
+class Wakeful(Protocol):
+    """Somebody who hands out messages when there is reason to."""
+
+    def pump(self) -> None: ...
+
+
+class Services(Protocol):
+    def now(self) -> float:
+        """Wall-clock time that does not jump."""
+
+    def wake(self, sleeper: Wakeful) -> None:
+        """Let somebody pump, at the end of this turn of the loop or as soon as a commit is done."""
+
+    def commit(self) -> Commit:
+        """The commit that is being filled."""
+
+    def change(self, change: Callable[[Transaction], T]) -> Awaitable[T]:
+        """Let a change ride in the next commit, and wait until it is durable; it may be refused."""
+
+    def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]:
+        """Messages with these rising offsets, from the store."""
+
+    def topic(self, name: str) -> TopicState | None: ...
+    def failed(self, error: BaseException) -> None:
+        """Something went wrong that no caller waits for."""

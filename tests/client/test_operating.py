@@ -191,6 +191,18 @@ def test_every_option_can_be_given_and_changed(run_with_restarts):
     run_with_restarts(before, after)
 
 
+def test_choices_may_be_given_as_text_and_a_wrong_one_names_them_all(run):
+    async def scenario(pubsub):
+        topic, subscription = await ordered(pubsub, release="receipt")
+        assert (await subscription.options()).release is Release.RECEIPT
+        await subscription.set_options(release="durable")
+        assert (await subscription.options()).release is Release.DURABLE
+        with pytest.raises(InvalidArgument, match="release must be one of 'durable', 'receipt', not 'never'"):
+            await topic.subscription("other").create(release="never")  # type: ignore[arg-type]
+
+    run(scenario)
+
+
 # -- flow control -------------------------------------------------------------------------------------------------------
 
 

@@ -162,9 +162,12 @@ def test_what_was_accepted_is_written_by_a_later_commit_when_one_fails(monkeypat
 def test_a_copy_that_a_failed_commit_left_is_written_at_its_place_before_what_came_since(monkeypatch):
     async def scenario(bench):
         bench.store.failures.append(StoreFull("no room"))
+        bench.store.watch()
+        bench.store.gate.clear()
         bench.committer.next().copy(bench.log, Record(0, "k", b"dead letter"))
         await bench.store.until_writing()
         bench.append(1)
+        bench.store.gate.set()
         await bench.drain()
         assert bench.offsets() == [0, 1]
         assert bench.log.heard == [[0, 1]]

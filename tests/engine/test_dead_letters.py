@@ -10,10 +10,10 @@ from random import Random
 import pytest
 
 from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
-from seriatim.engine.broker import Outgoing
+from seriatim.engine.broker import Attachment, Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import NotFound, RedriveRefused, StoreFailed
+from seriatim.errors import InvalidArgument, NotFound, RedriveRefused, StoreFailed
 from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
 
 ONCE = replace(ORDERED, retry=RetryPolicy(max_attempts=1))
@@ -143,6 +143,51 @@ def test_when_its_payload_can_not_be_read_a_message_is_buried_without_a_copy(run
         assert (await letters_of(engine))[0].copy_topic is None
 
     monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)
+    run(scenario)
+
+
+def test_attempts_are_counted_exactly_for_nacks_expiries_and_crashes_across_restarts(run_with_restarts):
+    policy = RetryPolicy(max_attempts=4)
+
+    async def take(engine) -> tuple[Collector, Attachment]:
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await got.wait(1)
+        await settle_down(engine)  # the record of the lease rides in the next commit
+        return got, attachment
+
+    async def nacked(engine):
+        await prepare(engine, replace(ORDERED, retry=policy, ack_deadline=0.2))
+        await publish(engine, "1", "2")
+        got, attachment = await take(engine)
+        got.consumer.stop()
+        attachment.nack(got.got[0].lease)
+
+    async def expired_and_crashed(engine):
+        got, _ = await take(engine)
+        assert [one.lease.attempt for one in await got.wait(2)] == [2, 3], "again, when the lease had expired"
+        await settle_down(engine)
+
+    async def nacked_again(engine):
+        got, attachment = await take(engine)
+        assert (got.got[0].record.data, got.got[0].lease.attempt) == (b"1", 4)
+        attachment.nack(got.got[0].lease, error="the fourth time")
+        assert (await got.wait(2))[1].record.data == b"2"
+        (letter,) = (await letters_of(engine)).values()
+        assert (letter.attempts, letter.error) == (4, "the fourth time")
+
+    run_with_restarts(nacked, expired_and_crashed, nacked_again)
+
+
+def test_a_topic_is_not_its_own_dead_letter_topic(run):
+    async def scenario(engine):
+        await engine.create_topic("t")
+        with pytest.raises(InvalidArgument, match="topic 't' can't be the dead-letter topic of its own subscription"):
+            await engine.create_subscription("t", "s", SubscriptionOptions(dead_letter_topic="t"))
+        await engine.create_subscription("t", "s")
+        with pytest.raises(InvalidArgument):
+            await engine.update_subscription("s", SubscriptionOptions(dead_letter_topic="t"))
+
     run(scenario)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from random import Random
 
 import pytest
 
 from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer
 from seriatim.errors import FailedPrecondition, NotFound, StaleLease, StoreLost
 from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
 
@@ -380,3 +384,98 @@ def test_a_key_that_used_up_its_attempts_is_paused_by_policy_and_says_why(run_wi
         assert (info.attempts, info.error, info.depth) == (2, "always", 2)
 
     run_with_restarts(before, after)
+
+
+# -- whatever happens at once -------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """A consumer and operators who all work on one subscription at the same time, by chance."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine = engine
+        self.random = Random(seed)
+        self.settled: list[int] = []
+        self.removed: list[int] = []
+        self.doomed: list[int] = []
+        self.refused = 0
+
+    def deliver(self, delivered) -> None:
+        for lease, _ in delivered:
+            asyncio.get_running_loop().call_later(self.random.random() * 0.005, self.finish, lease)
+
+    def finish(self, lease) -> None:
+        with suppress(StaleLease):
+            if self.random.random() < 0.3:
+                self.attachment.nack(lease)
+            else:
+                self.attachment.ack(lease, partial(self.told, lease))
+
+    def told(self, lease, error: BaseException | None) -> None:
+        if error is None:
+            self.settled.append(lease.offset)
+
+    async def work(self) -> None:
+        self.attachment = self.engine.attach("s", Consumer(self.deliver))
+        await asyncio.gather(self.publish(), *(self.operate() for _ in range(3)))
+        self.attachment.detach()
+
+    async def publish(self) -> None:
+        for number in range(60):
+            await publish(self.engine, str(number), key=self.random.choice(["a", "b", None]))
+
+    async def operate(self) -> None:
+        for _ in range(25):
+            try:
+                await self.command()
+            except FailedPrecondition:
+                self.refused += 1
+            except NotFound:
+                pass
+
+    async def command(self) -> None:
+        key, engine = self.random.choice(["a", "b", None]), self.engine
+        choice = self.random.randrange(8)
+        if choice == 0:
+            self.removed.append(await engine.skip("s", key))
+        elif choice == 1:
+            offset = self.random.randrange(60)
+            await engine.remove("s", offset)
+            self.removed.append(offset)
+        elif choice == 2:
+            self.doomed += await engine.dead_letter("s", key, rest=self.random.random() < 0.2)
+        elif choice == 3 and self.doomed:
+            offset = self.random.choice(self.doomed)
+            await engine.redrive("s", offset)
+            self.doomed.remove(offset)
+        elif choice == 4:
+            await engine.pause_key("s", key)
+        elif choice == 5:
+            await engine.resume_key("s", key)
+        elif choice == 6:
+            await engine.retry_key("s", key)
+        else:
+            await engine.update_subscription("s", replace(self.options, ack_deadline=self.random.randint(5, 9)))
+
+    options = replace(BACKING_OFF, retry=RetryPolicy(min_backoff=0.001, max_backoff=0.002))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_consumers_and_operators_do_at_once_every_message_is_accounted_for_once(run_with_restarts, seed):
+    known: list[int] = []
+
+    async def busy(engine):
+        crowd = Crowd(engine, seed)
+        crowd.options = replace(crowd.options, window=1 + seed % 3)
+        await prepare(engine, crowd.options)
+        await crowd.work()
+        await settle_down(engine)
+        known.extend([*crowd.settled, *crowd.removed])
+        assert crowd.refused > 0
+
+    async def after(engine):
+        queued = [message.offset for key in ("a", "b", None) for message in await engine.peek("s", key, 99)]
+        letters = [letter.offset for letter in await engine.dead_letters("s")]
+        assert sorted([*known, *queued, *letters]) == list(range(60))
+
+    run_with_restarts(busy, after)

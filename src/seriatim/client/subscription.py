@@ -11,6 +11,7 @@ from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRu
 from seriatim.client.message import Message
 from seriatim.client.views import DeadLetter, KeyView, PeekedMessage, offset_of
 from seriatim.core.delivery import Release, RetryPolicy
+from seriatim.core.options import one_of
 from seriatim.engine.broker import Broker
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.options import SubscriptionOptions
@@ -29,7 +30,7 @@ class OptionChanges(TypedDict, total=False):
     ack_deadline: float
     retry: RetryPolicy
     window: int
-    release: Release
+    release: Release | Literal["durable", "receipt"]
     dead_letter_topic: str | None
 
 
@@ -65,14 +66,19 @@ class Subscription:
         ack_deadline: float = 10.0,
         retry: RetryPolicy | None = None,
         window: int = 1,
-        release: Release = Release.DURABLE,
+        release: Release | Literal["durable", "receipt"] = Release.DURABLE,
         dead_letter_topic: str | None = None,
     ) -> Subscription:
         """Create it; it gets what is published from now on. A dead-letter topic must exist."""
         if self.topic is None:
             raise FailedPrecondition(f"subscription {self.name!r} has no topic: use topic.subscription({self.name!r})")
         options = SubscriptionOptions(
-            enable_message_ordering, ack_deadline, retry or RetryPolicy(), window, release, dead_letter_topic
+            ordering=enable_message_ordering,
+            ack_deadline=ack_deadline,
+            retry=retry or RetryPolicy(),
+            window=window,
+            release=one_of("release", Release, release),
+            dead_letter_topic=dead_letter_topic,
         )
         await self._broker.create_subscription(self.topic.name, self.name, options)
         return self

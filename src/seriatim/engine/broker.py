@@ -169,7 +169,7 @@ class Broker(Protocol):
         """The first messages of a key, in order, without delivering them."""
 
     async def retry_key(self, subscription: str, key: str | None) -> None:
-        """Let the head of a key that waits for its retry, or for its delay, go out now."""
+        """Let what waits for its retry, or for its delay, go out now: the head of a key, and what was overtaken."""
 
     async def skip(self, subscription: str, key: str | None) -> int:
         """Settle the head of a key unseen, and return its offset. A lease of it is fenced."""
@@ -177,7 +177,9 @@ class Broker(Protocol):
     async def remove(self, subscription: str, offset: int) -> None:
         """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
 
-    async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None: ...
+    async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None:
+        """Give out nothing more of a key; leases that are out go on. Survives a restart."""
+
     async def resume_key(self, subscription: str, key: str | None) -> None: ...
     async def pause(self, subscription: str) -> None:
         """Give out nothing more; leases that are out go on. Survives a restart."""

@@ -26,7 +26,7 @@ from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.services import Wakeful
 from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, SeriatimError, StoreLost
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
 from seriatim.log import logger
 from seriatim.store import open_store
 from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
@@ -113,9 +113,9 @@ class Engine(Operations):
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        options = options or SubscriptionOptions()
-        self._require_dead_letter_topic(options)
-        subscription = await self._create_subscription(self.get_topic(topic), name, options)
+        log, options = self.get_topic(topic), options or SubscriptionOptions()
+        self._check_dead_letter_topic(log, options)
+        subscription = await self._create_subscription(log, name, options)
         return subscription.info()
 
     async def _create_subscription(
@@ -139,7 +139,7 @@ class Engine(Operations):
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
         subscription = self.get_subscription(name)
-        self._require_dead_letter_topic(options)
+        self._check_dead_letter_topic(subscription.topic, options)
         await subscription.reconfigure(options, self._store)
 
     async def delete_subscription(self, name: str) -> None:
@@ -188,10 +188,15 @@ class Engine(Operations):
         """Give a consumer messages from now on."""
         return LocalAttachment(self.get_subscription(subscription), consumer)
 
-    def _require_dead_letter_topic(self, options: SubscriptionOptions) -> None:
-        """A topic that is deleted later is another matter: dead letters then stay where they are."""
-        if options.dead_letter_topic is not None:
-            self.get_topic(options.dead_letter_topic)
+    def _check_dead_letter_topic(self, topic: TopicState, options: SubscriptionOptions) -> None:
+        """It must exist when it is named. When it is deleted later, dead letters stay where they are."""
+        if options.dead_letter_topic is None:
+            return
+        if self.get_topic(options.dead_letter_topic) is topic:
+            raise InvalidArgument(
+                f"topic {topic.name!r} can't be the dead-letter topic of its own subscription: "
+                "what fails would come again for ever"
+            )
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from seriatim.core.delivery import Delivery, OnExhausted, Release, RetryMode, RetryPolicy
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.delivery import Delivery, Release, RetryPolicy
+from seriatim.core.options import one_of, require_duration, require_whole
 
 WEEK = 7 * 24 * 3600.0
 
@@ -51,6 +51,7 @@ class SubscriptionOptions:
     def __post_init__(self) -> None:
         require_duration("ack_deadline", self.ack_deadline)
         require_whole("window", self.window, 1)
+        object.__setattr__(self, "release", one_of("release", Release, self.release))
 
     @property
     def delivery(self) -> Delivery:
@@ -63,12 +64,7 @@ class SubscriptionOptions:
     def from_json(cls, values: Mapping[str, Any]) -> SubscriptionOptions:
         known = _known(cls, values)
         if "retry" in known:
-            retry = dict(known["retry"])
-            retry["mode"] = RetryMode(retry["mode"])
-            retry["on_exhausted"] = OnExhausted(retry["on_exhausted"])
-            known["retry"] = RetryPolicy(**retry)
-        if "release" in known:
-            known["release"] = Release(known["release"])
+            known["retry"] = RetryPolicy(**known["retry"])
         return cls(**known)
 
 

@@ -198,7 +198,7 @@ class TestSchema:
         ask(path, "INSERT INTO migrations VALUES (99, 'from the future')")
         before = path.read_bytes()
         for opener in (SqliteStore, SqliteReader):
-            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only 2"):
+            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only 3"):
                 opener(path)
         assert path.read_bytes() == before
 

@@ -35,6 +35,8 @@ from tests.store.contract import (
     upkeep_until_done,
 )
 
+LAST = load_migrations("sqlite")[-1].version
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -198,7 +200,7 @@ class TestSchema:
         ask(path, "INSERT INTO migrations VALUES (99, 'from the future')")
         before = path.read_bytes()
         for opener in (SqliteStore, SqliteReader):
-            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only 3"):
+            with pytest.raises(NewerSchema, match=f"schema 99 and this Seriatim knows only {LAST}"):
                 opener(path)
         assert path.read_bytes() == before
 
@@ -206,8 +208,10 @@ class TestSchema:
         topic_with_subscription(store, messages=3)
         store.close()
         more = (
-            Migration(3, "add", "CREATE TABLE extra (x);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"),
-            Migration(4, "change", "UPDATE extra SET x = 'changed';"),
+            Migration(
+                LAST + 1, "add", "CREATE TABLE extra (x);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"
+            ),
+            Migration(LAST + 2, "change", "UPDATE extra SET x = 'changed';"),
         )
         monkeypatch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
         with pytest.raises(NotAStore, match="older schema"):
@@ -215,7 +219,7 @@ class TestSchema:
         for _ in range(2):
             SqliteStore(path).close()
         assert ask(path, "SELECT x FROM extra") == [("changed",)]
-        assert [row[0] for row in ask(path, "SELECT version FROM migrations ORDER BY version")] == [1, 2, 3, 4]
+        assert [row[0] for row in ask(path, "SELECT version FROM migrations ORDER BY version")] == [*range(1, LAST + 3)]
 
     def test_a_store_of_the_first_schema_is_brought_to_the_present_one_with_what_it_holds(self, path, monkeypatch):
         with monkeypatch.context() as patch:
@@ -231,7 +235,10 @@ class TestSchema:
 
     def test_a_migration_that_fails_leaves_the_file_as_it_was(self, store, path, monkeypatch):
         store.close()
-        more = (Migration(3, "add", "CREATE TABLE extra (x);"), Migration(4, "broken", "DROP TABLE nothing;"))
+        more = (
+            Migration(LAST + 1, "add", "CREATE TABLE extra (x);"),
+            Migration(LAST + 2, "broken", "DROP TABLE nothing;"),
+        )
         with monkeypatch.context() as patch:
             patch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
             with pytest.raises(StoreFailed, match="nothing"):

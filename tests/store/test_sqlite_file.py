@@ -22,6 +22,7 @@ from seriatim.errors import (
 from seriatim.store import sqlite, sqlite_session
 from seriatim.store.base import BLOCK, Cursor, DeadLetterRow
 from seriatim.store.sql.queries import Migration, load_migrations
+from seriatim.store.sql.upkeep import REWRITING_AGE
 from seriatim.store.sqlite import SqliteReader, SqliteStore
 from tests.store.contract import (
     NOW,
@@ -73,6 +74,26 @@ class TestSize:
         upkeep_until_done(store)
         assert ask(path, "SELECT count(*) FROM settled_blocks")[0][0] <= 2
         assert kept(store, topic) == [0, 1, 2, 3, 4, 5]
+
+    def test_a_young_pack_is_left_as_it_is_until_nothing_in_it_is_needed(self, store):
+        topic, subscription = topic_with_subscription(store, messages=10)
+        settle(store, subscription, range(9))
+        upkeep_until_done(store, NOW + REWRITING_AGE - 1)
+        assert kept(store, topic) == [*range(10)]
+        upkeep_until_done(store, NOW + REWRITING_AGE)
+        assert kept(store, topic) == [9]
+        with store.transaction() as work:
+            work.append(topic.id, records(range(10, 20)))
+        settle(store, subscription, range(9, 20))
+        upkeep_until_done(store, NOW)
+        assert kept(store, topic) == []
+
+    def test_no_offset_is_given_twice_although_the_end_of_the_log_was_rewritten(self, store):
+        topic, subscription = topic_with_subscription(store, messages=10)
+        settle(store, subscription, range(1, 10))
+        upkeep_until_done(store)
+        assert kept(store, topic) == [0]
+        assert store.catalog().topics[0].next_offset == 10
 
     def test_room_is_given_back_when_a_backlog_is_gone(self, store, path):
         topic, subscription = topic_with_subscription(store)

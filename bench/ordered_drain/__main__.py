@@ -38,7 +38,7 @@ class Size:
     rounds: int
 
 
-FULL = Size(messages=60_000, slow=20_000, keys=(1_000, 100_000, 1_000_000), many=1_000_000, rounds=5)
+FULL = Size(messages=60_000, slow=20_000, keys=(1_000, 100_000, 1_000_000), many=1_000_000, rounds=3)
 QUICK = Size(messages=5_000, slow=2_000, keys=(100, 1_000), many=10_000, rounds=1)
 
 

@@ -36,19 +36,21 @@ def behind_one_blocked(messages: int, blocked: int) -> Behind:
     async def run(url: str) -> Behind:
         async with opened(url, DURABLE) as engine:
             await _block(engine)
-            before = _resident()
-            await fill(engine, Workload(BLOCKED, [BLOCKED] * blocked))
-            waiting = _resident() - before
+            waiting = await _memory_of(engine, Workload(BLOCKED, [BLOCKED] * blocked))
             seconds, _ = await consume(engine, uniform(messages))
             return Behind(messages / seconds, waiting / max(blocked, 1))
 
-    # Payloads stay in memory up to a bound, whatever waits. What is measured is what grows.
-    cached, topic_module.CACHED_BYTES = topic_module.CACHED_BYTES, 1024 * 1024
-    try:
-        with TemporaryDirectory(prefix="ordered-drain-") as folder:
-            return asyncio.run(run(f"sqlite:///{Path(folder) / 'store.db'}"))
-    finally:
-        topic_module.CACHED_BYTES = cached
+    with TemporaryDirectory(prefix="ordered-drain-") as folder:
+        return asyncio.run(run(f"sqlite:///{Path(folder) / 'store.db'}"))
+
+
+async def _memory_of(engine: Engine, workload: Workload) -> int:
+    """Queue messages: the bytes by which the program grows. Payloads are kept up to a bound, and are not what grows."""
+    cached, topic_module.CACHED_BYTES = topic_module.CACHED_BYTES, 0
+    before = _resident()
+    await fill(engine, workload)
+    topic_module.CACHED_BYTES = cached
+    return _resident() - before
 
 
 def seconds_to_reopen(messages: int) -> float:

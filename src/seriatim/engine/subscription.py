@@ -56,6 +56,9 @@ from seriatim.store.base import Position, Record, StoreReader, SubscriptionRow, 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
 
+SLICE = 256
+"""After so many messages a commit may begin with what was acked, and is written while the next ones are handed out."""
+
 OVERTAKEN_ACK = "an earlier message of its key failed, and it is delivered again after that one"
 
 
@@ -290,14 +293,18 @@ class SubscriptionState:
                 self._quiet.set()
             self._set_timer()
             return
-        idle = 0
+        idle = given = 0
         while idle < len(self._consumers):
+            if given >= SLICE:
+                self.wake()
+                break
             consumer = self._consumers[0]
             self._consumers.rotate(-1)
             room = consumer.room()
             leases = self.lanes.take(self._services.now(), self.options.ack_deadline, room) if room > 0 else []
             idle = 0 if leases else idle + 1
             if leases:
+                given += len(leases)
                 self._give(consumer, leases)
         self._set_timer()
 

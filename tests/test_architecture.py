@@ -37,7 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sparkplug": FRONT,
     "pipes": FRONT,
     "spark": FRONT | {"store", "store.base"},
-    "testing": {"errors", "core", "store.base"},
+    # The loop with virtual time asks the engine whether a writer thread is at work.
+    "testing": {"errors", "core", "store.base", "engine"},
     "(door)": {"errors", "core", "client"},
     "__main__": {"cli"},
 }
@@ -45,7 +46,7 @@ ANYTHING = {"cli"}
 
 CORE_MAY_IMPORT_STANDARD = {
     *("__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "fractions"),
-    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "typing"),
+    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "typing"),
 }
 
 
@@ -150,13 +151,12 @@ def test_no_import_cycle():
     assert find_cycle(TREE) is None
 
 
-def test_listing_the_commands_loads_no_command_no_store_and_nothing_that_needs_an_extra():
+def test_listing_the_commands_loads_no_command_no_engine_and_nothing_that_needs_an_extra():
     """Lazy on purpose: the command line must answer at once, and work without any extra."""
     program = "import sys, seriatim.cli.main; print(*(name for name in sys.modules if name.startswith('seriatim.')))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    fronts = {"pubsub", "sparkplug", "pipes", "spark", "wire"}
-    assert not fronts & {layer_of(name) for name in loaded}
-    assert not {"seriatim.cli.audit", "seriatim.store.sqlite"} & set(loaded)
+    assert {layer_of(name) for name in loaded} == {"cli", "config", "errors", "extras", "log"}
+    assert "seriatim.cli.audit" not in loaded
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_listing_the_commands_loads_no_command_no_store_and_nothing_that_needs_a
         ("seriatim.pipes.route", "from seriatim.wire import encode"),
         ("seriatim.sparkplug.host", "from seriatim.store.sqlite import SqliteStore"),
         ("seriatim.client.topic", "from seriatim.cli.main import main"),
-        ("seriatim.testing.clock", "from seriatim.engine import Engine"),
+        ("seriatim.testing.clock", "from seriatim.client import PubSub"),
         ("seriatim", "from seriatim.cli.main import main"),
     ],
 )

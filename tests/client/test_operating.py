@@ -302,7 +302,7 @@ def test_an_error_of_the_store_is_emitted_to_open_subscriptions(monkeypatch):
         engine = Engine(store)
         await engine.start()
         pubsub = PubSub()
-        pubsub._broker = engine  # type: ignore[assignment]
+        pubsub._broker = engine
         topic, subscription = await ordered(pubsub)
         received = Received()
         errors: asyncio.Queue[BaseException] = asyncio.Queue()

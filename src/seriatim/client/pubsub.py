@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
-from seriatim.engine.broker import Broker, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import Broker, SnapshotInfo, SubscriptionInfo, TopicInfo
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.opening import open_broker
-from seriatim.errors import FailedPrecondition
+from seriatim.errors import FailedPrecondition, StoreLost
+
+if TYPE_CHECKING:
+    from seriatim.client.blocking import Blocking
 
 
 class PubSub:
     """Topics and subscriptions of one store. Use it as an async context manager."""
 
-    def __init__(self, url: str = "memory://") -> None:
+    def __init__(self, url: str = "memory://", *, standby: bool = False) -> None:
+        """Nothing is opened yet. With ``standby``, entering waits until nobody else owns a store in PostgreSQL."""
         self._url = url
+        self._standby = standby
         self._broker: Broker | None = None
+        self._pid = os.getpid()
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[str, Subscription] = {}
 
+    @staticmethod
+    def blocking(url: str = "memory://", *, standby: bool = False, workers: int | None = None) -> Blocking:
+        """The same names for programs without an event loop: ``with PubSub.blocking(url) as pubsub``.
+
+        Handlers are plain functions that may block; at most ``workers`` of them run at once.
+        """
+        from seriatim.client.blocking import WORKERS, Blocking, LoopThread
+
+        return Blocking(PubSub(url, standby=standby), LoopThread(workers or WORKERS))
+
     async def __aenter__(self) -> PubSub:
-        self._broker = await open_broker(self._url)
+        self._broker, self._pid = await open_broker(self._url, standby=self._standby), os.getpid()
         return self
 
     async def __aexit__(
@@ -31,7 +50,10 @@ class PubSub:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for handlers that run and for what was published, and give the store back."""
+        """Wait for handlers that run and for what was published, and give the store back. In a forked child: forget it."""
+        if self._broker is not None and self._pid != os.getpid():
+            self._broker = None
+            return
         for subscription in self._subscriptions.values():
             await subscription.close()
         for topic in self._topics.values():
@@ -44,6 +66,8 @@ class PubSub:
         """Whom everything is asked: an engine in this process, or a way to one elsewhere."""
         if self._broker is None:
             raise FailedPrecondition("this PubSub is not open: use it inside 'async with PubSub(...) as pubsub'")
+        if self._pid != os.getpid():
+            raise StoreLost("this PubSub was opened before a fork: open another one in this process")
         return self._broker
 
     def topic(self, name: str) -> Topic:
@@ -71,3 +95,15 @@ class PubSub:
     async def metrics(self) -> Metrics:
         """What was counted since the store was opened, and how every subscription stands. See ``Metrics.since`` for rates."""
         return await self.broker.metrics()
+
+    async def snapshots(self) -> list[SnapshotInfo]:
+        """The snapshots that have not expired."""
+        return await self.broker.list_snapshots()
+
+    async def delete_snapshot(self, name: str) -> None:
+        """Let go of a snapshot, and of the messages that only it keeps."""
+        await self.broker.delete_snapshot(name)
+
+    async def backup(self, path: str | Path) -> None:
+        """A consistent copy of the store, while it is in use. A file that exists is never overwritten."""
+        await self.broker.backup(str(path))

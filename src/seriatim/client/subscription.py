@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
 from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRunner, MessageStream
 from seriatim.client.message import Message
 from seriatim.client.views import DeadLetter, KeyView, PeekedMessage, offset_of
 from seriatim.core.delivery import Release, RetryPolicy
 from seriatim.core.options import one_of
-from seriatim.engine.broker import Broker
+from seriatim.engine.broker import Broker, SnapshotInfo
 from seriatim.engine.metrics import SubscriptionStats
-from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.options import WEEK, SubscriptionOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
 
@@ -68,8 +69,9 @@ class Subscription:
         window: int = 1,
         release: Release | Literal["durable", "receipt"] = Release.DURABLE,
         dead_letter_topic: str | None = None,
+        filter: str | None = None,  # noqa: A002 - the word that everybody knows it by
     ) -> Subscription:
-        """Create it; it gets what is published from now on. A dead-letter topic must exist."""
+        """Create it; it gets what is published from now on and its ``filter`` wants. A dead-letter topic must exist."""
         if self.topic is None:
             raise FailedPrecondition(f"subscription {self.name!r} has no topic: use topic.subscription({self.name!r})")
         options = SubscriptionOptions(
@@ -79,6 +81,7 @@ class Subscription:
             window=window,
             release=one_of("release", Release, release),
             dead_letter_topic=dead_letter_topic,
+            filter=filter,
         )
         await self._broker.create_subscription(self.topic.name, self.name, options)
         return self
@@ -136,7 +139,7 @@ class Subscription:
         # A stream is worked off one by one: taking many messages would only keep them from others.
         consuming = replace(consuming or Consuming(max_messages=16), **limits)
         stream = MessageStream(self._broker, self.name, consuming)
-        self._streams.append(stream)
+        self._streams = [known for known in self._streams if not known.is_closed] + [stream]
         return stream
 
     async def __aiter__(self) -> AsyncIterator[Message]:
@@ -145,9 +148,7 @@ class Subscription:
             async for message in stream:
                 yield message
         finally:
-            if stream in self._streams:
-                self._streams.remove(stream)
-                stream.close()
+            stream.close()
 
     async def _handle_all(self, message: Message) -> None:
         for handler in self._handlers:
@@ -181,6 +182,10 @@ class Subscription:
 
     def _log_trouble(self, trouble: Exception) -> None:
         logger.error("an error handler of subscription %r failed: %s", self.name, trouble, exc_info=trouble)
+
+    async def wait_until_empty(self) -> None:
+        """Return when nothing waits, nothing is out, and every ack is durable."""
+        await self._broker.wait_until_empty(self.name)
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -245,3 +250,33 @@ class Subscription:
     async def purge(self, *message_ids: str) -> None:
         """Give dead letters up for good."""
         await self._broker.purge(self.name, [offset_of(message_id) for message_id in message_ids])
+
+    # -- time travel ----------------------------------------------------------------------------------------------------
+
+    async def seek(
+        self, *, time: datetime | float | None = None, message_id: str | None = None, snapshot: str | None = None
+    ) -> None:
+        """Go on from another place: from a time, from a message, or from where a snapshot was taken. Messages that are out are
+        taken back; their acks are refused."""
+        if [time, message_id, snapshot].count(None) != 2:
+            raise InvalidArgument("seek goes to one place: give a time, a message_id or a snapshot")
+        if snapshot is not None:
+            await self._broker.seek_to_snapshot(self.name, snapshot)
+        elif message_id is not None:
+            await self._broker.seek_to_offset(self.name, offset_of(message_id))
+        else:
+            await self._broker.seek_to_time(self.name, _seconds_of(time))
+
+    async def snapshot(self, name: str, *, lasts: float = WEEK) -> SnapshotInfo:
+        """Remember what is settled now under a name, for ``lasts`` seconds; ``seek(snapshot=name)`` goes back to it."""
+        return await self._broker.create_snapshot(self.name, name, lasts=lasts)
+
+
+def _seconds_of(time: Any) -> float:
+    if not isinstance(time, datetime):
+        return cast("float", time)  # checked where it is used
+    if time.tzinfo is None:
+        raise InvalidArgument(
+            f"{time} could be meant anywhere: give a datetime with a time zone, such as datetime.now(UTC)"
+        )
+    return time.timestamp()

@@ -130,9 +130,9 @@ class LeaseDeadlines:
         """Give a lease another deadline."""
         self._moved[token] = when
         heappush(self._heap, (when, token))
-        if len(self._heap) > 2 * len(self._live) + _SLACK:
+        if max(len(self._heap), len(self._moved)) > 2 * len(self._live) + _SLACK:
             self._moved = {token: when for token, when in self._moved.items() if token in self._live}
-            self._heap = [(when, token) for token, when in self._moved.items()]
+            self._heap = [(when, token) for token, when in self._moved.items() if when < inf]
             heapify(self._heap)
 
     def next(self) -> float | None:
@@ -151,7 +151,7 @@ class LeaseDeadlines:
                 due.append((self._times.popleft(), self._tokens.popleft()))
             else:
                 due.append(heappop(self._heap))
-                del self._moved[due[-1][1]]
+                self._moved[due[-1][1]] = inf  # so that its other places, in the queue and in the heap, do not count
         return [token for _, token in due]
 
     def _is_queued(self, token: int) -> bool:

@@ -162,6 +162,9 @@ class Broker(Protocol):
 
     async def stats(self, subscription: str) -> SubscriptionStats: ...
 
+    async def wait_until_empty(self, subscription: str) -> None:
+        """Return when nothing waits, nothing is in flight, and every ack is durable."""
+
     async def list_keys(self, subscription: str, *, limit: int = 100, blocked_only: bool = False) -> list[KeyInfo]:
         """Keys that have messages or are paused, those in trouble first."""
 

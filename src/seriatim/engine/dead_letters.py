@@ -16,13 +16,14 @@ Theory of operation
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, insort
 from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import Protocol
 
 from seriatim.core.delivery import DeadLettered, Effect, Settled
 from seriatim.core.lanes import Lanes
-from seriatim.engine.commit import Change
+from seriatim.engine.commit import RETRY_PAUSE, Change
 from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.services import Services
@@ -38,6 +39,9 @@ SOURCE, OFFSET, ATTEMPTS, ERROR = (
     "seriatim-dead-letter-error",
 )
 REDRIVEN = "seriatim-redriven-offset"
+
+READS = 20
+"""How often a message that can't be read for its copy is tried again, before it is buried without one."""
 
 LONGEST_ERROR = 1024
 """An error is cut to so many bytes where it becomes an attribute, which may not be longer."""
@@ -106,13 +110,16 @@ class DeadLetters:
             self._host.run(self._read_and_bury(letter, target))
 
     async def _read_and_bury(self, letter: DeadLettered, target: TopicState | None) -> None:
-        try:
-            records = await self._services.fetch(self._host.topic.id, [letter.offset])
-        except SeriatimError as error:
-            # Better a dead letter without a copy than a key that waits for ever.
-            self._services.failed(error)
-            records = []
-        self._write_burial(letter, target, records[0] if records else None)
+        record = None
+        for _ in range(READS):
+            try:
+                record = (await self._host.records([letter.offset])).get(letter.offset)
+                break
+            except SeriatimError as error:
+                self._services.failed(error)
+                await asyncio.sleep(RETRY_PAUSE)
+        # Better a dead letter without a copy than a key that waits for ever.
+        self._write_burial(letter, target, record)
 
     def _write_burial(self, letter: DeadLettered, target: TopicState | None, record: Record | None) -> None:
         commit, now, id_ = self._services.commit(), self._services.now(), self._host.id

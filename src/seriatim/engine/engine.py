@@ -4,13 +4,15 @@ Rules
     - Whoever opens an engine owns its store until it is closed.
     - What a method has returned, or its future has been resolved with, is durable.
     - Offsets are given in the order in which messages are published; those of a publish that failed are not used again.
+    - A store that failed is opened again (``reopening.py``). Meanwhile leases are fenced, and whatever is asked waits. When
+      somebody else owns it then, or it can't be used any more, the engine stays down, and says so to everybody who asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -23,13 +25,24 @@ from seriatim.engine.commit import Commit, Committer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.reopening import Opener, open_again
+from seriatim.engine.seeking import Move, TimeTravel
 from seriatim.engine.services import Wakeful
 from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
+from seriatim.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    SeriatimError,
+    StoreBroken,
+    StoreError,
+    StoreLost,
+)
 from seriatim.log import logger
 from seriatim.store import open_store
-from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
+from seriatim.store.base import Catalog, Cursor, Record, Standby, Store, StoreReader, SubscriptionRow, Transaction
 
 EPOCH_BITS = 40
 """A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
@@ -48,11 +61,13 @@ T = TypeVar("T")
 _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
 
 
-class Engine(Operations):
+class Engine(Operations, TimeTravel):
     """Everything that one store holds, at work."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, opener: Opener | None = None) -> None:
+        super().__init__()
         self._store = store
+        self._opener = opener
         self._loop = asyncio.get_running_loop()
         self._wall = time.time() - self._loop.time()
         self._awake: list[Wakeful] = []
@@ -61,33 +76,51 @@ class Engine(Operations):
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[str, SubscriptionState] = {}
         self._being_created: set[str] = set()
+        self._unfinished: set[asyncio.Task[None]] = set()
+        self._reopening: asyncio.Task[None] | None = None
+        self._in_order = asyncio.Event()  # not set while the store is opened again
+        self._in_order.set()
+        self._down: BaseException | None = None
         self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
         self._changed = asyncio.Event()
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        """An engine on the store at ``url``, loaded and at work."""
-        store = await asyncio.get_running_loop().run_in_executor(None, open_store, url)
-        engine = cls(store)
-        await engine.start()
+    async def open(cls, url: str, standby: Standby | None = None) -> Self:
+        """An engine on the store at ``url``, loaded and at work. ``standby`` waits until nobody else owns it."""
+        first, again = partial(open_store, url, standby=standby), partial(open_store, url)
+        engine = cls(await asyncio.get_running_loop().run_in_executor(None, first), again)
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()  # or the store would stay owned by an engine that nobody has
+            raise
         return engine
 
     async def start(self) -> None:
-        """Load what the store holds."""
-        catalog = await self._loop.run_in_executor(self._readers, self._store.catalog)
-        for row in catalog.topics:
-            self._topics[row.name] = TopicState(row)
-        topics = {topic.id: topic for topic in self._topics.values()}
-        for subscription_row in catalog.subscriptions:
-            subscription = self._add_subscription(subscription_row, topics[subscription_row.topic_id])
-            await self._loop.run_in_executor(self._readers, subscription.load, self._store)
+        """Load what the store holds, or load it again."""
+        catalog = await self._ask(lambda store: store.catalog())
+        self._know(catalog)
+        rows = {row.id: row for row in catalog.subscriptions}
+        loaded = []
+        for subscription in self._subscriptions.values():
+            options = SubscriptionOptions.from_json(rows[subscription.id].options)
+            loaded.append((subscription, options, await self._ask(partial(subscription.load, options=options))))
+        for subscription, options, lanes in loaded:
+            subscription.restart(options, lanes)
 
     async def close(self) -> None:
-        """Write what was accepted, and give the store back. Leases that are out end with it."""
+        """Write what was accepted, and give the store back. Leases that are out end with it, and count as not tried.
+
+        In a forked child this does nothing: engine and store are the parent's.
+        """
+        if self._committer.is_forked:
+            return
+        await self._stop_reopening()
+        self._settle_rejected()
         for subscription in self._subscriptions.values():
-            subscription.close()
+            subscription.close(StoreLost("the engine was closed: open another one"))
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
         await self._committer.close()
@@ -139,8 +172,10 @@ class Engine(Operations):
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
         subscription = self.get_subscription(name)
+        if options.filter != subscription.options.filter:
+            raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
         self._check_dead_letter_topic(subscription.topic, options)
-        await subscription.reconfigure(options, self._store)
+        await subscription.reconfigure(options)
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
@@ -151,7 +186,10 @@ class Engine(Operations):
         """Delete a topic, with its messages and its subscriptions."""
         topic = self.get_topic(name)
         await self.change(lambda work: work.delete_topic(topic.id))
-        del self._topics[name]
+        self._forget_topic(topic)
+
+    def _forget_topic(self, topic: TopicState) -> None:
+        del self._topics[topic.name]
         for subscription in [known for known in self._subscriptions.values() if known.topic is topic]:
             self._forget(subscription)
 
@@ -199,14 +237,15 @@ class Engine(Operations):
             )
 
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
-        subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)
+        subscription = SubscriptionState(row, topic, self)
         self._subscriptions[row.name] = subscription
         topic.followers.append(subscription)
         return subscription
 
     def _forget(self, subscription: SubscriptionState) -> None:
-        subscription.close()
-        subscription.give_up(NotFound(f"subscription {subscription.name!r} was deleted"))
+        deleted = NotFound(f"subscription {subscription.name!r} was deleted")
+        subscription.close(deleted)
+        subscription.give_up(deleted)
         subscription.topic.followers.remove(subscription)
         del self._subscriptions[subscription.name]
 
@@ -260,6 +299,14 @@ class Engine(Operations):
         for sleeper in awake:
             sleeper.pump()
 
+    def first_token(self) -> int:
+        """The first token of this owner: no other owner of the store, before or after, gives it or one above it."""
+        return (self._store.epoch << EPOCH_BITS) + 1
+
+    async def drain(self) -> None:
+        """Wait until everything accepted so far is durable."""
+        await self.change(lambda _: None)
+
     async def change(self, change: Callable[[Transaction], T]) -> T:
         """Let a change ride in the next commit, and wait until it is durable."""
         results: list[T] = []
@@ -267,12 +314,28 @@ class Engine(Operations):
         self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
         return await future
 
-    def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
-        return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)
+    async def move(self, move: Move) -> None:
+        """Let a seek, or whatever else has to look at the store first, ride in the next commit."""
+        await self.change(lambda work: move(self._store, work))
 
-    def read(self, question: Callable[[], T]) -> asyncio.Future[T]:
+    async def read(self, question: Callable[[], T]) -> T:
         """Ask the store something, in the thread that reads."""
-        return self._loop.run_in_executor(self._readers, question)
+        await self._require_store()
+        return await self._loop.run_in_executor(self._readers, question)
+
+    async def _require_store(self) -> None:
+        """Wait while the store is opened again."""
+        await self._in_order.wait()
+        if self._down is not None:
+            raise self._down
+
+    def fetch(self, topic_id: int, offsets: Sequence[int]) -> Coroutine[None, None, list[Record]]:
+        return self.read(lambda: self._store.fetch(topic_id, offsets))
+
+    async def load(self, work: Callable[[StoreReader], T]) -> T:
+        """Ask the store something that may take long, in a thread of its own."""
+        await self._require_store()
+        return await self._loop.run_in_executor(None, work, self._store)
 
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
@@ -281,20 +344,113 @@ class Engine(Operations):
         return next((topic.name for topic in self._topics.values() if topic.id == topic_id), None)
 
     def failed(self, error: BaseException) -> None:
-        """Something went wrong that no caller waits for: log it, and let every consumer know."""
+        """Something went wrong that no caller waits for: log it, and let every consumer know.
+
+        When nothing can be written any more, nothing more is given out either.
+        """
         logger.error("the store failed: %s", error)
+        self._tell_consumers(error)
+        if isinstance(error, OutcomeUnknown | StoreBroken) and self._opener is not None:
+            self._open_again(error)
+        elif isinstance(error, OutcomeUnknown | StoreLost):
+            self._go_down(error)
+
+    def _tell_consumers(self, error: BaseException) -> None:
         for subscription in self._subscriptions.values():
             subscription.failed(error)
-            if isinstance(error, OutcomeUnknown | StoreLost):
-                subscription.give_up(error)
+
+    # -- a store that failed --------------------------------------------------------------------------------------------
+
+    def _open_again(self, error: BaseException) -> None:
+        if self._in_order.is_set() and self._down is None:
+            self._in_order.clear()
+            self._committer.suspend(error)
+            if self._committer.at_rest:
+                self._abandon_all(error)
+            self._reopening = self._loop.create_task(self._reopen(error), name="seriatim-reopening")
+
+    async def _reopen(self, error: BaseException) -> None:
+        """Let go of the old store, find a new one, and go on from what it holds."""
+        assert self._opener is not None
+        await self._come_to_rest(error)
+        try:
+            self._store = await open_again(self._store, self._opener, self._load_from)
+        except StoreError as lost:
+            self._tell_consumers(lost)
+            self._go_down(lost)
+            return
+        logger.warning("the store was opened again")
+        self._committer.resume(self._store)
+        self._in_order.set()
+
+    async def _load_from(self, store: Store) -> None:
+        self._store = store
+        await self.start()
+
+    def _go_down(self, error: BaseException) -> None:
+        """Nothing can be done any more: everybody who asks, or waits, hears why."""
+        self._down = self._down or error
+        self._committer.give_up(self._down)
+        self._in_order.set()
+        if self._committer.at_rest:
+            self._close_all(self._down)
+        else:
+            self._begin(self._come_to_an_end(self._down))
+        logger.error("the engine is down: %s", self._down)
+
+    async def _come_to_rest(self, error: BaseException) -> None:
+        """Fence every lease, once nothing is being written that could still be confirmed."""
+        await self._committer.come_to_rest(error)
+        self._abandon_all(error)
+
+    async def _come_to_an_end(self, error: BaseException) -> None:
+        await self._committer.come_to_rest(error)
+        self._close_all(error)
+
+    def _close_all(self, error: BaseException) -> None:
+        self._abandon_all(error)
+        for subscription in self._subscriptions.values():
+            subscription.close(error)
+
+    def _abandon_all(self, error: BaseException) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.abandon(error)
+
+    async def _stop_reopening(self) -> None:
+        if self._reopening is not None and not self._reopening.done():
+            self._reopening.cancel()
+            await asyncio.wait([self._reopening])
+            self._go_down(StoreLost("the engine was closed before its store could be opened again"))
+
+    def _know(self, catalog: Catalog) -> None:
+        """Take note of what there is. Offsets that were given to publishes that failed are not given again."""
+        rows = {row.id: row for row in catalog.topics}
+        if any(known.next_offset < rows[known.id].next_offset for known in self._topics.values() if known.id in rows):
+            raise StoreLost(
+                "another process has published to the store since it failed: end this program, and start it again"
+            )
+        for topic in [known for known in self._topics.values() if known.id not in rows]:
+            self._forget_topic(topic)
+        for row in catalog.topics:
+            self._topics.setdefault(row.name, TopicState(row)).update(row)
+        topics = {topic.id: topic for topic in self._topics.values()}
+        subscription_ids = {row.id for row in catalog.subscriptions}
+        for gone in [known for known in self._subscriptions.values() if known.id not in subscription_ids]:
+            self._forget(gone)
+        for subscription_row in catalog.subscriptions:
+            if subscription_row.name not in self._subscriptions:
+                self._add_subscription(subscription_row, topics[subscription_row.topic_id])
+
+    def can_write(self) -> bool:
+        return not self._committer.is_broken
 
     # -- clean-up -------------------------------------------------------------------------------------------------------
 
     async def _keep_up(self) -> None:
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
-        while True:
-            # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event, and close would hang.
+        while self._down is None:
             with suppress(TimeoutError):
+                # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the event.
                 async with asyncio.timeout(IDLE_UPKEEP_PAUSE):
                     await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
@@ -306,16 +462,44 @@ class Engine(Operations):
 
     async def clean_up(self) -> None:
         """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
+        if self._settle_rejected():
+            await self.drain()
         while True:
             begin = self._loop.time()
-            report = await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())
+            report = await self.read(lambda: self._store.upkeep(self.now()))
             if not report.more_to_do:
                 return
             await asyncio.sleep((self._loop.time() - begin) * UPKEEP_REST)
 
+    def _settle_rejected(self) -> bool:
+        """Let what filters rejected ride in the next commit; False when there is nothing, or nothing can be written."""
+        try:
+            return sum(subscription.sieve.settle() for subscription in self._subscriptions.values()) > 0
+        except StoreError:
+            return False
+
+    async def wait_until_empty(self, subscription: str) -> None:
+        await self.get_subscription(subscription).wait_until_empty()
+
     async def backup(self, path: str) -> None:
         """A consistent copy of the store, while it is in use."""
-        await self.read(lambda: self._store.backup(path))
+        await self.load(lambda store: store.backup(path))
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    async def finish(self, work: Coroutine[None, None, None]) -> None:
+        """Wait for work that is finished once it has begun, also when nobody waits for it any more."""
+        await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return task
+
+    async def _ask(self, question: Callable[[Store], T]) -> T:
+        """Ask the present store, also one that is not in use yet."""
+        return await self._loop.run_in_executor(self._readers, question, self._store)
 
 
 class _Meanwhile:

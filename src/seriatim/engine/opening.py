@@ -9,10 +9,11 @@ Rules
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from seriatim.engine.broker import Broker
 from seriatim.engine.engine import Engine
@@ -23,6 +24,9 @@ from seriatim.engine.link.shared import SharedBroker
 from seriatim.errors import SeriatimError, StoreBusy, StoreFailed
 from seriatim.log import logger
 from seriatim.store import store_file
+from seriatim.store.base import Standby
+
+E = TypeVar("E", bound=Engine)
 
 PATIENCE = 5.0
 """So many seconds a store may have an owner who can't be reached when it is opened."""
@@ -34,11 +38,15 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.25
 """Between two tries."""
 
 
-async def open_broker(url: str) -> Broker:
-    """The broker at ``url``: an engine in this process, or a link to the one that owns the store already."""
+async def open_broker(url: str, *, standby: bool = False) -> Broker:
+    """The broker at ``url``: an engine in this process, or a link to the one that owns the store already.
+
+    A store that is not in a file has no socket beside it: while somebody else owns it, this raises StoreBusy or, with
+    ``standby``, waits until the store is free.
+    """
     file = store_file(url)
     if file is None:
-        return cast(Broker, await Engine.open(url))
+        return cast(Broker, await _stand_by(url) if standby else await Engine.open(url))
     path = socket_path(file)
     shared = SharedBroker(partial(_find, url, path, PATIENCE_WITH_THE_NEXT))
     found = await _find(url, path, PATIENCE, shared.lost)
@@ -66,16 +74,25 @@ async def _find(url: str, path: Path, patience: float, lost: Lost) -> Broker:
 
 
 async def _own(url: str, path: Path) -> _Owner:
-    opening = asyncio.ensure_future(_Owner.open(url))
+    engine = await _opened(asyncio.ensure_future(_Owner.open(url)))
+    await engine.serve(path)
+    return engine
+
+
+async def _stand_by(url: str) -> Engine:
+    with Standby() as patience:
+        return await _opened(asyncio.ensure_future(Engine.open(url, patience)), patience.cancel)
+
+
+async def _opened(opening: asyncio.Future[E], cancel: Callable[[], None] = lambda: None) -> E:
     try:
-        engine = await asyncio.shield(opening)
+        return await asyncio.shield(opening)
     except asyncio.CancelledError:
         # A thread is opening it and can't be stopped: give back what it gets, or nobody could own the store.
+        cancel()
         with suppress(SeriatimError):
             await (await opening).close()
         raise
-    await engine.serve(path)
-    return engine
 
 
 class _Owner(Engine):

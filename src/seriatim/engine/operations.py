@@ -188,6 +188,7 @@ class Operations(ABC):
 
     async def dead_letters(self, subscription: str, *, limit: int = 100, after: int = -1) -> list[DeadLetter]:
         state = self.get_subscription(subscription)
+        await state.accepted()  # a failure that was reported just now may have been the last that was allowed
         return [self._dead_letter(state, row) for row in state.dead_letters.after(after, limit)]
 
     def _dead_letter(self, state: SubscriptionState, row: DeadLetterRow) -> DeadLetter:
@@ -205,6 +206,7 @@ class Operations(ABC):
     async def redrive(self, subscription: str, offset: int, *, append: bool = False) -> int:
         """Put a dead letter back at its place, or at the end under a new offset; returns its offset then."""
         state = self.get_subscription(subscription)
+        await state.accepted()
         async with state.steady:
             now_at, done = await state.dead_letters.redrive(offset, append=append)
         await done
@@ -213,6 +215,7 @@ class Operations(ABC):
     async def purge(self, subscription: str, offsets: Sequence[int]) -> None:
         """Give dead letters up for good."""
         state = self.get_subscription(subscription)
+        await state.accepted()
         async with state.steady:
             done = state.dead_letters.purge(offsets)
         await done

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from seriatim.core.delivery import Delivery, Release, RetryPolicy
+from seriatim.core.filters import parse_filter
 from seriatim.core.options import one_of, require_duration, require_whole
 
 WEEK = 7 * 24 * 3600.0
@@ -37,6 +38,7 @@ class TopicOptions:
 class SubscriptionOptions:
     """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries.
 
+    ``filter`` says which messages are delivered at all (see ``core.filters``); it stays as it is once the subscription exists.
     A ``paused`` subscription gives nothing out.
     """
 
@@ -47,11 +49,14 @@ class SubscriptionOptions:
     release: Release = Release.DURABLE
     dead_letter_topic: str | None = None
     paused: bool = False
+    filter: str | None = None
 
     def __post_init__(self) -> None:
         require_duration("ack_deadline", self.ack_deadline)
         require_whole("window", self.window, 1)
         object.__setattr__(self, "release", one_of("release", Release, self.release))
+        if self.filter is not None:
+            parse_filter(self.filter)
 
     @property
     def delivery(self) -> Delivery:

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from seriatim.engine.commit import Commit
 from seriatim.engine.topic import TopicState
-from seriatim.store.base import Record, Transaction
+from seriatim.store.base import Record, StoreReader, Transaction
 
 T = TypeVar("T")
 
@@ -25,6 +25,9 @@ class Services(Protocol):
     def wake(self, sleeper: Wakeful) -> None:
         """Let somebody pump, at the end of this turn of the loop or as soon as a commit is done."""
 
+    def first_token(self) -> int:
+        """The first fencing token that is this owner's to give."""
+
     def commit(self) -> Commit:
         """The commit that is being filled."""
 
@@ -34,6 +37,12 @@ class Services(Protocol):
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]:
         """Messages with these rising offsets, from the store."""
 
+    def load(self, work: Callable[[StoreReader], T]) -> Awaitable[T]:
+        """Ask the store something that may take long."""
+
     def topic(self, name: str) -> TopicState | None: ...
     def failed(self, error: BaseException) -> None:
         """Something went wrong that no caller waits for."""
+
+    def can_write(self) -> bool:
+        """Whether the store has not been lost."""

@@ -8,6 +8,9 @@ Rules
     - Dead letters have rules of their own: ``dead_letters.py``. What operators ask for is in ``operations.py``.
     - Lanes are replaced (other options) only while nothing is in flight and nobody operates on them (``steady``).
     - One timer, set to the lanes' next deadline. A subscription that waits for nothing costs nothing.
+    - Where a subscription stands is changed (other options, a seek) by loading its lanes anew from the store, while nothing is
+      in flight, nothing is given out, and what is published meanwhile is held back. When the store itself has to be opened
+      again the lanes are abandoned at once: leases are fenced, and what was accepted and not written did not happen.
 
 Theory of operation
     Whatever happens ends in ``wake``, and the engine then lets the subscription ``pump``: hand out messages, once at the end of
@@ -44,14 +47,24 @@ from seriatim.core.delivery import (
 )
 from seriatim.core.lanes import EXPIRED, Lanes
 from seriatim.engine.broker import SubscriptionInfo, Told
-from seriatim.engine.commit import Change, Commit
+from seriatim.engine.commit import RETRY_PAUSE, Change, Commit
 from seriatim.engine.dead_letters import DeadLetters
 from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.services import Services
+from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore, SeriatimError, StaleLease
-from seriatim.store.base import Position, Record, StoreReader, SubscriptionRow, Transaction, TroubleRow
+from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
+from seriatim.store.base import (
+    DeadLetterRow,
+    PausedRow,
+    Position,
+    Record,
+    StoreReader,
+    SubscriptionRow,
+    Transaction,
+    TroubleRow,
+)
 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
@@ -125,15 +138,27 @@ class Consumer:
         return self.leases.pop(offset)
 
 
+class Loaded(NamedTuple):
+    """What the store holds of a subscription, up to and with the offset ``until``, but for what its filter ``rejected``."""
+
+    lanes: Lanes
+    floor: int
+    until: int
+    rejected: list[int]
+    letters: list[DeadLetterRow]
+    paused: list[PausedRow]
+
+
 class SubscriptionState:
     """What the engine knows of one subscription."""
 
-    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services, first_token: int) -> None:
+    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services) -> None:
         self.id = row.id
         self.name = row.name
         self.topic = topic
         self.options = SubscriptionOptions.from_json(row.options)
-        self.lanes = Lanes(self.options.delivery, first_token)
+        self.lanes = Lanes(self.options.delivery, services.first_token())
+        self.sieve = Sieve(row.id, self.options.filter, services.commit)
         self.counts = DeliveryCounts()
         self._services = services
         self._loop = asyncio.get_running_loop()
@@ -149,9 +174,13 @@ class SubscriptionState:
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = False
         self._timer: asyncio.TimerHandle | None = None
-        self._held_back: list[Record] | None = None  # what comes while options are changed
+        self._held_back: list[Record] | None = None  # what comes while lanes are loaded anew
         self._quiet = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._changing = asyncio.Lock()
+        self._exchanging = self._abandoned = False
+        self._closed: BaseException | None = None  # why nothing can be taken or said any more
 
     def info(self) -> SubscriptionInfo:
         return SubscriptionInfo(self.name, self.topic.name, self.options)
@@ -163,12 +192,13 @@ class SubscriptionState:
         if self._held_back is not None:
             self._held_back += records
             return
-        if any(map(_NOT_BEFORE, records)):
-            self._push_delayed(records)
+        wanted = self.sieve.sift(records)
+        if any(map(_NOT_BEFORE, wanted)):
+            self._push_delayed(wanted)
         elif self.options.ordering:
-            self.lanes.push_all([(record.key, record.offset) for record in records])
+            self.lanes.push_all([(record.key, record.offset) for record in wanted])
         else:
-            self.lanes.push_all(zip(repeat(None), map(_OFFSET, records)))
+            self.lanes.push_all(zip(repeat(None), map(_OFFSET, wanted)))
         self.wake()
 
     def _push_delayed(self, records: Sequence[Record]) -> None:
@@ -177,25 +207,22 @@ class SubscriptionState:
             delay = record.not_before - now if record.not_before else 0
             lanes.push(record.key if ordering else None, record.offset, now, delay)
 
-    async def reconfigure(self, options: SubscriptionOptions, store: StoreReader) -> None:
+    # -- standing somewhere else ----------------------------------------------------------------------------------------
+
+    async def reconfigure(self, options: SubscriptionOptions) -> None:
         """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
         async with self._changing:
             await self._write_options(options)
-            self._held_back, loaded_until = [], -1
-            try:
-                await self._until_quiet()
-                async with self.steady:
-                    await self._until_quiet()  # once more: an operator may have been at work
-                    await self.promise(_nothing)  # what is noted about failed deliveries must be in the store
-                    lanes = Lanes(options.delivery, self.lanes.next_token)
-                    loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
-                    self.lanes, self.options = lanes, options
-                    if not options.ordering:
-                        self.dead_letters.give_up_places()
-            finally:
-                # Also when it failed: then the lanes that there were go on.
-                records, self._held_back = self._held_back, None
-                self.push([record for record in records if record.offset > loaded_until])
+            await self._exchange_lanes(options)
+            if not options.ordering:
+                self.dead_letters.give_up_places()
+
+    async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
+        """Go on from wherever ``move`` puts the subscription in the store. Leases that are out are fenced; what was accepted of
+        them is written before."""
+        async with self._changing:
+            self._fence_all()
+            await self._exchange_lanes(self.options, move)
 
     async def set_paused(self, paused: bool) -> None:
         """Give out nothing more, or go on. Leases that are out stay out."""
@@ -209,20 +236,95 @@ class SubscriptionState:
         id_, values = self.id, options.to_json()
         await self._services.change(lambda work: work.update_subscription(id_, values))
 
+    async def _exchange_lanes(
+        self, options: SubscriptionOptions, move: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._exchanging, self._held_back, until = True, [], -1
+        try:
+            await self._until_quiet()
+            async with self.steady:
+                await self._until_quiet()  # once more: an operator may have been at work
+                await self.accepted()  # what is noted about failed deliveries must be in the store
+                if move is not None:
+                    await move()
+                loaded = await self._load_anew(options, moved=move is not None)
+                await self.accepted()  # what was loaded and is not here yet comes before this
+                self._use(loaded, options)
+                until = loaded.until
+        finally:
+            # Also when it failed: then the lanes that there were go on. Abandoned ones do not: somebody loads them anew.
+            self._exchanging = False
+            if not self._abandoned:
+                self._release_held_back(until)
+
     async def _until_quiet(self) -> None:
         while not self.lanes.is_quiet():
             self._quiet.clear()
             self.wake()
             await self._quiet.wait()
+            self._require_open()
 
-    def load(self, store: StoreReader) -> None:
-        """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""
-        self._load(self.lanes, self.options, store)
+    async def _load_anew(self, options: SubscriptionOptions, *, moved: bool) -> Loaded:
+        try:
+            return await self._services.load(lambda store: self.load(store, options))
+        except StoreError as error:
+            if moved:  # the store is at another place than the lanes that there are: those must not go on
+                self._services.failed(
+                    StoreBroken(f"subscription {self.name!r} could not be loaded after a seek: {error}")
+                )
+            raise
 
-    def _load(self, lanes: Lanes, options: SubscriptionOptions, store: StoreReader) -> int:
-        """Queue what the store holds in lanes that nobody else uses yet, and return the last offset that was looked at."""
+    def _use(self, loaded: Loaded, options: SubscriptionOptions) -> None:
+        self.lanes, self.options = loaded.lanes, options
+        self.topic.burn(
+            loaded.floor
+        )  # it may be above the last message: that one may have failed after it was counted on
+        self.dead_letters.load(loaded.letters, options, loaded.lanes)
+        self.pause_reasons = {row.key: row.reason for row in loaded.paused}
+        self.sieve.settle_later(loaded.rejected)
+
+    def _release_held_back(self, until: int) -> None:
+        records, self._held_back = self._held_back or [], None
+        self.push([record for record in records if record.offset > until])
+
+    def _fence_all(self) -> None:
+        """Take every lease back, and tell its consumer."""
+        for offset, consumer in list(self._holders.items()):
+            if (lease := consumer.leases.get(offset)) is not None and self._holders.get(offset) is consumer:
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+                consumer.fenced(lease)
+
+    # -- when the store is opened again ---------------------------------------------------------------------------------
+
+    def abandon(self, error: BaseException) -> None:
+        """The store is lost for now: fence every lease, give out nothing, forget what was accepted and not written."""
+        self._abandoned, self._held_back = True, []
+        for task in self._tasks:
+            task.cancel()
+        for consumer in self._consumers:
+            consumer.batches.clear()
+        self.give_up(error)
+        self.lanes = Lanes(self.options.delivery, self.lanes.next_token)
+        for offset in list(self._holders):
+            holder, lease = self._let_go(offset)
+            if holder is not None and lease is not None:
+                holder.fenced(lease)
+        self.wake()
+
+    def restart(self, options: SubscriptionOptions, loaded: Loaded) -> None:
+        """Go on with what the store holds. An exchange of lanes that is under way goes on too, and is not disturbed."""
+        self._abandoned = False
+        self._use(loaded, options)
+        if not self._exchanging:
+            self._release_held_back(loaded.until)
+
+    # -- loading --------------------------------------------------------------------------------------------------------
+
+    def load(self, store: StoreReader, options: SubscriptionOptions) -> Loaded:
+        """What the store holds for this subscription, in lanes that nobody else uses yet. May run in a thread."""
+        lanes = Lanes(options.delivery, max(self.lanes.next_token, self._services.first_token()))
         lanes.advance(self._services.now())  # so that what is due is not taken for delayed
-        cursor, last = store.cursor(self.id), -1
+        cursor, until, rejected = store.cursor(self.id), -1, list[int]()
         troubles = {row.offset: row for row in store.troubles(self.id)}
         letters, paused = store.dead_letters(self.id), store.paused_keys(self.id)
         buried = {row.offset for row in letters}
@@ -230,12 +332,14 @@ class SubscriptionState:
             lanes.pause(row.key)
         for positions in store.positions(self.topic.id, cursor.floor):
             for position in positions:
-                if not cursor.has(position.offset) and position.offset not in buried:
+                if cursor.has(position.offset) or position.offset in buried:
+                    continue
+                if self.sieve.rejects(position):
+                    rejected.append(position.offset)
+                else:
                     self._load_one(lanes, options, position, troubles.get(position.offset))
-            last = positions[-1].offset
-        self.dead_letters.load(letters, options, lanes)
-        self.pause_reasons = {row.key: row.reason for row in paused}
-        return last
+            until = positions[-1].offset
+        return Loaded(lanes, cursor.floor, until, rejected, letters, paused)
 
     def _load_one(
         self, lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None
@@ -251,6 +355,7 @@ class SubscriptionState:
     # -- messages out ---------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
+        self._require_open()
         self._consumers.append(consumer)
         consumer.wake = self.wake
         self.wake()
@@ -261,10 +366,13 @@ class SubscriptionState:
             return
         self._consumers.remove(consumer)
         consumer.batches.clear()
-        for lease in list(consumer.leases.values()):
-            if consumer.leases.get(lease.offset) is not lease:
-                continue  # fenced, because one before it was given back
-            self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+        self._give_back(consumer, list(consumer.leases.values()))
+
+    def _give_back(self, consumer: Consumer, leases: Iterable[Lease], delay: float = 0) -> None:
+        """Return what was not tried."""
+        for lease in leases:
+            if consumer.leases.get(lease.offset) is lease:  # not fenced, because one before it was given back
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, count=False))
         self.wake()
 
     async def records(self, offsets: Iterable[int]) -> dict[int, Record]:
@@ -285,9 +393,23 @@ class SubscriptionState:
             self._awake = True
             self._services.wake(self)
 
+    async def wait_until_empty(self) -> None:
+        """Return when nothing waits, nothing is in flight, and every ack is durable."""
+        while not self._is_empty():
+            self._drained.clear()
+            await self._drained.wait()
+            self._require_open()
+
+    def _is_empty(self) -> bool:
+        return not self._held_back and not len(self.lanes) and self.lanes.is_quiet()
+
     def pump(self) -> None:
         """Hand out what can be handed out."""
         self._awake = False
+        if self._closed is not None:
+            return
+        if not self._drained.is_set() and self._is_empty():
+            self._drained.set()
         if self._held_back is not None or self.options.paused:
             if self.lanes.is_quiet():
                 self._quiet.set()
@@ -312,10 +434,6 @@ class SubscriptionState:
         offsets = list(map(_OFFSET, leases))
         consumer.leases.update(zip(offsets, leases, strict=True))
         self._holders.update(zip(offsets, repeat(consumer), strict=False))
-        if self.options.retry.max_attempts is not None:
-            for lease in leases:
-                # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
-                self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         records = None if consumer.batches else self.topic.all_recent(offsets)
         if records is None:
             self._deliver_later(consumer, leases)
@@ -336,6 +454,10 @@ class SubscriptionState:
             self._hand_over(consumer, delivered)
 
     def _hand_over(self, consumer: Consumer, delivered: list[Delivered]) -> None:
+        if self.options.retry.max_attempts is not None:
+            for lease, _ in delivered:
+                # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
+                self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         consumer.weigh(delivered)
         self._count(delivered)
         consumer.deliver(delivered)
@@ -353,16 +475,25 @@ class SubscriptionState:
     async def _read_and_deliver(self, consumer: Consumer) -> None:
         while consumer.batches:
             leases = consumer.batches[0]
-            missing = sorted(lease.offset for lease in leases if self.topic.recent(lease.offset) is None)
-            fetched = {record.offset: record for record in await self._services.fetch(self.topic.id, missing)}
-            if consumer.batches:  # it may have been detached meanwhile
-                self._deliver(consumer, leases, fetched)
-                consumer.batches.popleft()
+            try:
+                records = await self.records(lease.offset for lease in leases)
+            except StoreError as error:
+                self._services.failed(error)
+                records = None
+            if not consumer.batches:  # it was detached meanwhile
+                return
+            if records is not None:
+                self._deliver(consumer, leases, records)
+            elif self._closed is None:
+                self._give_back(consumer, leases, RETRY_PAUSE)
+            consumer.batches.popleft()
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         """A message is done. ``told`` hears when that can't be undone any more, or that the lease was lost after all."""
+        if self._closed is not None:
+            self._require_open()
         if self._commit.is_open and not self.dead_letters.has_places:
             self.lanes.settle_into(self._acks, lease.token)
         else:
@@ -384,11 +515,13 @@ class SubscriptionState:
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
+        self._require_open()
         self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
         self.counts.nacked += 1
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
+        self._require_open()
         deadline = self.lanes.extend(lease.token, self._services.now(), seconds)
         self._set_timer()
         return deadline
@@ -435,11 +568,12 @@ class SubscriptionState:
         """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
         if consumer is not None and lease is not None:
             consumer.fenced(lease)
-        if self.options.retry.max_attempts is not None:
+        if self.options.retry.max_attempts is not None and not self._abandoned:
             # The delivery was noted when it began, and does not count.
             failures, error = self.lanes.failures(fenced.offset)
             self._note(fenced.key, fenced.offset, failures, 0.0, error)
-        self._tell(fenced.offset, StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}"))
+        stale = StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}")
+        self._tell(fenced.offset, self._closed or stale)
 
     # -- what is promised to be durable ---------------------------------------------------------------------------------
 
@@ -452,7 +586,11 @@ class SubscriptionState:
             for effect in effects
             if isinstance(effect, Removed | DeadLettered | Redriven)
         ]
-        return _all(self.promise(_nothing), *confirmed)
+        return _all(self.accepted(), *confirmed)
+
+    def accepted(self) -> asyncio.Future[None]:
+        """Await it to have everything that was accepted before durable."""
+        return self.promise(_nothing)
 
     def promise(self, change: Change) -> asyncio.Future[None]:
         """Let a change ride in the next commit. The future tells when it, and all that was accepted before, is durable."""
@@ -471,11 +609,11 @@ class SubscriptionState:
         promise.add_done_callback(self._promises.discard)
         return promise
 
-    def _tell(self, offset: int, error: SeriatimError | None) -> None:
+    def _tell(self, offset: int, error: BaseException | None) -> None:
         if (told := self._told.pop(offset, None)) is not None:
             told(error)
 
-    def give_up(self, error: SeriatimError) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Nothing more becomes durable: tell everybody who waits for it."""
         for offset in list(self._told):
             self._tell(offset, error)
@@ -520,13 +658,25 @@ class SubscriptionState:
         self._apply(effects)
         self.wake()
 
-    def close(self) -> None:
-        """Stop: no timer, no read, no consumer."""
+    def close(self, why: BaseException) -> None:
+        """Stop: no timer, no read, no consumer. Who acks or nacks from now on is told why that can't be."""
+        if self._closed is not None:
+            return
+        self._closed = why
+        if self._services.can_write():
+            for consumer in self._consumers:
+                self._give_back(consumer, list(consumer.leases.values()))
         if self._timer is not None:
             self._timer.cancel()
         self._consumers.clear()
+        self._quiet.set()
+        self._drained.set()
         for task in self._tasks:
             task.cancel()
+
+    def _require_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

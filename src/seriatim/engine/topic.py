@@ -38,6 +38,15 @@ class TopicState:
         self._recent: dict[int, Record] = {}
         self._recent_bytes = 0
 
+    def update(self, row: TopicRow) -> None:
+        """Take over what the store says. An offset that was given out is never given again."""
+        self.options = TopicOptions.from_json(row.options)
+        self.burn(row.next_offset)
+
+    def burn(self, below: int) -> None:
+        """Give none of the offsets below this one to a message."""
+        self.next_offset = max(self.next_offset, below)
+
     def reserve(self, count: int) -> int:
         """The first of ``count`` offsets, which nobody else gets."""
         first = self.next_offset

@@ -1,0 +1,230 @@
+"""The kernel: one micro-batch of one partition, put in order.
+
+Rules
+-----
+1. Rows and state go in; ordered rows, ledger and the change of the state come out. Nothing is read or written, no clock is looked
+   at, and equal input gives equal output, byte by byte.
+2. For each key the outcome is the core's: for every row, in order of arrival, ``advance(its time)`` and ``push``, and then
+   ``advance(now)``, the time of the batch; also for keys without rows. Time never runs backwards for a key that is known.
+3. Ordered rows come first, key by key, each with its release position: 0, 1, 2 … for each key, going on from batch to batch.
+   Everything else follows, key by key in the order in which it happened; then invalid rows, then keys that expired.
+4. A key that holds nothing and to which nothing happened for ``idle_after`` is forgotten, with a ledger entry. If it comes back it
+   is a new key: the start rule applies anew, its position begins at 0, and copies of what was released before are not noticed.
+
+Theory of operation
+-------------------
+``intake`` finds the rows that can be judged and groups them by key, ``keyindex`` finds what is known of those keys, ``fast`` decides
+all keys together with numpy, and ``slow`` those that it left, with the core's resequencer. Both give a ``Verdict``; here the
+two are put together into one table and one change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from math import inf
+
+import numpy as np
+import pyarrow as pa
+
+from seriatim.core.options import require_duration
+from seriatim.core.resequencing import Resequencing
+from seriatim.spark.arrays import Ints, O, arange, first_of_each, rising
+from seriatim.spark.fast import Cause, FastPath, begin_sessions, obstacles
+from seriatim.spark.intake import Intake, OnInvalid, Roles, flat, refuse, take_in
+from seriatim.spark.output import Output, expired_entries
+from seriatim.spark.partition import Change, KeyFacts, Partition, joined_rows, owned
+from seriatim.spark.slow import SlowPath
+from seriatim.spark.work import Batch, Released, Verdict
+
+
+@dataclass(frozen=True)
+class Counters:
+    """How many keys and rows took which path, and why keys took the slow one."""
+
+    fast_keys: int = 0
+    fast_rows: int = 0
+    slow_keys: int = 0
+    slow_rows: int = 0
+    invalid_rows: int = 0
+    causes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a batch gives out, and what it changes. ``slots`` spares ``Partition.apply`` a search."""
+
+    table: pa.Table
+    change: Change
+    slots: Ints
+    counters: Counters
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Puts the micro-batches of a partition in order, one after another."""
+
+    options: Resequencing
+    roles: Roles
+    on_invalid: OnInvalid = OnInvalid.LEDGER
+    idle_after: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.idle_after is not None:
+            require_duration("idle_after", self.idle_after)
+
+    def new_partition(self, schema: pa.Schema) -> Partition:
+        """What is known before the first batch."""
+        self.roles.check(schema)
+        return Partition(schema.field(self.roles.key).type, schema)
+
+    def run(self, partition: Partition, table: pa.Table, now: float) -> Outcome:
+        """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it."""
+        self.roles.check(table.schema)
+        table = table.combine_chunks()
+        intake = take_in(table, self.roles, self.options.space)
+        if self.on_invalid is OnInvalid.RAISE:
+            refuse(intake, table, self.roles)
+        clock = max(now, partition.clock)
+        batch, slots = self._gather(partition, intake, table, clock)
+        verdict, counters = self._decide(batch)
+        idle = self._idle(partition, slots, clock)
+        return Outcome(
+            table=self._output(partition, batch, intake, verdict, idle),
+            change=_change(verdict, batch, table, partition.keys.take(pa.array(idle))),
+            slots=slots[verdict.owners],
+            counters=replace(counters, invalid_rows=len(intake.invalid)),
+        )
+
+    # -- in -------------------------------------------------------------------------------------------------------------
+
+    def _gather(self, partition: Partition, intake: Intake, table: pa.Table, clock: float) -> tuple[Batch, Ints]:
+        """All that is known of the keys that take part, and their slots."""
+        slots = partition.index.find(intake.keys)
+        others = np.setdiff1d(partition.due(clock), slots, assume_unique=True)
+        slots = np.concatenate([slots, others])
+        ranks = partition.ranks(slots)
+        known = slots >= 0
+        facts = KeyFacts.of_new_keys(len(slots))
+        facts.put(np.flatnonzero(known), partition.facts.take(slots[known]))
+        floors = np.where(known, np.maximum(facts.now, partition.clock), -inf)
+        none = np.full(len(others), len(intake.rows))
+        starts, ends = np.concatenate([intake.starts, none]), np.concatenate([intake.ends, none])
+        held = owned(partition.held, ranks)
+        sources = joined_rows(table, partition.rows.take(pa.array(held.row)))
+        held = replace(held, row=arange(len(held)) + table.num_rows)
+        batch = Batch(
+            keys=pa.concat_arrays([intake.keys, partition.keys.take(pa.array(others))]),
+            known=known,
+            facts=facts,
+            starts=starts,
+            ends=ends,
+            rows=replace(intake.rows, time=rising(intake.rows.time, starts, ends, floors)),
+            held=held,
+            gaps=owned(partition.gaps, ranks),
+            given_up=owned(partition.given_up, ranks),
+            floors=floors,
+            clock=clock,
+            sources=sources,
+            digests=None if self.roles.digest is None else flat(sources[self.roles.digest]),
+        )
+        return begin_sessions(batch, self.options), slots
+
+    def _idle(self, partition: Partition, slots: Ints, clock: float) -> Ints:
+        """The slots of the keys that expire."""
+        if self.idle_after is None:
+            return arange(0)
+        return np.setdiff1d(partition.idle(clock - self.idle_after), slots, assume_unique=True)
+
+    # -- both paths -----------------------------------------------------------------------------------------------------
+
+    def _decide(self, batch: Batch) -> tuple[Verdict, Counters]:
+        causes = obstacles(batch, self.options)
+        tried = np.flatnonzero(causes == Cause.NONE)
+        fast = FastPath(batch.select(tried), self.options)
+        causes[tried] = fast.causes
+        left = np.flatnonzero(causes)
+        verdict = fast.verdict()
+        if left.size:
+            slow = SlowPath(batch.select(left), self.options, raise_invalid=self.on_invalid is OnInvalid.RAISE)
+            verdict = _joined(verdict.renumbered(tried), slow.verdict().renumbered(left))
+        lengths = batch.ends - batch.starts
+        counters = Counters(
+            fast_keys=len(batch) - len(left),
+            fast_rows=int(lengths.sum() - lengths[left].sum()),
+            slow_keys=len(left),
+            slow_rows=int(lengths[left].sum()),
+            causes={
+                Cause(cause).name.lower(): count for cause, count in sorted(Counter(causes[left].tolist()).items())
+            },
+        )
+        return verdict, counters
+
+    # -- out ------------------------------------------------------------------------------------------------------------
+
+    def _output(self, partition: Partition, batch: Batch, intake: Intake, verdict: Verdict, idle: Ints) -> pa.Table:
+        output = Output(batch.sources, self.roles.key)
+        released, entries = verdict.released, verdict.entries
+        parts = [
+            output.ordered(released.source, _positions(released, batch)),
+            output.entries(entries, batch.keys.take(pa.array(entries.owner))),
+        ]
+        if intake.invalid.size:
+            parts.append(output.invalid(intake.invalid, intake.complaints, batch.clock))
+        if idle.size:
+            facts, space = partition.facts.take(idle), self.options.space
+            expected = facts.expected if space.modulus is None else facts.expected % space.modulus
+            expired = expired_entries(expected, facts.epoch, batch.clock)
+            parts.append(output.entries(expired, partition.keys.take(pa.array(idle))))
+        return pa.concat_tables([part for part in parts if part.num_rows] or parts[:1])
+
+
+def _positions(released: Released, batch: Batch) -> Ints:
+    """Where each released message stands among all that its key ever released."""
+    start = np.flatnonzero(first_of_each(released.owner))
+    rank = arange(len(released)) - np.repeat(start, np.diff(np.append(start, len(released))))
+    return batch.facts.position[released.owner] + rank
+
+
+def _joined(one: Verdict, other: Verdict) -> Verdict:
+    """Both verdicts, in the order of the keys."""
+    order = np.argsort(np.concatenate([one.owners, other.owners]), kind="stable")
+    return Verdict(
+        owners=np.concatenate([one.owners, other.owners])[order],
+        released=_merged(one.released, other.released),
+        entries=_merged(one.entries, other.entries),
+        facts=KeyFacts.concat([one.facts, other.facts]).take(order),
+        gaps=_merged(one.gaps, other.gaps),
+        fresh_memory=np.concatenate([one.fresh_memory, other.fresh_memory])[order],
+        given_up=_merged(one.given_up, other.given_up),
+        held=_merged(one.held, other.held),
+    )
+
+
+def _merged(one: O, other: O) -> O:
+    both = type(one).concat([one, other])
+    return both.take(np.argsort(both.owner, kind="stable"))
+
+
+def _change(verdict: Verdict, batch: Batch, table: pa.Table, expired: pa.Array) -> Change:
+    """What the batch changes, for the keys that are known after it."""
+    numbers = np.full(len(batch), -1, np.int64)
+    numbers[verdict.owners] = arange(len(verdict.owners))
+    waiting = verdict.held.renumbered(numbers)
+    stays = waiting.row >= table.num_rows
+    gone = np.ones(len(batch.held), np.bool_)
+    gone[waiting.row[stays] - table.num_rows] = False
+    released = batch.held.take(gone)
+    added = waiting.take(~stays)
+    return Change(
+        clock=batch.clock,
+        keys=batch.keys.take(pa.array(verdict.owners)),
+        facts=verdict.facts,
+        gaps=verdict.gaps.renumbered(numbers),
+        fresh_memory=verdict.fresh_memory,
+        given_up=verdict.given_up.renumbered(numbers),
+        released=released.renumbered(numbers),
+        held=replace(added, row=arange(len(added))),
+        rows=table.take(pa.array(added.row)),
+        expired=expired,
+    )

@@ -613,7 +613,10 @@ class FastPath:
 
 def wrapped(number: Ints, space: SequenceSpace) -> Ints:
     """The raw numbers of unwrapped ones."""
-    return number if space.modulus is None else np.remainder(number, np.int64(space.modulus))
+    if space.modulus is None:
+        return number
+    raw: Ints = number % space.modulus
+    return raw
 
 
 def _differ(digests: pa.Array, some: Ints, others: Ints) -> Bools:

@@ -28,14 +28,14 @@ import numpy as np
 import pyarrow as pa
 
 from seriatim.core.options import require_duration
-from seriatim.core.resequencing import Resequencing
-from seriatim.spark.arrays import Ints, O, arange, first_of_each, rising
-from seriatim.spark.fast import Cause, FastPath, begin_sessions, obstacles
+from seriatim.core.resequencing import OnDuplicate, Resequencing
+from seriatim.spark.arrays import Bools, Ints, O, arange, first_of_each, rising
+from seriatim.spark.fast import Cause, FastPath, begin_sessions, obstacles, wrapped
 from seriatim.spark.intake import Intake, OnInvalid, Roles, flat, refuse, take_in
 from seriatim.spark.output import Output, expired_entries
-from seriatim.spark.partition import Change, KeyFacts, Partition, joined_rows, owned
+from seriatim.spark.partition import Change, KeyFacts, Partition, Places, joined_rows, owned
 from seriatim.spark.slow import SlowPath
-from seriatim.spark.work import Batch, Released, Verdict
+from seriatim.spark.work import NO_SOURCE, Batch, Released, Verdict
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Counters:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a batch gives out, and what it changes. ``slots`` spares ``Partition.apply`` a search."""
+    """What a batch gives out, and what it changes. ``places`` spare ``Partition.apply`` a search."""
 
     table: pa.Table
     change: Change
-    slots: Ints
+    places: Places
     counters: Counters
 
 
@@ -81,25 +81,25 @@ class Kernel:
     def run(self, partition: Partition, table: pa.Table, now: float) -> Outcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it."""
         self.roles.check(table.schema)
-        table = table.combine_chunks()
         intake = take_in(table, self.roles, self.options.space)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(intake, table, self.roles)
         clock = max(now, partition.clock)
-        batch, slots = self._gather(partition, intake, table, clock)
+        batch, places = self._gather(partition, intake, table, clock)
         verdict, counters = self._decide(batch)
-        idle = self._idle(partition, slots, clock)
+        idle = self._idle(partition, places.slots, clock)
+        gone = _gone(batch, verdict)
         return Outcome(
-            table=self._output(partition, batch, intake, verdict, idle),
-            change=_change(verdict, batch, table, partition.keys.take(pa.array(idle))),
-            slots=slots[verdict.owners],
+            table=self._output(_Messages(table, partition, batch, gone), intake, verdict, idle),
+            change=_change(verdict, batch, gone, table, partition.keys.take(pa.array(idle))),
+            places=Places(places.slots[verdict.owners], places.released[gone]),
             counters=replace(counters, invalid_rows=len(intake.invalid)),
         )
 
     # -- in -------------------------------------------------------------------------------------------------------------
 
-    def _gather(self, partition: Partition, intake: Intake, table: pa.Table, clock: float) -> tuple[Batch, Ints]:
-        """All that is known of the keys that take part, and their slots."""
+    def _gather(self, partition: Partition, intake: Intake, table: pa.Table, clock: float) -> tuple[Batch, Places]:
+        """All that is known of the keys that take part, and where it is."""
         slots = partition.index.find(intake.keys)
         others = np.setdiff1d(partition.due(clock), slots, assume_unique=True)
         slots = np.concatenate([slots, others])
@@ -110,9 +110,10 @@ class Kernel:
         floors = np.where(known, np.maximum(facts.now, partition.clock), -inf)
         none = np.full(len(others), len(intake.rows))
         starts, ends = np.concatenate([intake.starts, none]), np.concatenate([intake.ends, none])
-        held = owned(partition.held, ranks)
-        sources = joined_rows(table, partition.rows.take(pa.array(held.row)))
-        held = replace(held, row=arange(len(held)) + table.num_rows)
+        held, gaps, given_up = partition.held, partition.gaps, partition.given_up
+        places = owned(held, ranks)
+        held = held.take(places).renumbered(ranks)
+        held.row = held.row + table.num_rows
         batch = Batch(
             keys=pa.concat_arrays([intake.keys, partition.keys.take(pa.array(others))]),
             known=known,
@@ -121,14 +122,20 @@ class Kernel:
             ends=ends,
             rows=replace(intake.rows, time=rising(intake.rows.time, starts, ends, floors)),
             held=held,
-            gaps=owned(partition.gaps, ranks),
-            given_up=owned(partition.given_up, ranks),
+            gaps=gaps.take(owned(gaps, ranks)).renumbered(ranks),
+            given_up=given_up.take(owned(given_up, ranks)).renumbered(ranks),
             floors=floors,
             clock=clock,
-            sources=sources,
-            digests=None if self.roles.digest is None else flat(sources[self.roles.digest]),
+            digests=self._digests(table, partition),
         )
-        return begin_sessions(batch, self.options), slots
+        return begin_sessions(batch, self.options), Places(slots, places)
+
+    def _digests(self, table: pa.Table, partition: Partition) -> pa.Array | None:
+        """The digests of all sources, where they matter."""
+        name = self.roles.digest
+        if name is None or self.options.on_duplicate is not OnDuplicate.CONFLICT:
+            return None
+        return flat(joined_rows(table.select([name]), partition.rows.select([name]))[name])
 
     def _idle(self, partition: Partition, slots: Ints, clock: float) -> Ints:
         """The slots of the keys that expire."""
@@ -162,9 +169,11 @@ class Kernel:
 
     # -- out ------------------------------------------------------------------------------------------------------------
 
-    def _output(self, partition: Partition, batch: Batch, intake: Intake, verdict: Verdict, idle: Ints) -> pa.Table:
-        output = Output(batch.sources, self.roles.key)
-        released, entries = verdict.released, verdict.entries
+    def _output(self, messages: _Messages, intake: Intake, verdict: Verdict, idle: Ints) -> pa.Table:
+        output = Output(messages.table, self.roles.key)
+        batch, partition = messages.batch, messages.partition
+        released = replace(verdict.released, source=messages.find(verdict.released.source))
+        entries = replace(verdict.entries, source=messages.find(verdict.entries.source))
         parts = [
             output.ordered(released.source, _positions(released, batch)),
             output.entries(entries, batch.keys.take(pa.array(entries.owner))),
@@ -172,11 +181,25 @@ class Kernel:
         if intake.invalid.size:
             parts.append(output.invalid(intake.invalid, intake.complaints, batch.clock))
         if idle.size:
-            facts, space = partition.facts.take(idle), self.options.space
-            expected = facts.expected if space.modulus is None else facts.expected % space.modulus
-            expired = expired_entries(expected, facts.epoch, batch.clock)
+            facts = partition.facts.take(idle)
+            expired = expired_entries(wrapped(facts.expected, self.options.space), facts.epoch, batch.clock)
             parts.append(output.entries(expired, partition.keys.take(pa.array(idle))))
         return pa.concat_tables([part for part in parts if part.num_rows] or parts[:1])
+
+
+class _Messages:
+    """The rows of a batch, and behind them what was held and leaves: copying what stays held would be in vain."""
+
+    def __init__(self, rows: pa.Table, partition: Partition, batch: Batch, gone: Bools) -> None:
+        self.partition, self.batch = partition, batch
+        leaving = batch.held.row[gone] - rows.num_rows
+        self.table = joined_rows(rows, partition.rows.take(pa.array(leaving))).combine_chunks()
+        self._places = np.full(rows.num_rows + partition.rows.num_rows, NO_SOURCE, np.int64)
+        self._places[: rows.num_rows] = arange(rows.num_rows)
+        self._places[leaving + rows.num_rows] = arange(len(leaving)) + rows.num_rows
+
+    def find(self, source: Ints) -> Ints:
+        return np.where(source == NO_SOURCE, NO_SOURCE, self._places[source])
 
 
 def _positions(released: Released, batch: Batch) -> Ints:
@@ -206,16 +229,17 @@ def _merged(one: O, other: O) -> O:
     return both.take(np.argsort(both.owner, kind="stable"))
 
 
-def _change(verdict: Verdict, batch: Batch, table: pa.Table, expired: pa.Array) -> Change:
+def _gone(batch: Batch, verdict: Verdict) -> Bools:
+    """Marks what was held before the batch and is not any more."""
+    return ~np.isin(batch.held.row, verdict.held.row)
+
+
+def _change(verdict: Verdict, batch: Batch, gone: Bools, table: pa.Table, expired: pa.Array) -> Change:
     """What the batch changes, for the keys that are known after it."""
     numbers = np.full(len(batch), -1, np.int64)
     numbers[verdict.owners] = arange(len(verdict.owners))
     waiting = verdict.held.renumbered(numbers)
-    stays = waiting.row >= table.num_rows
-    gone = np.ones(len(batch.held), np.bool_)
-    gone[waiting.row[stays] - table.num_rows] = False
-    released = batch.held.take(gone)
-    added = waiting.take(~stays)
+    added = waiting.take(waiting.row < table.num_rows)
     return Change(
         clock=batch.clock,
         keys=batch.keys.take(pa.array(verdict.owners)),
@@ -223,7 +247,7 @@ def _change(verdict: Verdict, batch: Batch, table: pa.Table, expired: pa.Array) 
         gaps=verdict.gaps.renumbered(numbers),
         fresh_memory=verdict.fresh_memory,
         given_up=verdict.given_up.renumbered(numbers),
-        released=released.renumbered(numbers),
+        released=batch.held.take(gone).renumbered(numbers),
         held=replace(added, row=arange(len(added))),
         rows=table.take(pa.array(added.row)),
         expired=expired,

@@ -109,6 +109,18 @@ class Change:
     expired: pa.Array
 
 
+@dataclass
+class Places:
+    """Where in a partition a change applies: the slots of its keys (-1 for new ones), and the places of what it releases."""
+
+    slots: Ints
+    released: Ints
+
+
+MOSTLY_GONE = 2
+"""How many times more rows are kept than are held, before those of messages that are gone are dropped."""
+
+
 class Partition:
     """The keys of one partition. ``apply`` changes it in place."""
 
@@ -152,9 +164,10 @@ class Partition:
 
     # -- changing -------------------------------------------------------------------------------------------------------
 
-    def apply(self, change: Change, slots: Ints | None = None) -> None:
-        """Make it what it is after the batch. ``slots`` are those of ``change.keys``, when they are known already."""
-        slots = self._place_keys(change, self.index.find(change.keys) if slots is None else slots)
+    def apply(self, change: Change, places: Places | None = None) -> None:
+        """Make it what it is after the batch. ``places`` spare a search where they are known already."""
+        places = places or self._find(change)
+        slots = self._place_keys(change, places.slots)
         self.clock = change.clock
         self.facts.put(slots, change.facts)
         touched = np.zeros(len(self), np.bool_)
@@ -163,8 +176,12 @@ class Partition:
         fresh = np.zeros(len(self), np.bool_)
         fresh[slots[change.fresh_memory]] = True
         self.given_up = _swap(self.given_up, fresh, change.given_up, slots)
-        self._replace_held(change, slots)
+        self._replace_held(change, slots, places.released)
         self._forget(change.expired)
+
+    def _find(self, change: Change) -> Places:
+        slots = self.index.find(change.keys)
+        return Places(slots, _listed(self.held, slots[change.released.owner], change.released.number))
 
     def _place_keys(self, change: Change, slots: Ints) -> Ints:
         new = np.flatnonzero(slots < 0)
@@ -176,16 +193,22 @@ class Partition:
         self.facts = KeyFacts.concat([self.facts, KeyFacts.of_new_keys(new.size)])
         return slots
 
-    def _replace_held(self, change: Change, slots: Ints) -> None:
-        keep = ~_listed(self.held, slots[change.released.owner], change.released.number)
-        added = change.held
-        if keep.all() and not len(added):
+    def _replace_held(self, change: Change, slots: Ints, released: Ints) -> None:
+        if not len(released) and not len(change.held):
             return
-        kept = self.held.take(keep)
-        self.rows = joined_rows(self.rows.take(pa.array(kept.row)), change.rows)
-        kept.row = arange(len(kept))
-        fresh = Held(slots[added.owner], added.number, added.arrival, added.row + len(kept))
-        self.held = Held.concat([kept, fresh])
+        keep = np.ones(len(self.held), np.bool_)
+        keep[released] = False
+        added = change.held.renumbered(slots)
+        added.row = added.row + self.rows.num_rows
+        self.held = Held.concat([self.held.take(keep), added])
+        self.rows = joined_rows(self.rows, change.rows)
+        if self.rows.num_rows > MOSTLY_GONE * len(self.held):
+            self._pack_rows()
+
+    def _pack_rows(self) -> None:
+        """Drop the rows of messages that are not held any more."""
+        self.rows = self.rows.take(pa.array(self.held.row))
+        self.held = replace(self.held, row=arange(len(self.held)))
 
     def _forget(self, expired: pa.Array) -> None:
         if not len(expired):
@@ -202,13 +225,12 @@ class Partition:
         self.gaps = self.gaps.take(keep[self.gaps.owner]).renumbered(renumber)
         self.given_up = self.given_up.take(keep[self.given_up.owner]).renumbered(renumber)
         self.held = self.held.take(keep[self.held.owner]).renumbered(renumber)
-        self.rows = self.rows.take(pa.array(self.held.row))
-        self.held.row = arange(len(self.held))
 
     # -- as a whole -----------------------------------------------------------------------------------------------------
 
     def as_change(self) -> Change:
         """The change that makes an empty partition into this one."""
+        self._pack_rows()
         return Change(
             clock=self.clock,
             keys=self.keys,
@@ -255,27 +277,25 @@ def _swap(pool: P, replaced: Bools, new: P, slots: Ints) -> P:
     return type(pool).concat([kept, new.renumbered(slots)])
 
 
-def owned(pool: P, ranks: Ints) -> P:
-    """The rows of the keys that have a rank, in the order of ranks and numbers, with the rank as owner."""
-    if not len(pool):
-        return pool
+def owned(pool: P, ranks: Ints) -> Ints:
+    """Where the rows of the keys that have a rank are, in the order of ranks and numbers."""
     rank = ranks[pool.owner]
     found = np.flatnonzero(rank >= 0)
-    order = found[np.lexsort((pool.numbers()[found], rank[found]))]
-    return replace(pool.take(order), owner=rank[order])
+    order: Ints = found[np.lexsort((pool.numbers()[found], rank[found]))]
+    return order
 
 
-def _listed(held: Held, owner: Ints, number: Ints) -> Bools:
-    """Marks the held messages that are in a list of owners and numbers."""
-    listed = np.zeros(len(held), np.bool_)
-    candidates = np.flatnonzero(np.isin(held.owner, owner)) if len(owner) else arange(0)
+def _listed(held: Held, owner: Ints, number: Ints) -> Ints:
+    """Where the held messages are that a list of owners and numbers names."""
+    if not len(owner):
+        return arange(0)
+    candidates = np.flatnonzero(np.isin(held.owner, owner))
     owners = np.concatenate([held.owner[candidates], owner])
     numbers = np.concatenate([held.number[candidates], number])
     order = np.lexsort((numbers, owners))
     # Each list has a pair at most once, and the sort is stable: a held message and its mention end up side by side.
     twin = (owners[order][1:] == owners[order][:-1]) & (numbers[order][1:] == numbers[order][:-1])
-    listed[candidates[order[:-1][twin]]] = True
-    return listed
+    return np.sort(candidates[order[:-1][twin]])
 
 
 def joined_rows(some: pa.Table, more: pa.Table) -> pa.Table:
@@ -287,7 +307,7 @@ def joined_rows(some: pa.Table, more: pa.Table) -> pa.Table:
             f"some messages have the columns {_listing(some)}, and others {_listing(more)}: "
             "keep the columns of a stream as they are, or begin with an empty state folder"
         )
-    return pa.concat_tables([some, more]).combine_chunks()
+    return pa.concat_tables([some, more])
 
 
 def _listing(table: pa.Table) -> str:

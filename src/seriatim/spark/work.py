@@ -2,7 +2,7 @@
 
 A *batch* lists the keys that take part in it, in the order of its rows: those with rows, and those without in which something
 falls due. What they own is sorted by key and number. A message is named by its *source*: the number of its row, or, for a
-message that was held before, the number of rows plus its place among those held.
+message that was held before, the number of rows plus its place among the rows of the partition.
 
 The *verdict* of a path says for each of its keys what was released, what was not and why, and what is known afterwards.
 """
@@ -60,7 +60,6 @@ class Batch:
     given_up: Ranges
     floors: Floats
     clock: float
-    sources: pa.Table
     digests: pa.Array | None
 
     def __len__(self) -> int:

@@ -22,12 +22,19 @@ from seriatim.core.resequencing import (
 )
 from seriatim.errors import InvalidSequence
 from seriatim.spark.intake import Roles
-from seriatim.spark.kernel import Kernel, Outcome
+from seriatim.spark.kernel import Outcome
 from seriatim.spark.partition import Partition
 
 ROLES = Roles(key="key", sequence="seq", time="at", epoch="epoch", digest="digest")
 SCHEMA = pa.schema(
-    {"key": pa.string(), "seq": pa.int64(), "epoch": pa.int64(), "at": pa.float64(), "digest": pa.int64(), "body": pa.int64()}
+    {
+        "key": pa.string(),
+        "seq": pa.int64(),
+        "epoch": pa.int64(),
+        "at": pa.float64(),
+        "digest": pa.int64(),
+        "body": pa.int64(),
+    }
 )
 
 
@@ -81,7 +88,18 @@ class Core:
             try:
                 yield from self._told(machine.push(row.seq, row.body, row.at, epoch=row.epoch, digest=row.digest))
             except InvalidSequence as error:
-                yield ("ledger", row.key, "invalid", row.epoch, row.seq, row.seq, 1, machine.save().now, str(error), row.body)
+                yield (
+                    "ledger",
+                    row.key,
+                    "invalid",
+                    row.epoch,
+                    row.seq,
+                    row.seq,
+                    1,
+                    machine.save().now,
+                    str(error),
+                    row.body,
+                )
         yield from self._told(machine.advance(self.clock))
 
     def _told(self, effects: list[Any]) -> Iterator[Any]:
@@ -126,9 +144,9 @@ def told_by(outcome: Outcome) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ..
     return sorted(ordered, key=lambda row: str(row[0])), sorted(told, key=lambda entry: str(entry[1]))
 
 
-def known_to(partition: Partition, kernel: Kernel) -> dict[str, tuple[Any, ...]]:
+def known_to(partition: Partition) -> dict[str, tuple[Any, ...]]:
     """What the partition knows of each key, in plain data."""
-    facts = {}
+    facts: dict[str, tuple[Any, ...]] = {}
     held = list(zip(*(column.tolist() for column in partition.held.arrays()), strict=True))
     gaps = list(zip(*(column.tolist() for column in partition.gaps.arrays()), strict=True))
     given_up = list(zip(*(column.tolist() for column in partition.given_up.arrays()), strict=True))

@@ -1,7 +1,7 @@
 """Columns of numpy arrays that belong together, and the few operations on runs of them that numpy lacks.
 
-Rows of one key lie side by side. A *run* is given by ``starts`` and ``ends``, one entry for each key; runs may be empty.
-"""
+Rows of one key lie side by side. A *run* is given by ``starts`` and ``ends``, one entry for each key; runs may be
+empty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Objects: TypeAlias = npt.NDArray[np.object_]
 DTYPES: dict[Any, type] = {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_, "Objects": np.object_}
 
 C = TypeVar("C", bound="Columns")
-O = TypeVar("O", bound="Owned")
+Pool = TypeVar("Pool", bound="Owned")
 Number = TypeVar("Number", np.int64, np.float64)
 
 
@@ -75,7 +75,7 @@ class Owned(Columns):
 
     owner: Ints
 
-    def renumbered(self: O, numbers: Ints) -> O:
+    def renumbered(self: Pool, numbers: Ints) -> Pool:
         """The same rows, where ``numbers`` has the new number of each owner."""
         return replace(self, owner=numbers[self.owner])
 

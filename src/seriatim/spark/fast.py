@@ -2,32 +2,35 @@
 
 Rules
 -----
-It decides exactly what the core's resequencer would, or not at all: keys for which it can't be sure are named, with the cause, and
-left to the slow path. It never decides half of a key.
+It decides exactly what the core's resequencer would, or not at all: keys for which it can't be sure are named, with the
+cause, and left to the slow path. It never decides half of a key.
 
 Theory of operation
 -------------------
-*One line.* Every key gets a stretch of one long line of integers, as wide as the numbers that its rows, its held messages and its
-expected number span. On this line a number says by itself which key it belongs to; sorting, running maxima and binary searches
-over all keys at once are those of a single sequence. Under a modulus a row is first taken to be the number closest to the row
-before it; when everything is known, each row is checked to have been within half a circle of what was expected when it came.
+*One line.* Every key gets a stretch of one long line of integers, as wide as the numbers that its rows, its held
+messages and its expected number span. On this line a number says by itself which key it belongs to; sorting, running
+maxima and binary searches over all keys at once are those of a single sequence. Under a modulus a row is first taken to
+be the number closest to the row before it; when everything is known, each row is checked to have been within half a
+circle of what was expected when it came.
 
-*Acceptance.* A number is missing from when a higher one comes (its *opener*, found in the running maximum of the rows) until its
-deadline, the opener's time plus the timeout. So a row is taken when it is the first with its number, is not behind what was expected
-when the batch began, and is a new highest number or comes before the deadline of its gap. The holes between accepted
-numbers are exactly the gaps; each lies in one gap that was opened by one row, or was open before.
+*Acceptance.* A number is missing from when a higher one comes (its *opener*, found in the running maximum of the rows)
+until its deadline, the opener's time plus the timeout. So a row is taken when it is the first with its number, is not
+behind what was expected when the batch began, and is a new highest number or comes before the deadline of its gap. The
+holes between accepted numbers are exactly the gaps; each lies in one gap that was opened by one row, or was open
+before.
 
-*Release.* Let a number be settled by the row that brings it, or, when it never comes, by the first row at or after its deadline. A
-number is released when it and all below it are settled: the running maximum of those rows, along the line. From it follows
-whether a copy met its number held or released, how many were held at any moment, and what was expected by each row.
+*Release.* Let a number be settled by the row that brings it, or, when it never comes, by the first row at or after its
+deadline. A number is released when it and all below it are settled: the running maximum of those rows, along the line.
+From it follows whether a copy met its number held or released, how many were held at any moment, and what was expected
+by each row.
 
-Moments: row *i* of the key *k* has the place ``i + k``, so that there is one more place behind each key's rows, for the time
-that passes at the end of a batch. At place *p* time passes at moment ``2p`` and the row comes at ``2p + 1``. What was held before
-counts as having come just before its key's first place, and a gap that stays open as settled just after its last. So moments,
-too, rise along the line and no key's maximum reaches into the next.
+Moments: row *i* of the key *k* has the place ``i + k``, so that there is one more place behind each key's rows, for the
+time that passes at the end of a batch. At place *p* time passes at moment ``2p`` and the row comes at ``2p + 1``. What
+was held before counts as having come just before its key's first place, and a gap that stays open as settled just after
+its last. So moments, too, rise along the line and no key's maximum reaches into the next.
 
-*Memory.* Ranges given up are only looked at for keys that have rows behind or lose numbers. Late numbers are cut out of them.
-"""
+*Memory.* Ranges given up are only looked at for keys that have rows behind or lose numbers. Late numbers are cut out of
+them."""
 
 from __future__ import annotations
 
@@ -123,14 +126,14 @@ def _with_falling_deadlines(batch: Batch, options: Resequencing) -> Ints:
     with_rows = batch.starts < batch.ends
     next_deadline = np.full(len(batch), inf)
     next_deadline[with_rows] = batch.rows.time[batch.starts[with_rows]] + timeout
-    # A gap that was reported has no deadline any more and comes before those that have one: on_gap=HOLD looks at the first only.
+    # A gap that was reported has no deadline any more, and those above it wait for it: on_gap=HOLD looks at the first only.
     beyond = (gaps.deadline > next_deadline[gaps.owner]) & ~gaps.reported
     return np.concatenate([gaps.owner[1:][falls & ~gaps.reported[:-1]], gaps.owner[beyond]])
 
 
 @dataclass
 class Holes(Columns):
-    """Runs of missing numbers, as they are at the end: ``first`` to ``last`` on the line, below the accepted number ``above``."""
+    """Missing numbers as they are at the end: ``first`` to ``last`` on the line, below the accepted number ``above``."""
 
     owner: Ints
     first: Ints
@@ -389,7 +392,7 @@ class FastPath:
         )
 
     def _bound(self, ranges: Ranges) -> None:
-        """Forget the oldest ranges when there are too many. A row that may have come before or after that is not decided here."""
+        """Forget the oldest ranges when there are too many. Whether a row came before or after that is not decided here."""
         starts, ends = run_bounds(ranges.owner, len(self.batch))
         surplus = np.maximum(ends - starts - self.options.remember, 0)
         forgotten = arange(len(ranges)) < (starts + surplus)[ranges.owner]
@@ -442,7 +445,7 @@ class FastPath:
         moments = 2 * (arange(len(self.at)) + self.owner)
         head = np.searchsorted(self.released_at, moments, side="right")
         inside = head < last[self.owner]
-        expected = after_all[self.owner]
+        expected: Ints = after_all[self.owner]
         expected[inside] = awaited[head[inside]]
         return expected
 

@@ -1,9 +1,8 @@
 """The way in: from an Arrow table to rows that the kernel can judge, and those that nobody could.
 
-A row can't be judged when it has no key, no number, no time or no epoch (where there is a column of epochs), or when its number
-is none of the sequence space. Such a row takes part in nothing, not even in the passing of time: it gets a ledger entry, or
-the batch fails, by ``OnInvalid``.
-"""
+A row can't be judged when it has no key, no number, no time or no epoch (where there is a column of epochs), or when
+its number is none of the sequence space. Such a row takes part in nothing, not even in the passing of time: it gets a
+ledger entry, or the batch fails, by ``OnInvalid``."""
 
 from __future__ import annotations
 

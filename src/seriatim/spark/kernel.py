@@ -2,21 +2,23 @@
 
 Rules
 -----
-1. Rows and state go in; ordered rows, ledger and the change of the state come out. Nothing is read or written, no clock is looked
-   at, and equal input gives equal output, byte by byte.
-2. For each key the outcome is the core's: for every row, in order of arrival, ``advance(its time)`` and ``push``, and then
-   ``advance(now)``, the time of the batch; also for keys without rows. Time never runs backwards for a key that is known.
-3. Ordered rows come first, key by key, each with its release position: 0, 1, 2 … for each key, going on from batch to batch.
-   Everything else follows, key by key in the order in which it happened; then invalid rows, then keys that expired.
-4. A key that holds nothing and to which nothing happened for ``idle_after`` is forgotten, with a ledger entry. If it comes back it
-   is a new key: the start rule applies anew, its position begins at 0, and copies of what was released before are not noticed.
+1. Rows and state go in; ordered rows, ledger and the change of the state come out. Nothing is read or written, no clock
+   is looked at, and equal input gives equal output, byte by byte.
+2. For each key the outcome is the core's: for every row, in order of arrival, ``advance(its time)`` and ``push``, and
+   then ``advance(now)``, the time of the batch; also for keys without rows. Time never runs backwards for a key that is
+   known.
+3. Ordered rows come first, key by key, each with its release position: 0, 1, 2 … for each key, going on from batch to
+   batch. Everything else follows, key by key in the order in which it happened; then invalid rows, then keys that
+   expired.
+4. A key that holds nothing and to which nothing happened for ``idle_after`` is forgotten, with a ledger entry. If it
+   comes back it is a new key: the start rule applies anew, its position begins at 0, and copies of what was released
+   before are not noticed.
 
 Theory of operation
 -------------------
-``intake`` finds the rows that can be judged and groups them by key, ``keyindex`` finds what is known of those keys, ``fast`` decides
-all keys together with numpy, and ``slow`` those that it left, with the core's resequencer. Both give a ``Verdict``; here the
-two are put together into one table and one change.
-"""
+``intake`` finds the rows that can be judged and groups them by key, ``keyindex`` finds what is known of those keys,
+``fast`` decides all keys together with numpy, and ``slow`` those that it left, with the core's resequencer. Both give a
+``Verdict``; here the two are put together into one table and one change."""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ import pyarrow as pa
 
 from seriatim.core.options import require_duration
 from seriatim.core.resequencing import OnDuplicate, Resequencing
-from seriatim.spark.arrays import Bools, Ints, O, arange, first_of_each, rising
+from seriatim.spark.arrays import Bools, Ints, Pool, arange, first_of_each, rising
 from seriatim.spark.fast import Cause, FastPath, begin_sessions, obstacles, wrapped
 from seriatim.spark.intake import Intake, OnInvalid, Roles, flat, refuse, take_in
 from seriatim.spark.output import Output, expired_entries
@@ -81,6 +83,7 @@ class Kernel:
     def run(self, partition: Partition, table: pa.Table, now: float) -> Outcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it."""
         self.roles.check(table.schema)
+        partition.check_key_type(table.schema.field(self.roles.key).type)
         intake = take_in(table, self.roles, self.options.space)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(intake, table, self.roles)
@@ -224,7 +227,7 @@ def _joined(one: Verdict, other: Verdict) -> Verdict:
     )
 
 
-def _merged(one: O, other: O) -> O:
+def _merged(one: Pool, other: Pool) -> Pool:
     both = type(one).concat([one, other])
     return both.take(np.argsort(both.owner, kind="stable"))
 

@@ -2,10 +2,10 @@
 
 Theory of operation
 -------------------
-Each key gets a 64-bit hash, computed for all keys of a batch at once, eight bytes of every key at a time. The hash leads into an
-open table (linear probing, at most half full) of slot numbers, probed for all keys at once until every one has met an equal hash or
-an empty place. What was found is then compared **whole**: a hash alone never decides. Keys that share their hash with another
-are looked up one by one in a dict; there are none outside tests.
+Each key gets a 64-bit hash, computed for all keys of a batch at once, eight bytes of every key at a time. The hash
+leads into an open table (linear probing, at most half full) of slot numbers, probed for all keys at once until every
+one has met an equal hash or an empty place. What was found is then compared **whole**: a hash alone never decides. Keys
+that share their hash with another are looked up one by one in a dict; there are none outside tests.
 
 Building such an index costs once what Arrow's ``index_in`` costs for every batch, because Arrow can't keep its table.
 """

@@ -55,7 +55,7 @@ class Output:
         return self._table(_tags(Tag.ORDERED, count), messages, pa.array(position), nothing)
 
     def entries(self, entries: Entries, keys: pa.Array | None, unknown: Bools | None = None) -> pa.Table:
-        """``keys`` has the key of each entry, for those without a message. What is ``unknown`` has no session and no numbers."""
+        """``keys`` has the keys, for entries without a message. What is ``unknown`` has no session and no numbers."""
         missing = entries.source == NO_SOURCE
         messages = self.sources.take(pa.array(entries.source, mask=missing))
         if missing.any():

@@ -2,11 +2,12 @@
 
 Rules
 -----
-1. A key has a *slot*: its place in the columns of ``KeyFacts``. Slots are given in the order in which keys were first seen.
-2. What a key has several of (held messages, gaps, ranges given up) lies in a pool, with the key's slot as owner. A pool is in
-   no particular order; what is taken out of it for some keys is sorted by key and number.
-3. A batch is *applied*: ``Partition.apply(change)`` is the only way in which a partition changes, whether the change was
-   just decided or is read again from disk. So both lead to the same partition, slot by slot and row by row.
+1. A key has a *slot*: its place in the columns of ``KeyFacts``. Slots are given in the order in which keys were first
+   seen.
+2. What a key has several of (held messages, gaps, ranges given up) lies in a pool, with the key's slot as owner. A pool
+   is in no particular order; what is taken out of it for some keys is sorted by key and number.
+3. A batch is *applied*: ``Partition.apply(change)`` is the only way in which a partition changes, whether the change
+   was just decided or is read again from disk. So both lead to the same partition, slot by slot and row by row.
 4. A change is proportional to what happened: keys that neither got a row nor let a deadline pass are not in it, nor are
    messages that stay held, nor ranges given up of a key for which they did not change.
 
@@ -93,7 +94,7 @@ class Ranges(Owned):
 class Change:
     """What a batch changes. Owners are indexes into ``keys``.
 
-    ``fresh_memory`` marks the keys whose ranges given up are replaced by those in ``given_up``. ``released`` names held messages
+    ``fresh_memory`` marks the keys whose ranges given up are replaced by those in ``given_up``. ``released`` names messages
     that are held no longer, by owner and number (its other columns mean nothing). ``held.row`` indexes ``rows``.
     """
 
@@ -139,6 +140,11 @@ class Partition:
     @property
     def keys(self) -> pa.Array:
         return self.index.keys
+
+    def check_key_type(self, kind: pa.DataType) -> None:
+        """Keys of another type would all be new ones."""
+        if kind != self.keys.type:
+            raise InvalidArgument(f"keys are of type {kind} now, and were {self.keys.type} before: cast them")
 
     # -- looking --------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """What the two paths of the kernel are given, and what they answer.
 
-A *batch* lists the keys that take part in it, in the order of its rows: those with rows, and those without in which something
-falls due. What they own is sorted by key and number. A message is named by its *source*: the number of its row, or, for a
-message that was held before, the number of rows plus its place among the rows of the partition.
+A *batch* lists the keys that take part in it, in the order of its rows: those with rows, and those without in which
+something falls due. What they own is sorted by key and number. A message is named by its *source*: the number of its
+row, or, for a message that was held before, the number of rows plus its place among the rows of the partition.
 
 The *verdict* of a path says for each of its keys what was released, what was not and why, and what is known afterwards.
 """
@@ -15,7 +15,7 @@ from enum import StrEnum
 import numpy as np
 import pyarrow as pa
 
-from seriatim.spark.arrays import Bools, Columns, Floats, Ints, O, Objects, Owned, arange, owners
+from seriatim.spark.arrays import Bools, Columns, Floats, Ints, Objects, Owned, Pool, arange, owners
 from seriatim.spark.partition import Gaps, Held, KeyFacts, Ranges
 
 NO_SOURCE = -1
@@ -47,7 +47,7 @@ class Rows(Columns):
 
 @dataclass
 class Batch:
-    """The keys that take part in a batch. ``starts`` and ``ends`` delimit their rows; held messages have their source as row."""
+    """The keys that take part in a batch. ``starts`` and ``ends`` delimit their rows; ``held.row`` is the source."""
 
     keys: pa.Array
     known: Bools
@@ -91,7 +91,7 @@ class Batch:
         )
 
 
-def _of_ranked(pool: O, ranks: Ints) -> O:
+def _of_ranked(pool: Pool, ranks: Ints) -> Pool:
     return pool.take(ranks[pool.owner] >= 0).renumbered(ranks)
 
 

@@ -17,7 +17,14 @@ from seriatim.spark.state import Cache, StateFolder
 from tests.spark.memory_files import MemoryFiles
 from tests.spark.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
 
-SPACES = [SequenceSpace(), SequenceSpace(), SequenceSpace(increment=3), SequenceSpace(16), SequenceSpace(9), SequenceSpace(20, 2)]
+SPACES = [
+    SequenceSpace(),
+    SequenceSpace(),
+    SequenceSpace(increment=3),
+    SequenceSpace(16),
+    SequenceSpace(9),
+    SequenceSpace(20, 2),
+]
 STARTS = [Start.first_seen(), Start.at(5), Start.at(5), Start.lowest_within(0), Start.lowest_within(3)]
 
 

@@ -34,7 +34,7 @@ from seriatim.core.resequencing import OnDuplicate, Resequencing
 from seriatim.spark.arrays import Bools, Ints, Pool, arange, first_of_each, rising
 from seriatim.spark.fast import Cause, FastPath, begin_sessions, obstacles, wrapped
 from seriatim.spark.intake import Intake, OnInvalid, Roles, flat, refuse, take_in
-from seriatim.spark.output import Output, expired_entries
+from seriatim.spark.output import Output, expired_entries, output_schema
 from seriatim.spark.partition import Change, KeyFacts, Partition, Places, joined_rows, owned
 from seriatim.spark.slow import SlowPath
 from seriatim.spark.work import NO_SOURCE, Batch, Released, Verdict
@@ -78,6 +78,7 @@ class Kernel:
     def new_partition(self, schema: pa.Schema) -> Partition:
         """What is known before the first batch."""
         self.roles.check(schema)
+        output_schema(schema)
         return Partition(schema.field(self.roles.key).type, schema)
 
     def run(self, partition: Partition, table: pa.Table, now: float) -> Outcome:

@@ -47,7 +47,7 @@ class Figure:
     peak_megabytes: int
 
 
-def mix(keys: int, rows: int, seed: int = 1) -> Iterator[pa.Table]:
+def mix(keys: int, rows: int, seed: int = 1, batch: int = BATCH) -> Iterator[pa.Table]:
     """Batches as the kernel gets them: sorted by key, within a key in order of arrival."""
     random = np.random.default_rng(seed)
     key = random.integers(0, keys, rows)
@@ -65,9 +65,9 @@ def mix(keys: int, rows: int, seed: int = 1) -> Iterator[pa.Table]:
     key, sequence = np.append(key, key[twice]), np.append(sequence, sequence[twice])
     arrival = np.append(arrival, arrival[twice] + random.random(len(twice)) * 5 * min(keys, rows / 10))
     order = np.argsort(arrival, kind="stable")
-    for begin in range(0, len(order), BATCH):
-        chosen = order[begin : begin + BATCH]
-        time = np.arange(begin, begin + len(chosen)) * (SECONDS_PER_BATCH / BATCH)
+    for begin in range(0, len(order), batch):
+        chosen = order[begin : begin + batch]
+        time = np.arange(begin, begin + len(chosen)) * (SECONDS_PER_BATCH / batch)
         yield batch_of(key[chosen], sequence[chosen], time)
 
 

@@ -100,6 +100,17 @@ def test_a_gap_falls_due_in_a_batch_without_rows_of_its_key():
     assert outcome.counters.slow_keys == 0
 
 
+def test_time_never_runs_backwards_for_a_key_that_is_known_even_if_it_was_idle():
+    stream = Stream(replace(FROM_0, gap_timeout=2))
+    stream.run(stream.rows(0))
+    stream.run(stream.rows(0, key="other", at=9), now=10)
+    outcome = stream.run(
+        [*stream.rows(0, 2, at=3), *stream.rows(0, key="new", at=3), *stream.rows(0, key="new", at=3)], now=10
+    )
+    assert column(outcome, "_time", "ledger") == [10.0, 3.0]
+    assert stream.partition.gaps.deadline.tolist() == [12.0]
+
+
 def test_late_messages_go_to_the_side_output_too_if_it_is_chosen():
     stream = Stream(replace(FROM_0, gap_timeout=1, on_late=OnLate.SIDE_OUTPUT))
     outcome = stream.run([*stream.rows(1), *stream.rows(0, at=2)], now=2)

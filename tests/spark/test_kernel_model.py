@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from bench.kernel import mix
 from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, LateMessage
@@ -127,6 +128,28 @@ def test_the_kernel_is_the_core_row_by_row_over_any_batches_and_restarts(options
         folder.commit(known, 0, batch, outcome)
         assert known_to(known.partition) == known_to_core(core)
         assert second_attempt(kernel, files, batch, rows, source.now) == (outcome.table, files.content)
+
+
+@pytest.mark.parametrize(
+    ("modulus", "timeout"), [(None, None), (None, 0.01), (None, 0.2), (None, 2.0), (256, 0.01), (256, 0.2)]
+)
+def test_a_long_stream_of_the_usual_trouble_is_the_cores_too_and_takes_the_fast_path(modulus, timeout):
+    """Gaps fall due in the middle of batches, and rows come late: with a timeout of 0.01 most that are displaced do."""
+    options = Resequencing(SequenceSpace(modulus), Start.at(0), gap_timeout=timeout, on_late=OnLate.SIDE_OUTPUT)
+    kernel, core, sent = Kernel(options, ROLES), Core(options), 0
+    partition = kernel.new_partition(SCHEMA)
+    for number, batch in enumerate(mix(keys=7, rows=6_000, batch=1_000)):
+        columns = [batch[name].to_pylist() for name in ("key", "seq", "at")]
+        wrap = options.space.wrap
+        rows = [
+            Row(key, wrap(seq), at, sent + place) for place, (key, seq, at) in enumerate(zip(*columns, strict=True))
+        ]
+        sent += len(rows)
+        outcome = kernel.run(partition, table(rows), number + 1.0)
+        assert told_by(outcome) == core.run(rows, number + 1.0)
+        partition.apply(outcome.change, outcome.places)
+        assert known_to(partition) == known_to_core(core)
+        assert outcome.counters.slow_keys == 0
 
 
 def second_attempt(kernel, files, batch, rows, now):

@@ -198,12 +198,12 @@ class FastPath:
     def _sort(self) -> None:
         """All messages along the line, copies of a number in order of arrival. What was held before arrived before."""
         batch, held_count = self.batch, len(self.batch.held)
-        self.held_at = batch.held.number + self.shift[batch.held.owner]
-        order = np.argsort(np.concatenate([self.held_at, self.at]), kind="stable")
+        places = np.concatenate([batch.held.number + self.shift[batch.held.owner], self.at])
+        order = np.argsort(places, kind="stable")
         self.was_held = order < held_count
         self.held_index = order  # meant where was_held
         self.row = order - held_count  # meant where not was_held
-        self.place = np.concatenate([self.held_at, self.at])[order]
+        self.place = places[order]
         counts = np.bincount(batch.held.owner, minlength=len(batch)) + batch.ends - batch.starts
         self.of = np.repeat(arange(len(batch)), counts)
         self.is_copy = ~first_of_each(self.place)
@@ -417,9 +417,9 @@ class FastPath:
     def _check_room(self) -> None:
         waited = np.flatnonzero(self.released_at > self.came)
         limit = self.options.held_limit
-        if len(waited) <= limit:
-            return
         owner = self.of_accepted[waited]
+        if np.bincount(owner, minlength=1).max() <= limit:
+            return
         first_place = self.batch.starts + arange(len(self.batch))
         places = len(self.batch.rows) + len(self.batch)
         enters = np.maximum(self.came[waited] // 2, first_place[owner])

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence
-from seriatim.spark.arrays import Bools, Floats, Ints, Objects, filled, first_of_each
+from seriatim.spark.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each
 from seriatim.spark.keyindex import check_key_type
 from seriatim.spark.work import Rows
 
@@ -76,11 +76,12 @@ def take_in(table: pa.Table, roles: Roles, space: SequenceSpace) -> Intake:
     columns = _Numbers.read(table, roles)
     faults = _faults(table[roles.key], columns, roles, space)
     bad = np.logical_or.reduce([mask for mask, _ in faults])
-    source = np.flatnonzero(~bad)
-    rows = Rows(columns.sequence[source], columns.epoch[source], columns.time[source], source)
-    key = flat(table[roles.key])
-    keys, starts, rows = _group(key if len(source) == len(key) else key.take(pa.array(source)), rows)
     invalid = np.flatnonzero(bad)
+    rows = Rows(columns.sequence, columns.epoch, columns.time, arange(table.num_rows))
+    key = flat(table[roles.key])
+    if invalid.size:
+        rows, key = rows.take(~bad), key.filter(pa.array(~bad))
+    keys, starts, rows = _group(key, rows)
     complaints = filled(len(invalid), None)
     for mask, complaint in reversed(faults):  # the first that applies is told
         complaints[mask[invalid]] = complaint

@@ -92,10 +92,11 @@ class Kernel:
         batch, places = self._gather(partition, intake, table, clock)
         verdict, counters = self._decide(batch)
         idle = self._idle(partition, places.slots, clock)
-        gone = _gone(batch, verdict)
+        gone = ~np.isin(batch.held.row, verdict.held.row)
+        messages = _Messages(table, partition, batch, gone)
         return Outcome(
-            table=self._output(_Messages(table, partition, batch, gone), intake, verdict, idle),
-            change=_change(verdict, batch, gone, table, partition.keys.take(pa.array(idle))),
+            table=self._output(messages, intake, verdict, idle),
+            change=_change(verdict, messages, gone, partition.keys.take(pa.array(idle))),
             places=Places(places.slots[verdict.owners], places.released[gone]),
             counters=replace(counters, invalid_rows=len(intake.invalid)),
         )
@@ -195,11 +196,10 @@ class _Messages:
     """The rows of a batch, and behind them what was held and leaves: copying what stays held would be in vain."""
 
     def __init__(self, rows: pa.Table, partition: Partition, batch: Batch, gone: Bools) -> None:
-        self.partition, self.batch = partition, batch
-        leaving = batch.held.row[gone] - rows.num_rows
-        self.table = joined_rows(rows, partition.rows.take(pa.array(leaving))).combine_chunks()
-        self._places = np.full(rows.num_rows + partition.rows.num_rows, NO_SOURCE, np.int64)
-        self._places[: rows.num_rows] = arange(rows.num_rows)
+        self.partition, self.batch, self.row_count = partition, batch, rows.num_rows
+        leaving = np.sort(batch.held.row[gone]) - rows.num_rows
+        self.table = joined_rows(rows, partition.rows_at(leaving)).combine_chunks()
+        self._places = arange(rows.num_rows + partition.rows.num_rows)
         self._places[leaving + rows.num_rows] = arange(len(leaving)) + rows.num_rows
 
     def find(self, source: Ints) -> Ints:
@@ -233,17 +233,13 @@ def _merged(one: Pool, other: Pool) -> Pool:
     return both.take(np.argsort(both.owner, kind="stable"))
 
 
-def _gone(batch: Batch, verdict: Verdict) -> Bools:
-    """Marks what was held before the batch and is not any more."""
-    return ~np.isin(batch.held.row, verdict.held.row)
-
-
-def _change(verdict: Verdict, batch: Batch, gone: Bools, table: pa.Table, expired: pa.Array) -> Change:
-    """What the batch changes, for the keys that are known after it."""
+def _change(verdict: Verdict, messages: _Messages, gone: Bools, expired: pa.Array) -> Change:
+    """What the batch changes, for the keys that are known after it. ``gone`` marks what is held no longer."""
+    batch = messages.batch
     numbers = np.full(len(batch), -1, np.int64)
     numbers[verdict.owners] = arange(len(verdict.owners))
     waiting = verdict.held.renumbered(numbers)
-    added = waiting.take(waiting.row < table.num_rows)
+    added = waiting.take(waiting.row < messages.row_count)
     return Change(
         clock=batch.clock,
         keys=batch.keys.take(pa.array(verdict.owners)),
@@ -253,6 +249,6 @@ def _change(verdict: Verdict, batch: Batch, gone: Bools, table: pa.Table, expire
         given_up=verdict.given_up.renumbered(numbers),
         released=batch.held.take(gone).renumbered(numbers),
         held=replace(added, row=arange(len(added))),
-        rows=table.take(pa.array(added.row)),
+        rows=messages.table.take(pa.array(added.row)),
         expired=expired,
     )

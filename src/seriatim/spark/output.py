@@ -51,7 +51,8 @@ class Output:
     def ordered(self, source: Ints, position: Ints) -> pa.Table:
         count = len(source)
         messages = self.sources.take(pa.array(source))
-        nothing = [pa.nulls(count, field.type) for field in LEDGER]
+        nulls = {field.type: pa.nulls(count, field.type) for field in LEDGER}
+        nothing = [nulls[field.type] for field in LEDGER]
         return self._table(_tags(Tag.ORDERED, count), messages, pa.array(position), nothing)
 
     def entries(self, entries: Entries, keys: pa.Array | None, unknown: Bools | None = None) -> pa.Table:

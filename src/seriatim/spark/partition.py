@@ -168,6 +168,15 @@ class Partition:
         ranks[slots[known]] = known
         return ranks
 
+    def rows_at(self, places: Ints) -> pa.Table:
+        """Some of the rows of held messages, by rising places, without putting all chunks of them together."""
+        parts, begin = [], 0
+        for chunk in self.rows.to_batches():
+            first, last = np.searchsorted(places, (begin, begin + chunk.num_rows))
+            parts.append(chunk.take(pa.array(places[first:last] - begin)))
+            begin += chunk.num_rows
+        return pa.Table.from_batches(parts, self.rows.schema)
+
     # -- changing -------------------------------------------------------------------------------------------------------
 
     def apply(self, change: Change, places: Places | None = None) -> None:

@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # loadscope: the tests of a module stay together, so that what they share is made once.
 PYTEST_ARGS ?= -n auto --dist loadscope
+# How often `make soak` kills a process at work on each store.
+KILLS ?= 2000
 VENV := .venv
 BIN := $(VENV)/bin
 LOCK := requirements/dev.lock
@@ -31,8 +33,8 @@ format: $(VENV)/.installed ## repair layout and import order
 bench: $(VENV)/.installed ## operations per second of the core
 	@$(BIN)/python -m bench.core
 
-soak: $(VENV)/.installed ## the property tests, with many more examples
-	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST_ARGS) -m hypothesis
+soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
+	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"
 
 mutate: $(VENV)/.installed ## mutation testing of the core
 	@$(BIN)/python bench/mutate.py $(ONLY)

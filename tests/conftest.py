@@ -21,10 +21,18 @@ settings.register_profile("ci", deadline=None, max_examples=200, derandomize=Tru
 settings.register_profile("soak", deadline=None, max_examples=5_000, stateful_step_count=100, print_blob=True)
 settings.register_profile("mutate", deadline=None, max_examples=25, derandomize=True)
 
+SOAK_KILLS = int(os.environ.get("SOAK_KILLS", "0"))
+"""How often the crash tests kill on each store in ``make soak``; 0: as often as they think fit."""
+
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") == "true" else "dev"))
 
 for variable in [name for name in os.environ if name.startswith("SERIATIM_")]:
     del os.environ[variable]
+
+
+def fast_folder() -> str | None:
+    """Where files are made that need not survive anything: in memory, if there is such a place."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @pytest.fixture
@@ -34,3 +42,11 @@ def logger_as_it_was() -> Iterator[None]:
     yield
     log.logger.handlers[:] = handlers
     log.logger.setLevel(level)
+
+
+@pytest.fixture
+def postgres_url() -> str:
+    """The address of a new store in a real PostgreSQL."""
+    from tests import postgres  # only those who need the server load its library
+
+    return postgres.server().new_url()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import NoReturn
 
 import pytest
 
@@ -16,11 +17,12 @@ def needs_program(name: str, hint: str) -> str:
     """The path of a program; ``hint`` says how to get it."""
     found = shutil.which(name)
     if found is None:
-        _lacking(f"the program '{name}' is not installed: {hint}")
-    return str(found)
+        lacking(f"the program '{name}' is not installed: {hint}")
+    return found
 
 
-def _lacking(reason: str) -> None:
+def lacking(reason: str) -> NoReturn:
+    """Skip the test, or fail it where nothing may be missing."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -5,6 +5,8 @@ A page's blocks run in order, in one empty folder and one namespace:
 - ``python`` runs. A ``text`` block right after it is what it prints.
 - ``console`` runs each ``$ seriatim ...`` line; the lines below it are what it prints, where ``...`` stands for anything.
 - a block ``file=NAME``, of any language, is written to that file first.
+
+A page that speaks of ``DATABASE_URL`` finds the address of an empty PostgreSQL in that variable.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import pytest
 from seriatim.cli.commands import COMMANDS, load_command
 from seriatim.cli.main import cli
 from seriatim.config import Config
+from tests import postgres
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,6 +64,8 @@ def test_the_code_of_a_page_does_what_the_page_says(page, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    if "DATABASE_URL" in page.read_text(encoding="utf-8"):
+        monkeypatch.setenv("DATABASE_URL", postgres.server().new_url())
     namespace: dict[str, object] = {"__name__": "__main__"}
     blocks = blocks_of(page)
     for block, following in zip_longest(blocks, blocks[1:], fillvalue=Block("", "")):
@@ -123,10 +128,31 @@ def test_every_relative_link_leads_to_a_file(page):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+ON_A_STORE = "Every command on a store"
+"""The section of the reference with the options that all those commands share."""
+
+
 def sections_of_the_cli_reference() -> dict[str, str]:
+    """The text below each heading; that of a command is its call, in backticks."""
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    parts = re.split(r"^## `(.+)`$", text, flags=re.MULTILINE)
+    parts = re.split(r"^##+ (.+)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def commands_below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A command and, when it is a group, those in it, each with what is typed to call it."""
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, child in command.commands.items():
+            yield from commands_below(f"{path} {name}", child)
+
+
+def every_command() -> dict[str, click.Command]:
+    found = ((f"seriatim {name}", load_command(name)) for name in COMMANDS)
+    return {path: below for name, row in found if row for path, below in commands_below(name, row)}
+
+
+EVERY_COMMAND = every_command()
 
 
 def options_of(command: click.Command) -> set[str]:
@@ -145,18 +171,27 @@ def options_in(section: str) -> set[str]:
 
 
 def test_the_reference_has_a_section_for_every_command_and_no_other():
-    assert sorted(sections_of_the_cli_reference()) == ["seriatim", *(f"seriatim {name}" for name in sorted(COMMANDS))]
+    headings = {heading.strip("`") for heading in sections_of_the_cli_reference() if heading.startswith("`")}
+    assert headings == {"seriatim", *EVERY_COMMAND}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_reference_lists_exactly_the_options_of_a_command(name):
-    command = load_command(name)
-    assert command is not None
-    assert options_in(sections_of_the_cli_reference()[f"seriatim {name}"]) == options_of(command)
+@pytest.mark.parametrize("path", EVERY_COMMAND)
+def test_the_reference_lists_exactly_the_options_of_a_command(path):
+    sections, options = sections_of_the_cli_reference(), options_of(EVERY_COMMAND[path])
+    shared = options_in(sections[ON_A_STORE])
+    documented = options_in(sections[f"`{path}`"]) | (shared if "--store" in options else set())
+    assert documented == options
+
+
+def test_every_command_on_a_store_takes_its_address_and_prints_json():
+    on_a_store = {path for path, command in EVERY_COMMAND.items() if "--store" in options_of(command)}
+    leaves = {path for path, command in EVERY_COMMAND.items() if not isinstance(command, click.Group)}
+    assert leaves - on_a_store == {"seriatim audit", "seriatim config", "seriatim demo"}
+    assert all("--json" in options_of(EVERY_COMMAND[path]) for path in leaves)
 
 
 def test_the_reference_lists_exactly_the_global_options():
-    assert options_in(sections_of_the_cli_reference()["seriatim"]) == options_of(cli) | {"-h", "--help"}
+    assert options_in(sections_of_the_cli_reference()["`seriatim`"]) == options_of(cli) | {"-h", "--help"}
 
 
 def test_the_reference_lists_every_setting_with_its_variable():

@@ -40,6 +40,7 @@ def test_the_codes_are_those_of_grpc() -> None:
     assert {status.name: status.value for status in Status} == {
         "UNKNOWN": 2,
         "INVALID_ARGUMENT": 3,
+        "DEADLINE_EXCEEDED": 4,
         "NOT_FOUND": 5,
         "ALREADY_EXISTS": 6,
         "RESOURCE_EXHAUSTED": 8,

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import types
+from pathlib import Path
+
+import pytest
 
 import seriatim
 
 PUBLIC = {
     "Batching",
+    "Consuming",
     "FlowControl",
     "Guarantee",
     "LedgerEntry",
     "Message",
+    "OnExhausted",
     "PubSub",
+    "PubSubMessage",
     "PublishOptions",
+    "Queue",
+    "QueueEmpty",
+    "Release",
     "Released",
     "Resequencer",
     "Resequencers",
     "Resequencing",
+    "RetryMode",
     "RetryPolicy",
     "SeriatimError",
     "Start",
@@ -32,6 +43,22 @@ def test_all_lists_exactly_the_public_names():
 
 def test_every_public_name_can_be_imported():
     assert all(hasattr(seriatim, name) for name in PUBLIC)
+
+
+def test_each_name_is_loaded_from_where_type_checkers_see_it():
+    source = Path(seriatim.__file__).read_text(encoding="utf-8")
+    seen = {
+        name.name: statement.module
+        for statement in ast.walk(ast.parse(source))
+        if isinstance(statement, ast.ImportFrom)
+        for name in statement.names
+    }
+    assert seen == seriatim._HOMES
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'seriatim' has no attribute 'Pubsub'"):
+        seriatim.Pubsub  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_no_other_public_name_leaks():

@@ -7,6 +7,7 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     SeriatimError                 2  unknown
     ├── InvalidArgument           3  the caller passed a value that can never work
     │   └── InvalidSequence       3  a sequence number outside its space
+    ├── QueueEmpty                4  a queue had nothing to give within the timeout
     ├── NotFound                  5  the named thing does not exist
     ├── AlreadyExists             6  the named thing exists already
     ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
@@ -14,10 +15,12 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     │   └── FlowControlTimeout    8  no room to publish within the timeout
     ├── StoreError                2  the store could not do what it was asked
     │   ├── StoreBusy            14  somebody else owns or locks the store: try again, or reach the owner
+    │   │   └── StoreOwned       14  another process owns the store: reach it there
     │   ├── StoreFull             8  no room on the disk: make room and try again, nothing was changed
     │   ├── StoreFailed          13  the disk or the operating system failed, nothing was changed
     │   ├── OutcomeUnknown       10  a commit failed half-way: open the store again and load what is there
     │   ├── StoreLost             9  this handle may do nothing more: closed, forked, or another owner took over
+    │   │   └── StoreBroken       9  this handle failed, and the store is still ours: open it again
     │   ├── NewerSchema           9  the store was written by a newer Seriatim
     │   ├── NotAStore             9  the file is something else, or lies where a store is not safe
     │   └── DamagedStore         15  what is stored is not what was written: restore a backup
@@ -42,6 +45,7 @@ class Status(IntEnum):
 
     UNKNOWN = 2
     INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
     RESOURCE_EXHAUSTED = 8
@@ -70,6 +74,12 @@ class InvalidArgument(SeriatimError):
 
 class InvalidSequence(InvalidArgument):
     """A sequence number is not a number of its sequence space."""
+
+
+class QueueEmpty(SeriatimError):
+    """A queue had nothing to give within the timeout."""
+
+    code = Status.DEADLINE_EXCEEDED
 
 
 class NotFound(SeriatimError):
@@ -108,6 +118,10 @@ class StoreBusy(StoreError):
     code = Status.UNAVAILABLE
 
 
+class StoreOwned(StoreBusy):
+    """Another process owns the store, and will until it ends."""
+
+
 class StoreFull(StoreError):
     """There is no room on the disk; nothing was changed."""
 
@@ -130,6 +144,10 @@ class StoreLost(StoreError):
     """This handle may do nothing more: it was closed or forked, a commit failed, or another owner took over."""
 
     code = Status.FAILED_PRECONDITION
+
+
+class StoreBroken(StoreLost):
+    """An earlier failure made this handle useless. Nothing says that somebody else owns the store: open it again."""
 
 
 class NewerSchema(StoreError):

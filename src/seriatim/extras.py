@@ -6,14 +6,22 @@ from importlib.util import find_spec
 
 from seriatim.errors import MissingExtra
 
+EXTRAS = {
+    "spark": ("pyspark", "pyarrow", "numpy", "pandas"),
+    "server": ("grpc", "google.cloud.pubsub", "prometheus_client"),
+    "postgres": ("psycopg",),
+    "mqtt": ("aiomqtt", "paho.mqtt", "google.protobuf"),
+}
+"""The modules that each extra brings."""
+
 
 def require_extra(extra: str, *modules: str, what: str) -> None:
     """Raise MissingExtra, naming the extra to install, unless every one of ``modules`` can be imported."""
-    if not all(map(_is_installed, modules)):
+    if not all(map(is_installed, modules)):
         raise MissingExtra(f"{what} needs the extra '{extra}': pip install 'seriatim[{extra}]'")
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # even the package that should hold the module is missing

@@ -31,8 +31,9 @@ def failing_command(monkeypatch):
 def test_help_lists_every_command_with_its_summary(seriatim):
     result = seriatim("--help")
     assert result.exit_code == 0
+    width = max(map(len, COMMANDS))
     for name, row in COMMANDS.items():
-        assert f"  {name:<6}  {row.summary}\n" in result.output
+        assert f"  {name:<{width}}  {row.summary}\n" in result.output
 
 
 def test_version_is_that_of_the_distribution(seriatim):

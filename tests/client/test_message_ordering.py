@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
+from seriatim.client.message import PubSubMessage
 from seriatim.client.publisher import PublishOptions
 from seriatim.client.pubsub import PubSub
 from seriatim.core.batching import Batching
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease
-
-Scenario = Callable[[PubSub], Awaitable[None]]
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def run(request, tmp_path: Path) -> Callable[[Scenario], None]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
-
-    async def whole(scenario: Scenario) -> None:
-        async with asyncio.timeout(20), PubSub(url) as pubsub:
-            await scenario(pubsub)
-
-    return lambda scenario: asyncio.run(whole(scenario))
-
-
-async def ordered(pubsub: PubSub, **options):
-    topic = await pubsub.topic("ordered-events").create()
-    topic.set_publish_options(PublishOptions(Batching(max_messages=1)))
-    subscription = await topic.subscription("ordered-sub").create(enable_message_ordering=True, **options)
-    return topic, subscription
-
-
-class Received:
-    """What a handler saw, and a way to wait for so many."""
-
-    def __init__(self) -> None:
-        self.data: list[str] = []
-        self._news = asyncio.Event()
-
-    def add(self, message) -> None:
-        self.data.append(message.data.decode())
-        self._news.set()
-
-    async def wait(self, count: int) -> list[str]:
-        while len(self.data) < count:
-            self._news.clear()
-            await self._news.wait()
-        return self.data
+from tests.client.conftest import Received, ordered
 
 
 def test_ac_001_a_topic_accepts_messages_with_ordering_keys(run):
@@ -163,7 +125,7 @@ def test_ac_007_subscriptions_are_ordered_independently(run):
         two = await topic.subscription("sub-2").create(enable_message_ordering=True)
         received = [Received(), Received()]
         for subscription, got in zip((one, two), received, strict=True):
-            subscription.on("message", lambda message, got=got: (got.add(message), message.ack()))
+            subscription.on("message", got.add_and_ack)
             subscription.open()
         await topic.publish(b"first", ordering_key="user-123")
         await topic.publish(b"second", ordering_key="user-123")
@@ -180,6 +142,21 @@ def test_ac_008_a_bad_key_is_refused(run):
             topic.publish(b"test", ordering_key="")
         with pytest.raises(InvalidArgument, match="Ordering key exceeds maximum length of 1024 bytes"):
             topic.publish(b"test", ordering_key="x" * 1025)
+
+    run(scenario)
+
+
+def test_ac_009_an_ordering_key_is_accepted_without_enabling_anything(run):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("ordered-events").create()
+        subscription = await topic.subscription("plain").create()
+        assert await topic.publish_message(PubSubMessage(b"test", ordering_key="user-123"))
+        await topic.publish(b"again", ordering_key="user-123")
+        received = Received()
+        subscription.on("message", received.add)
+        subscription.open()
+        assert await received.wait(2) == ["test", "again"], "it is metadata there, and blocks nothing"
+        assert received.messages[0].ordering_key == "user-123"
 
     run(scenario)
 
@@ -287,7 +264,7 @@ def test_mistakes_are_named(run):
         with pytest.raises(FailedPrecondition, match="has no handler"):
             subscription.open()
         with pytest.raises(InvalidArgument, match="there is no event 'massage'"):
-            subscription.on("massage", print)
+            subscription.on("massage", print)  # type: ignore[arg-type]
         with pytest.raises(NotFound, match="topic 'nowhere' does not exist"):
             pubsub.topic("nowhere").publish(b"")
         with pytest.raises(FailedPrecondition, match="has no topic"):

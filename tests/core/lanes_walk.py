@@ -56,6 +56,8 @@ class LanesWalk:
             self.resume: 2,
             self.dead_letter: 2,
             self.remove: 2,
+            self.skip: 1,
+            self.retry: 2,
             self.redrive: 4,
             self.crash: 1,
         }
@@ -116,6 +118,12 @@ class LanesWalk:
         view = self.lanes.view(key)
         head = view.head if view and view.head else self.offset
         self.note([self.lanes.remove(key, head + self.random.choice((0, 0, 1, 2)))])
+
+    def skip(self) -> None:
+        self.note(self.lanes.skip(self.key()))
+
+    def retry(self) -> None:
+        self.note(self.lanes.retry(self.key(), self.now))
 
     def redrive(self) -> None:
         self.note([self.lanes.redrive(*self.random.choice(self.dead[-4:] or [("a", 0)]))])

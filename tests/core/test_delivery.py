@@ -56,6 +56,11 @@ def test_attempts_are_used_up_exactly_at_the_maximum() -> None:
         ({"max_backoff": float("inf")}, "max_backoff must be a finite number of 0 or more, not inf"),
         ({"min_backoff": "1"}, "min_backoff must be a finite number of 0 or more, not '1'"),
         ({"min_backoff": 5, "max_backoff": 4}, "max_backoff 4 must not be below min_backoff 5"),
+        ({"mode": "wait"}, "mode must be one of 'block', 'overtake', not 'wait'"),
+        (
+            {"on_exhausted": "drop"},
+            "on_exhausted must be one of 'dead-letter', 'dead-letter-rest', 'pause', not 'drop'",
+        ),
         ({"max_attempts": 0}, "max_attempts must be a whole number of 1 or more, not 0"),
         ({"max_attempts": 1.5}, "max_attempts must be a whole number of 1 or more, not 1.5"),
     ],
@@ -76,3 +81,11 @@ def test_a_window_below_one_is_refused(window: Any) -> None:
 def test_the_least_of_everything_is_accepted() -> None:
     assert RetryPolicy(min_backoff=0, max_backoff=0, max_attempts=1).is_exhausted(1)
     assert Delivery(window=1).window == 1
+
+
+def test_choices_may_be_given_as_text() -> None:
+    given: Any = {"mode": "overtake", "on_exhausted": "pause"}
+    retry, receipt = RetryPolicy(**given), "receipt"
+    assert retry.mode is RetryMode.OVERTAKE
+    assert retry.on_exhausted is OnExhausted.PAUSE
+    assert Delivery(release=receipt).release is Release.RECEIPT  # type: ignore[arg-type]

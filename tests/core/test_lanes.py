@@ -515,6 +515,119 @@ def test_a_message_is_removed_wherever_it_waits() -> None:
     assert delivered == [2, 4]
 
 
+@pytest.mark.parametrize("delivery", [RECEIPT, Delivery()])
+def test_a_skipped_head_leaves_unseen_and_the_next_message_follows(delivery: Delivery) -> None:
+    lanes = lanes_of("a", "a", delivery=delivery)
+    assert lanes.skip("a") == [Removed("a", 1)]
+    if delivery.release is Release.DURABLE:
+        assert state_of(lanes, "a") == "settling"
+        with pytest.raises(IllegalTransition):
+            lanes.confirm(2)
+        lanes.confirm(1)
+    assert offsets(take(lanes)) == [2]
+
+
+def test_skipping_a_head_in_flight_fences_every_lease_of_its_key() -> None:
+    lanes = lanes_of("a", "a", "b", delivery=retrying(window=2))
+    one, two, other = sorted(take(lanes), key=lambda lease: lease.offset)
+    assert lanes.skip("a") == [Fenced(one.token, "a", 1), Fenced(two.token, "a", 2), Removed("a", 1)]
+    for lease in (one, two):
+        with pytest.raises(StaleLease):
+            lanes.settle(lease.token)
+    assert offsets(take(lanes)) == [2]
+    assert lanes.settle(other.token) == [Settled("b", 3)]
+
+
+def test_there_must_be_a_message_to_skip() -> None:
+    with pytest.raises(NotFound, match="key 'a' has no message to skip"):
+        lanes_of("b").skip("a")
+
+
+def test_a_skipped_message_takes_no_place_from_a_dead_letter_before_it() -> None:
+    lanes = lanes_of("a", "a", "a")
+    lanes.dead_letter("a")
+    lanes.skip("a")
+    assert lanes.redrive("a", 1) == Redriven("a", 1)
+    assert offsets(take(lanes)) == [1]
+
+
+def test_a_retry_lets_a_head_that_backs_off_go_now_and_counts_on() -> None:
+    lanes = lanes_of("a", "a", delivery=retrying(min_backoff=60))
+    lanes.give_back(take(lanes)[0].token, 0, error="down")
+    assert (state_of(lanes, "a"), lanes.next_deadline()) == ("delayed", 60)
+    assert lanes.retry("a", 1) == [Returned("a", 1, 1, 1, "down")]
+    assert lanes.next_deadline() is None
+    (lease,) = take(lanes)
+    assert (lease.offset, lease.attempt) == (1, 2)
+
+
+def test_a_retry_lets_a_message_that_was_delayed_on_publish_go_now_and_not_those_behind_it() -> None:
+    lanes = Lanes(RECEIPT)
+    for offset in (1, 2):
+        lanes.push("a", offset, 0, delay=60)
+    lanes.retry("a", 0)
+    lanes.settle(take(lanes)[0].token)
+    assert (state_of(lanes, "a"), take(lanes)) == ("delayed", [])
+
+
+@pytest.mark.parametrize("key", ["a", None])
+def test_a_retry_brings_back_everything_that_was_overtaken(key: str | None) -> None:
+    lanes = lanes_of(key, key, key, delivery=retrying(window=3, mode=RetryMode.OVERTAKE, min_backoff=60))
+    for _ in range(2):
+        lanes.give_back(take(lanes, 1)[0].token, 0)
+    assert [effect.offset for effect in lanes.retry(key, 0)] == [1, 2]
+    assert offsets([*take(lanes), *take(lanes), *take(lanes)]) == [1, 2, 3]
+
+
+def test_a_retry_leaves_a_paused_key_paused_and_its_delay_gone() -> None:
+    lanes = lanes_of("a", delivery=retrying(min_backoff=60))
+    lanes.give_back(take(lanes)[0].token, 0)
+    lanes.pause("a")
+    lanes.retry("a", 0)
+    assert state_of(lanes, "a") == "paused"
+    lanes.resume("a")
+    assert state_of(lanes, "a") == "ready"
+
+
+def test_a_retry_needs_something_that_waits_for_its_time() -> None:
+    lanes = lanes_of("a")
+    for key in ("a", "b"):
+        with pytest.raises(FailedPrecondition, match=f"nothing of key '{key}' waits for its retry or for its delay"):
+            lanes.retry(key, 0)
+
+
+def test_a_retry_is_no_way_around_used_up_attempts() -> None:
+    before = lanes_of("a", delivery=retrying(max_attempts=1, min_backoff=5))
+    take(before)
+    lanes = crashed(before)
+    with pytest.raises(FailedPrecondition):
+        lanes.retry("a", 0)
+    assert lanes.advance(0) == [DeadLettered("a", 1, 1, None)]
+
+
+def test_a_dead_letter_of_an_earlier_life_can_be_redriven_until_it_is_forgotten() -> None:
+    lanes = lanes_of("a")
+    lanes.remember_dead_letter("b", 5)
+    lanes.remember_dead_letter("b", 4)
+    lanes.forget_dead_letter("b", 4)
+    lanes.forget_dead_letter("b", 3)
+    assert [lanes.is_returnable("b", offset) for offset in (3, 4, 5)] == [False, False, True]
+    assert lanes.redrive("b", 5) == Redriven("b", 5)
+    assert offsets(take(lanes)) == [1, 5]
+
+
+def test_keys_in_figures_and_the_first_messages_of_a_key() -> None:
+    lanes = lanes_of("a", "a", "b", None, delivery=retrying(window=2))
+    lanes.pause("b")
+    lanes.pause("c")
+    lanes.push("d", 9, 0, delay=5)
+    take(lanes)
+    survey = lanes.survey(lanes.keys())
+    assert (survey.keys, survey.blocked, survey.paused, survey.oldest) == (5, 3, 2, 1)
+    assert lanes.survey(["c", "nobody"]).oldest is None
+    assert (lanes.offsets("a", 9), lanes.offsets("a", 1), lanes.offsets("nobody", 1)) == ([1, 2], [1], [])
+
+
 def test_an_overtaken_message_is_removed_with_its_delay() -> None:
     lanes = lanes_of("a", delivery=retrying(mode=RetryMode.OVERTAKE, min_backoff=5))
     fails(lanes, 1)

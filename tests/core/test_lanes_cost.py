@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -21,11 +22,13 @@ def calls_of(command: Callable[[], Any]) -> int:
         nonlocal calls
         calls += event in ("call", "c_call")
 
+    gc.disable()  # what tests before left behind must not be cleared away, and counted, here
     sys.setprofile(count)
     try:
         command()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 

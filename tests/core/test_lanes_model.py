@@ -172,6 +172,26 @@ class LanesAgainstModel(RuleBasedStateMachine):
         else:
             assert self.lanes.dead_letter(key, error, rest) == self.model.dead_letter(key, error, rest)
 
+    @rule(key=KEYS)
+    def skip(self, key: str | None) -> None:
+        head = self.model.head(key)
+        if head is None:
+            with pytest.raises(NotFound, match="has no message to skip"):
+                self.lanes.skip(key)
+        elif head in self.model.changing(key):
+            with pytest.raises(FailedPrecondition, match="is just being redriven"):
+                self.lanes.skip(key)
+        else:
+            assert self.lanes.skip(key) == self.model.skip(key)
+
+    @rule(key=KEYS)
+    def retry(self, key: str | None) -> None:
+        if self.model.waiting_for_time(key):
+            assert self.lanes.retry(key, self.now) == self.model.retry(key, self.now)
+        else:
+            with pytest.raises(FailedPrecondition, match="waits for its retry or for its delay"):
+                self.lanes.retry(key, self.now)
+
     @rule(key=KEYS, pick=PICKS)
     def remove(self, key: str | None, pick: int) -> None:
         offset = picked(pick, range(max(1, self.offset - 6), self.offset + 2))
@@ -238,6 +258,24 @@ class LanesAgainstModel(RuleBasedStateMachine):
             if head:
                 self.same_head(view, head)
 
+    @invariant()
+    def same_dead_letters_can_go_back(self) -> None:
+        if hasattr(self, "lanes"):
+            dead = {(m.key, m.offset) for m in self.model.dead}
+            assert {known for known in dead if self.lanes.is_returnable(*known)} == {
+                (m.key, m.offset) for m in self.model.dead if self.model.is_after_settled(m)
+            }
+            assert set(self.lanes.save().dead_letters) >= dead
+
+    @invariant()
+    def same_oldest_message(self) -> None:
+        if hasattr(self, "lanes"):
+            survey, offsets = self.lanes.survey(self.lanes.keys()), [m.offset for m in self.model.messages]
+            assert survey.oldest == min(offsets, default=None)
+            assert survey.paused == len(self.model.paused)
+            for key in {m.key for m in self.model.messages}:
+                assert self.lanes.offsets(key, 3) == [m.offset for m in self.model.of(key)][:3]
+
     def same_head(self, view: Any, head: Any) -> None:
         assert view.attempts == head.failures + (head.where == "out")
         assert view.not_before == (head.not_before if head.not_before > self.model.now else None)
@@ -275,6 +313,8 @@ COMMANDS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
     "resume": (2, {"key": ANY_KEY}),
     "dead_letter": (1, {"key": ANY_KEY, "rest": (True, False, False), "error": (None, "no use")}),
     "remove": (1, {"key": ANY_KEY, "pick": range(8)}),
+    "skip": (1, {"key": ANY_KEY}),
+    "retry": (2, {"key": ANY_KEY}),
     "redrive": (2, {"pick": range(20)}),
     "crash_and_restart": (1, {"count_leases": (True, False)}),
 }
@@ -299,6 +339,8 @@ def walk(seed: int, steps: int = 120) -> None:
         getattr(machine, name)(**arguments)
         machine.same_messages()
         machine.same_keys()
+        machine.same_dead_letters_can_go_back()
+        machine.same_oldest_message()
         machine.a_deadline_is_known_while_something_waits_for_time()
 
 

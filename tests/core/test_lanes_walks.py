@@ -95,7 +95,7 @@ class CrashWalk(LanesWalk):
 
     def __init__(self, seed: int, delivery: Delivery) -> None:
         super().__init__(seed, delivery, ("a", "b"))
-        for command in (self.dead_letter, self.remove, self.redrive):
+        for command in (self.dead_letter, self.remove, self.skip, self.redrive):
             del self.commands[command]
         self.pushed: dict[str | None, list[int]] = defaultdict(list)
         self.delivered: dict[str | None, list[int]] = defaultdict(list)

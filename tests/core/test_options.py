@@ -6,7 +6,8 @@ from math import inf, nan
 
 import pytest
 
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.delivery import Release
+from seriatim.core.options import one_of, require_duration, require_whole
 from seriatim.errors import InvalidArgument
 
 
@@ -37,3 +38,15 @@ def test_anything_else_is_no_duration(value):
     with pytest.raises(InvalidArgument) as error:
         require_duration("wait", value)
     assert error.value.message == f"wait must be a finite number of 0 or more, not {value!r}"
+
+
+@pytest.mark.parametrize("value", ["receipt", Release.RECEIPT])
+def test_a_choice_is_given_as_a_member_or_as_its_text(value):
+    assert one_of("release", Release, value) is Release.RECEIPT
+
+
+@pytest.mark.parametrize("value", ["never", None, 1])
+def test_anything_else_is_no_choice_and_the_choices_are_named(value):
+    with pytest.raises(InvalidArgument) as error:
+        one_of("release", Release, value)
+    assert error.value.message == f"release must be one of 'durable', 'receipt', not {value!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -27,11 +28,13 @@ def calls(operation: Operation, machine: Any) -> int:
         count += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.disable()  # what tests before left behind must not be cleared away, and counted, here
     sys.setprofile(note)
     try:
         operation(machine)
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
 
 

@@ -1,93 +1,84 @@
-"""A program that publishes, consumes, acks and nacks until it is killed, and writes down what it was told.
+"""Programs that publish, consume, ack and nack until they are killed, and write down what they were told.
 
-Each line goes to the pipe with one write, so what was written before a SIGKILL is there for the parent to read:
+Run as a script this is a nursery: it has imported everything, has no threads and no store, and forks a child for every life
+that it is asked for over the socket on its standard input. So a life costs a fork and not the start of an interpreter.
 
-    P key number    a publish was confirmed
-    D key number    a message was delivered
-    N key number    it was nacked
-    T key number    its ack is said now
-    A key number    its ack was confirmed to be durable
+A child says each thing (see ``tests/fire.py``) with one write to a pipe, so what it said before a SIGKILL is there to be read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import sys
-from functools import partial
+import socket
 from random import Random
 
+import seriatim.engine.engine as engine_module
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
-from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer, SubscriptionState
+from tests.fire import Say, Worker, prepare
+from tests.witness import KEYLESS
 
 KEYS = [f"key-{number}" for number in range(5)]
-NACKED = 0.1
 BACKLOG = 200
 
 
-def say(what: str, key: str | None, number: int) -> None:
-    os.write(1, f"{what} {key} {number}\n".encode())
+def voice(file: int) -> Say:
+    """A way to say something, to whoever reads the other end."""
+
+    def say(what: str, key: str, number: int, attempt: int) -> None:
+        os.write(file, f"{what} {key} {number} {attempt}\n".encode())
+
+    return say
 
 
-class Worker:
-    """Acks what it gets, now and then after a nack."""
-
-    def __init__(self, subscription: SubscriptionState, random: Random) -> None:
-        self._subscription = subscription
-        self._random = random
-        self.settled = asyncio.Event()
-        subscription.attach(Consumer(self._take))
-
-    async def at_most(self, backlog: int) -> None:
-        """Wait until no more than so many messages are queued."""
-        while len(self._subscription.lanes) > backlog:
-            self.settled.clear()
-            await self.settled.wait()
-
-    def _durable(self, key: str | None, number: int, error: BaseException | None) -> None:
-        if error is None:
-            say("A", key, number)
-        self.settled.set()
-
-    def _take(self, delivered) -> None:
-        for lease, record in delivered:
-            number = int(record.data)
-            say("D", record.key, number)
-            if self._random.random() < NACKED:
-                say("N", record.key, number)
-                self._subscription.nack(lease, error="on purpose")
-            else:
-                say("T", record.key, number)
-                self._subscription.ack(lease, partial(self._durable, record.key, number))
-
-
-async def publish(engine: Engine, worker: Worker, random: Random, numbers: dict[str, int]) -> None:
+async def publish(engine: Engine, worker: Worker, say: Say, random: Random, first: int) -> None:
     """Publish batches of one key each, as fast as they are confirmed and the worker keeps up."""
+    numbers = dict.fromkeys([*KEYS, None], first)
     while True:
         await worker.at_most(BACKLOG)
-        key = random.choice(KEYS)
+        key = random.choice([*KEYS, None])
         batch = range(numbers[key], numbers[key] + random.randint(1, 5))
         numbers[key] = batch.stop
         await engine.publish("t", [Outgoing(key, str(number).encode()) for number in batch])
         for number in batch:
-            say("P", key, number)
+            say("P", key or KEYLESS, number, 0)
 
 
-async def main(url: str, seed: int, first: int) -> None:
+async def live(url: str, seed: int, first: int, say: Say) -> None:
+    """One life. With numbers from ``first`` on it publishes until it is killed; without (-1) it ends when all is settled.
+
+    Numbers of an earlier life may be in the store without having been confirmed, so each life begins above all of them.
+    """
     random = Random(seed)
     engine = await Engine.open(url)
-    if not await engine.list_topics():
-        await engine.create_topic("t")
-        await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True))
-    worker = Worker(engine.get_subscription("s"), random)
+    await prepare(engine)
+    worker = Worker(engine, say, random)
     if first >= 0:
-        # Numbers of an earlier life may be in the store without having been confirmed: begin above all of them.
-        await publish(engine, worker, random, dict.fromkeys(KEYS, first))
+        await publish(engine, worker, say, random, first)
     await worker.at_most(0)
     await engine.close()
 
 
+def nursery(parent: socket.socket) -> None:
+    """Fork a child for each request, say its process id, and how it ended."""
+    engine_module.UPKEEP_PAUSE = 0.02  # so that clean-up, too, is killed in the middle
+    while True:
+        request, files, _, _ = socket.recv_fds(parent, 4096, 1)
+        if not request:
+            return
+        child = os.fork()
+        if child == 0:
+            parent.close()
+            url, seed, first = json.loads(request)
+            asyncio.run(live(url, seed, first, voice(files[0])))
+            os._exit(0)
+        os.close(files[0])
+        parent.sendall(f"{child}\n".encode())
+        _, status = os.waitpid(child, 0)
+        parent.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    nursery(socket.socket(fileno=0))

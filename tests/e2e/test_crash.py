@@ -1,135 +1,166 @@
-"""SIGKILL at random moments under publish, ack and nack load. The store is judged from outside."""
+"""SIGKILL at random moments under publish, ack, nack and dead-letter load. The store is judged from outside."""
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import signal
+import socket
 import subprocess
 import sys
-from collections import defaultdict
+import time
+from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryFile
-from threading import Timer
 
 import pytest
 
-from seriatim.store import open_store
+from tests.conftest import SOAK_KILLS
+from tests.fire import MOST_ATTEMPTS
+from tests.witness import Witness, what_waits
 
-CHILD = Path(__file__).with_name("crash_child.py")
-KILLS = 20
+NURSERY = Path(__file__).with_name("crash_child.py")
 NUMBERS_A_LIFE = 1_000_000
+LONGEST_LIFE = 0.2
+LONGEST_END = 60.0
+
+Said = tuple[str, str, int, int]
 
 
-class Witness:
-    """Follows what the children say, over all their lives, and objects."""
+class Nursery:
+    """Children that are born quickly, see ``crash_child.py``."""
 
     def __init__(self) -> None:
-        self.published: set[tuple[str, int]] = set()
-        self.settled: set[tuple[str, int]] = set()
-        self.delivered: set[tuple[str, int]] = set()
-        self.perhaps_settled: set[tuple[str, int]] = set()
-        self.highest: dict[str, int] = defaultdict(lambda: -1)
-        self._in_flight: dict[str, int] = {}
-        self._acked: set[tuple[str, int]] = set()
+        self._complaints = TemporaryFile("w+")  # noqa: SIM115 - open as long as the nursery
+        self._socket, theirs = socket.socketpair()
+        self._answers = self._socket.makefile()
+        root = str(Path(__file__).parents[2])
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+        command = [sys.executable, str(NURSERY)]
+        self._process = subprocess.Popen(command, stdin=theirs.fileno(), stderr=self._complaints, env=environ)
+        theirs.close()
 
-    def new_life(self) -> None:
-        """After a kill: what was acked and not confirmed may have been written all the same."""
-        self._in_flight.clear()
-        self.perhaps_settled |= self._acked
-        self._acked.clear()
+    def live(self, url: str, seed: int, first: int, seconds: float | None, at_work: bool = False) -> list[Said]:
+        """Let a child live and return what it said. It is killed after so many seconds, counted from its birth or, ``at_work``,
+        from its first word; None lets it finish."""
+        reading, writing = os.pipe()
+        socket.send_fds(self._socket, [json.dumps([url, seed, first]).encode()], [writing])
+        os.close(writing)
+        child = int(self._answers.readline())
+        with FileIO(reading) as pipe:
+            heard = pipe.read(65536) or b"" if at_work and seconds is not None else b""
+            heard += listen(pipe, LONGEST_END if seconds is None else seconds)
+            if seconds is not None:
+                os.kill(child, signal.SIGKILL)
+            heard += listen(pipe, LONGEST_END)
+        status = int(self._answers.readline())
+        self._complaints.seek(0)
+        assert self._complaints.read() == ""
+        assert status == (0 if seconds is None else -signal.SIGKILL)
+        whole, _, _ = heard.rpartition(b"\n")
+        lines = [line.split() for line in whole.decode().splitlines()]
+        return [(what, key, int(number), int(attempt)) for what, key, number, attempt in lines]
 
-    def hear(self, what: str, key: str, number: int) -> None:
-        getattr(self, f"_hear_{what.lower()}")(key, number)
-
-    def _hear_p(self, key: str, number: int) -> None:
-        self.published.add((key, number))
-
-    def _hear_d(self, key: str, number: int) -> None:
-        assert (key, number) not in self.settled, f"{key} {number} was settled and is delivered again"
-        assert key not in self._in_flight, f"{key} {number} is delivered while {self._in_flight[key]} is in flight"
-        assert number >= self.highest[key], f"{key} {number} is delivered after {self.highest[key]}"
-        if number > self.highest[key] >= 0:
-            before = (key, self.highest[key])
-            is_settled = before in self.settled or before in self.perhaps_settled
-            assert is_settled, f"{key} {number} overtakes {self.highest[key]}"
-        self.delivered.add((key, number))
-        self.highest[key] = number
-        self._in_flight[key] = number
-
-    def _hear_n(self, key: str, number: int) -> None:
-        assert self._in_flight.pop(key) == number
-
-    def _hear_t(self, key: str, number: int) -> None:
-        self._acked.add((key, number))
-
-    def _hear_a(self, key: str, number: int) -> None:
-        self._acked.remove((key, number))
-        self.settled.add((key, number))
-        assert self._in_flight.pop(key) == number
+    def close(self) -> None:
+        self._answers.close()
+        self._socket.close()
+        assert self._process.wait(10) == 0
+        self._complaints.close()
 
 
-def live(url: str, seed: int, first: int, seconds: float | None, at_work: bool = False) -> list[tuple[str, str, int]]:
-    """Run a child and return what it said. It is killed after so many seconds, counted from its start or, ``at_work``, from its
-    first word; None lets it finish."""
-    command = [sys.executable, str(CHILD), url, str(seed), str(first)]
-    with (
-        TemporaryFile("w+") as complaints,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as child,
-    ):
-        assert child.stdout is not None
-        output = child.stdout.readline() if at_work else ""
-        timer = Timer(60 if seconds is None else seconds, child.kill)
-        timer.start()
-        output += child.stdout.read()
-        child.wait()
-        timer.cancel()
-        complaints.seek(0)
-        assert complaints.read() == ""
-    assert child.returncode == (0 if seconds is None else -9)
-    lines = [line.split() for line in output.splitlines(keepends=True) if line.endswith("\n")]
-    return [(what, key, int(number)) for what, key, number in lines]
+def listen(pipe: FileIO, seconds: float) -> bytes:
+    """What is said within so many seconds, or until the other end is closed."""
+    heard, until = b"", time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and select.select([pipe], [], [], left)[0]:
+        if not (more := pipe.read(65536)):
+            break
+        heard += more
+    return heard
 
 
-def check(url: str) -> None:
-    reader = open_store(url, read_only=True)
-    assert list(reader.check()) == []
-    reader.close()
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    found = Nursery()
+    yield found
+    found.close()
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_killed_at_random_moments_nothing_is_lost_repeated_after_its_ack_or_out_of_order(tmp_path, seed):
-    url, random, witness = f"sqlite:///{tmp_path}/store.db", Random(seed), Witness()
-    for life in range(KILLS):
-        witness.new_life()
+# Every store that survives a crash: how an address of a new one is made, and how often it is killed in `make test`.
+STORES: dict[str, tuple[Callable[[pytest.FixtureRequest], str], int]] = {
+    "sqlite": (lambda request: f"sqlite:///{request.getfixturevalue('tmp_path')}/store.db", 60),
+    "postgres": (lambda request: request.getfixturevalue("postgres_url"), 45),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("store", STORES)
+def test_killed_at_random_moments_nothing_is_lost_repeated_after_its_ack_or_out_of_order(request, nursery, store):
+    make_url, kills = STORES[store]
+    url, random, witness = make_url(request), Random(), Witness(MOST_ATTEMPTS)
+    for life in range(SOAK_KILLS or kills):
         # Some are killed while they load what the ones before left, most in the middle of their work.
         at_work = life % 4 != 3
-        for said in live(url, random.randrange(10**6), life * NUMBERS_A_LIFE, random.uniform(0.05, 0.5), at_work):
+        seconds, first = random.uniform(0, LONGEST_LIFE), life * NUMBERS_A_LIFE
+        for said in nursery.live(url, random.randrange(10**6), first, seconds, at_work):
             witness.hear(*said)
-        if life % 10 == 9:
-            check(url)
-    witness.new_life()
-    for said in live(url, random.randrange(10**6), -1, None):
+        witness.hear_kill()
+        if life % 5 == 4:
+            witness.judge_store(what_waits(url))
+    for said in nursery.live(url, random.randrange(10**6), -1, None):
         witness.hear(*said)
-    check(url)
-    assert len(witness.published) > 500
-    assert witness.published - witness.delivered == set(), "a confirmed publish was lost"
-    assert witness.published - witness.settled - witness.perhaps_settled == set()
-    assert len(witness.perhaps_settled) <= KILLS * 5, "no more than one of each key can be in doubt after a kill"
+    assert what_waits(url) == set()
+    witness.judge_end()
+    assert len(witness.published) > 10 * witness.kills, "hardly anything was going on"
+    assert witness.buried, "there were no dead letters"
 
 
 @pytest.mark.parametrize(
     ("story", "objection"),
     [
-        ("D0 T0 A0 D0", "was settled and is delivered again"),
-        ("D0 D1", "while 0 is in flight"),
-        ("D1 T1 A1 D0", "is delivered after 1"),
-        ("D0 N0 D1", "overtakes 0"),
-        ("D0 T0 D1", "while 0 is in flight"),
+        ("D0.1 T0 A0 D0.2", "was settled and is delivered again"),
+        ("D0.1 D1.1", "while 0 is in flight"),
+        ("D1.1 T1 A1 D0.1", "is delivered after 1"),
+        ("D0.1 N0.1 D1.1", "overtakes 0"),
+        ("D0.1 K D1.1", "overtakes 0"),
+        ("D0.1 T0 D1.1", "while 0 is in flight"),
+        ("D0.1 N0.1 D0.1", "attempt 1 after 1"),
+        ("D0.1 N0.1 D0.3", "attempt 3 after 1"),
+        ("D0.1 N0.1 K D0.3", "only 1 were made"),
+        ("D0.1 N0.1 D0.2 N0.2 D0.3 N0.3 D0.4", "for the 4th time"),
+        ("D0.1 N0.1 G0.1", "did not use up its attempts"),
+        ("D0.1 N0.1 D0.2 N0.2 D0.3 N0.3 G0.2", "tried 2 times"),
+        ("D0.1 N0.1 D0.2 N0.2 D0.3 N0.3 G0.3 S0 B0 K G0.3", "dead letter of .* is delivered again"),
+        ("D0.1 N0.1 D0.2 N0.2 D0.3 N0.3 G0.3 K D0.3", "was dead-lettered and is delivered again"),
+        ("D0.1 N0.1 D0.2 N0.2 D0.3 K D0.3 T0 A0 G0.3", "was settled and is dead-lettered"),
     ],
 )
 def test_the_witness_objects_to_every_kind_of_disorder(story, objection):
-    witness = Witness()
-    *before, last = [(what, int(number)) for what, number in story.split()]
-    for what, number in before:
-        witness.hear(what, "k", number)
+    witness = Witness(3)
+    *before, last = story.split()
+    for said in before:
+        tell(witness, said)
     with pytest.raises(AssertionError, match=objection):
-        witness.hear(last[0], "k", last[1])
+        tell(witness, last)
+
+
+def tell(witness: Witness, said: str) -> None:
+    if said == "K":
+        witness.hear_kill()
+    else:
+        number, _, attempt = said[1:].partition(".")
+        witness.hear(said[0], "k", int(number), int(attempt or 0))
+
+
+@pytest.mark.parametrize(
+    ("waiting", "objection"),
+    [({("k", 0)}, "what was settled waits"), (set(), "is not in the store")],
+)
+def test_the_witness_objects_to_a_store_that_has_too_much_or_too_little(waiting, objection):
+    witness = Witness(3)
+    for said in ("P0", "P1", "D0.1", "T0", "A0"):
+        tell(witness, said)
+    with pytest.raises(AssertionError, match=objection):
+        witness.judge_store(waiting)

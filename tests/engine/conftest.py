@@ -9,13 +9,36 @@ from typing import Any
 
 import pytest
 
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
-from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
+from tests import postgres
+from tests.engine.linked import Linked, linked, run_bounded
 
 Scenario = Callable[[Engine], Awaitable[object]]
+ORDERED = SubscriptionOptions(ordering=True)
+
+
+async def prepare(engine: Engine, options: SubscriptionOptions = ORDERED) -> SubscriptionState:
+    """A topic ``t`` with a subscription ``s``."""
+    await engine.create_topic("t")
+    await engine.create_subscription("t", "s", options)
+    return engine.get_subscription("s")
+
+
+def publish(engine: Engine, *data: str, key: str | None = "k", delay: float = 0.0) -> asyncio.Future[range]:
+    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
+
+
+async def settle_down(engine: Engine) -> None:
+    """Let everything that is due in the loop and in the writer happen."""
+    for _ in range(3):
+        await engine._committer.drain()
+        await asyncio.sleep(0)
 
 
 class WatchedStore(MemoryStore):
@@ -51,6 +74,8 @@ class WatchedStore(MemoryStore):
 class Collector:
     """A consumer that keeps what it gets, and lets a test wait for it."""
 
+    patience = 10.0
+
     def __init__(self, **limits: Any) -> None:
         self.got: list[Delivered] = []
         self.fenced: list[int] = []
@@ -66,7 +91,7 @@ class Collector:
 
     async def wait(self, count: int) -> list[Delivered]:
         """Wait until ``count`` messages came in all, and see that it is not more."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(self.patience):
             while len(self.got) < count:
                 self._news.clear()
                 await self._news.wait()
@@ -78,11 +103,29 @@ class Collector:
         return [one.record.data for one in self.got]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+async def work_off(engine: Engine, count: int, subscription: str = "s") -> list[bytes]:
+    """Take and ack ``count`` messages one after another, and see that there are no more."""
+    got = Collector(max_messages=1)
+    attachment = engine.attach(subscription, got.consumer)
+    for number in range(count):
+        attachment.ack((await got.wait(number + 1))[-1].lease)
+    await engine.drain()
+    assert len(engine.get_subscription(subscription).lanes) == 0
+    attachment.detach()
+    return got.data
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def run(request, tmp_path: Path) -> Callable[[Scenario], None]:
     """Run a scenario on an engine with a new store of each kind."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    url = _new_url(request.param, tmp_path)
     return lambda scenario: asyncio.run(_with_engine(url, scenario))
+
+
+def _new_url(kind: str, folder: Path) -> str:
+    if kind == "postgres":
+        return postgres.server().new_url()
+    return "memory://" if kind == "memory" else f"sqlite:///{folder}/store.db"
 
 
 @pytest.fixture
@@ -103,3 +146,21 @@ async def _with_engine(url: str, scenario: Scenario) -> None:
         await scenario(engine)
     finally:
         await engine.close()
+
+
+@pytest.fixture
+def run_linked(tmp_path: Path) -> Callable[[Callable[[Linked, Any], Awaitable[object]]], None]:
+    """Run a scenario with a served engine that has topic t and subscription s, and a client."""
+
+    def run(scenario, options=ORDERED, store=None) -> None:
+        async def all_of_it() -> None:
+            async with linked(tmp_path, store() if store else None) as link:
+                await link.engine.create_topic("t")
+                await link.engine.create_subscription("t", "s", options)
+                client = await link.client()
+                await scenario(link, client)
+                await client.close()
+
+        run_bounded(all_of_it)
+
+    return run

@@ -136,6 +136,8 @@ def test_what_was_accepted_is_written_by_a_later_commit_when_one_fails(monkeypat
         await bench.drain()
         bench.store.failures += [StoreFull("no room"), StoreFull("still no room")]
         written: list[str] = []
+        bench.store.watch()
+        bench.store.gate.clear()
         bench.settle(0)
         bench.committer.next().note_trouble(bench.subscription, TroubleRow(1, 1, 5.0, "first", False))
         bench.committer.next().oblige(
@@ -144,6 +146,7 @@ def test_what_was_accepted_is_written_by_a_later_commit_when_one_fails(monkeypat
         await bench.store.until_writing()
         bench.settle(2)
         bench.committer.next().note_trouble(bench.subscription, TroubleRow(1, 2, 9.0, "second", False))
+        bench.store.gate.set()
         await bench.drain()
         assert bench.lane.heard == [[0, 2]]
         assert written == ["paused"]
@@ -159,9 +162,12 @@ def test_what_was_accepted_is_written_by_a_later_commit_when_one_fails(monkeypat
 def test_a_copy_that_a_failed_commit_left_is_written_at_its_place_before_what_came_since(monkeypatch):
     async def scenario(bench):
         bench.store.failures.append(StoreFull("no room"))
+        bench.store.watch()
+        bench.store.gate.clear()
         bench.committer.next().copy(bench.log, Record(0, "k", b"dead letter"))
         await bench.store.until_writing()
         bench.append(1)
+        bench.store.gate.set()
         await bench.drain()
         assert bench.offsets() == [0, 1]
         assert bench.log.heard == [[0, 1]]

@@ -11,26 +11,7 @@ from seriatim.engine.broker import Outgoing, SubscriptionInfo
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, StaleLease, StoreFailed
-from tests.engine.conftest import Collector, WatchedStore
-
-ORDERED = SubscriptionOptions(ordering=True)
-
-
-async def prepare(engine, options=ORDERED):
-    await engine.create_topic("t")
-    await engine.create_subscription("t", "s", options)
-    return engine.get_subscription("s")
-
-
-def publish(engine, *data: str, key: str | None = "k", delay: float = 0.0):
-    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
-
-
-async def settle_down(engine) -> None:
-    """Let everything that is due in the loop and in the writer happen."""
-    for _ in range(3):
-        await engine._committer.drain()
-        await asyncio.sleep(0)
+from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
 
 
 def test_messages_of_a_key_are_delivered_in_publish_order_one_at_a_time(run):
@@ -183,6 +164,20 @@ def test_what_a_consumer_leaves_behind_is_given_out_at_once_and_not_counted(run)
         subscription.attach(other.consumer)
         (again,) = await other.wait(1)
         assert (again.record.data, again.lease.attempt) == (b"first", 1)
+
+    run(scenario)
+
+
+def test_a_consumer_that_leaves_with_several_messages_of_a_key_gives_them_back_in_order(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=3))
+        leaving, staying = Collector(), Collector()
+        subscription.attach(leaving.consumer)
+        await publish(engine, "1", "2", "3")
+        await leaving.wait(3)
+        subscription.detach(leaving.consumer)
+        subscription.attach(staying.consumer)
+        assert [one.record.data for one in await staying.wait(3)] == [b"1", b"2", b"3"]
 
     run(scenario)
 
@@ -606,7 +601,7 @@ def test_after_a_restart_failures_delays_and_pauses_are_remembered_and_tokens_ar
         subscription.attach(got.consumer)
         await publish(engine, "late", key="later")
         subscription.nack((await got.wait(1))[0].lease, delay=3600, error="not now")
-        await publish(engine, "crashed", key="leased")
+        await publish(engine, "cut short", key="leased")
         await got.wait(2)
         tokens.append(got.got[-1].lease.token)
         await settle_down(engine)
@@ -616,9 +611,20 @@ def test_after_a_restart_failures_delays_and_pauses_are_remembered_and_tokens_ar
         got = Collector()
         subscription.attach(got.consumer)
         (one,) = await got.wait(1)
-        assert (one.record.data, one.lease.attempt) == (b"crashed", 2)
+        assert (one.record.data, one.lease.attempt) == (b"cut short", 1)  # the end was a clean one
         assert one.lease.token > tokens[0]
         view = subscription.lanes.view("later")
         assert (view.state, view.attempts, view.error) == ("delayed", 1, "not now")
 
     run_with_restarts(before, after)
+
+
+def test_an_engine_can_be_closed_right_after_a_change():
+    async def scenario():
+        engine = Engine(WatchedStore())
+        await engine.start()  # and clean-up waits for a change
+        engine.commit()
+        async with asyncio.timeout(10):
+            await engine.close()
+
+    asyncio.run(scenario())

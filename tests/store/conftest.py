@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("tests.store.contract", "tests.store.machine")
+pytest.register_assert_rewrite("tests.store.contract", "tests.store.machine", "tests.store.script")

@@ -411,6 +411,14 @@ class SubscriptionContract(StoreContract):
         upkeep_until_done(kit.store)
         assert kit.store.troubles(subscription.id) == expected
 
+    def test_trouble_that_comes_after_a_time_without_any_is_forgotten_when_settled(self, store):
+        _, subscription = topic_with_subscription(store, messages=10)
+        settle(store, subscription, [0])
+        with store.transaction() as work:
+            work.note_troubles(subscription.id, [trouble(3)])
+        settle(store, subscription, [3])
+        assert store.troubles(subscription.id) == []
+
     def test_keys_are_paused_and_resumed(self, kit):
         _, subscription = topic_with_subscription(kit.store)
         with kit.store.transaction() as work:
@@ -549,6 +557,30 @@ class TransactionContract(StoreContract):
             store.paused_keys(subscription.id),
             store.dead_letters(subscription.id),
         )
+
+    def test_nothing_is_remembered_of_what_was_rolled_back_or_deleted(self, store):
+        topic, subscription = topic_with_subscription(store, messages=5)
+        made = []
+
+        def make(work):
+            made.append(work.create_topic("other", {}))
+            made.append(work.create_subscription(made[0].id, "another", {}, Cursor(0)))
+            work.append(made[0].id, records([0]))
+            work.settle(made[1].id, [0])
+
+        def refuses(work, gone_topic, gone_subscription):
+            with pytest.raises(NotFound):
+                work.append(gone_topic.id, records([9]))
+            with pytest.raises(NotFound):
+                work.settle(gone_subscription.id, [0])
+
+        broken_off(store, make)
+        with store.transaction() as work:
+            refuses(work, *made)
+            work.append(topic.id, records([5]))
+            work.settle(subscription.id, [0])
+            work.delete_topic(topic.id)
+            refuses(work, topic, subscription)
 
     def test_nobody_sees_anything_before_the_commit(self, store):
         topic, subscription = topic_with_subscription(store, messages=3)

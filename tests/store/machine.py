@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -21,6 +22,7 @@ from seriatim.store.base import (
     TroubleRow,
 )
 from seriatim.store.settled import SettledSet
+from seriatim.store.sql import upkeep
 from tests.store.contract import kept, upkeep_until_done
 
 DAY = 24 * 3600.0
@@ -368,11 +370,38 @@ class StoreMachine(RuleBasedStateMachine):
         self.kit.close()
 
 
-def store_machine(kit: Callable) -> type[StoreMachine]:
-    """The machine for one kind of store."""
+def store_machine(kit: Callable, one_in: int = 2) -> type[StoreMachine]:
+    """The machine for one kind of store, with one in so many of the usual number of examples."""
 
     class Machine(StoreMachine):
         make_kit = staticmethod(kit)
 
-    Machine.TestCase.settings = settings(max_examples=settings().max_examples // 2, stateful_step_count=25)
+    Machine.TestCase.settings = settings(max_examples=settings().max_examples // one_in, stateful_step_count=25)
     return Machine
+
+
+SMALL_PIECES = {
+    "PACKS_A_PIECE": 2,
+    "SETTLEMENTS_A_PIECE": 3,
+    "OFFSETS_A_PIECE": 5,
+    "BYTES_A_PIECE": 300,
+    "LEFTOVER_MESSAGES": 6,
+    "BLOCKS_A_RISE": 2,
+}
+
+
+def in_small_pieces(kit: type) -> type:
+    """A kit whose clean-up is done in many small pieces, so that its seams are walked over."""
+
+    class SmallPiecesKit(kit):
+        def __init__(self) -> None:
+            super().__init__()
+            self._patch = pytest.MonkeyPatch()
+            for name, value in SMALL_PIECES.items():
+                self._patch.setattr(upkeep, name, value)
+
+        def close(self) -> None:
+            super().close()
+            self._patch.undo()
+
+    return SmallPiecesKit

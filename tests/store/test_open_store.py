@@ -37,11 +37,18 @@ def test_read_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "orders.db", "sqlite://", "sqlite:///", "sqlite://host/x", "redis://x", "memory://x"]
+    "url", ["", "orders.db", "sqlite://", "sqlite:///", "sqlite://host/x", "redis://x", "memory://x", "postgresql:/x"]
 )
 def test_anything_else_is_refused_with_what_there_is(url):
-    with pytest.raises(InvalidArgument, match=r"memory://, sqlite:///relative/file or sqlite:////absolute/file"):
+    with pytest.raises(
+        InvalidArgument, match=r"memory://, sqlite:///relative.* or postgresql://user@host:port/database"
+    ):
         open_store(url)
+
+
+def test_a_refused_address_is_shown_without_its_secret():
+    with pytest.raises(InvalidArgument, match=r"'mysql://me:\*\*\*@db/x' is not a store"):
+        open_store("mysql://me:hunter2@db/x")
 
 
 def test_memory_can_not_be_opened_by_somebody_else():
@@ -49,15 +56,20 @@ def test_memory_can_not_be_opened_by_somebody_else():
         open_store("memory://", read_only=True)
 
 
-def test_every_query_is_described_once_and_used():
+DIALECTS = ["sqlite", "postgres"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_query_is_described_once_and_used(dialect):
     folder = files("seriatim.store")
-    names = re.findall(r"^-- name: (\w+)\n", (folder / "sql/sqlite/queries.sql").read_text(), re.MULTILINE)
-    assert names == list(load_queries("sqlite"))
+    names = re.findall(r"^-- name: (\w+)\n", (folder / f"sql/{dialect}/queries.sql").read_text(), re.MULTILINE)
+    assert names == list(load_queries(dialect))
     sources = [*folder.iterdir(), *(folder / "sql").iterdir()]
     code = "".join(file.read_text() for file in sources if file.name.endswith(".py"))
     assert [name for name in names if f'"{name}"' not in code] == []
 
 
-def test_migrations_are_numbered_without_gaps():
-    migrations = load_migrations("sqlite")
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_migrations_are_numbered_without_gaps(dialect):
+    migrations = load_migrations(dialect)
     assert [migration.version for migration in migrations] == list(range(1, len(migrations) + 1))

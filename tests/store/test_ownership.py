@@ -45,7 +45,7 @@ def finish(process: subprocess.Popen) -> str:
 def test_a_second_process_is_told_who_owns_the_store(path):
     with closing(SqliteStore(path)):
         errors = finish(start("", path))
-    assert f"StoreBusy: the store is owned by process {os.getpid()} on {socket.gethostname()}" in errors
+    assert f"StoreOwned: the store is owned by process {os.getpid()} on {socket.gethostname()}" in errors
 
 
 def test_a_second_handle_in_the_same_process_is_refused_too(path):

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from seriatim.store.sql import upkeep
 from seriatim.store.sqlite import SqliteStore
 from tests.store.contract import WholeContract
-from tests.store.machine import store_machine
+from tests.store.machine import in_small_pieces, store_machine
 
 
 class SqliteKit:
@@ -38,29 +37,5 @@ class TestSqliteStore(WholeContract):
         kit.store.close()
 
 
-SMALL_PIECES = {
-    "PACKS_A_PIECE": 2,
-    "SETTLEMENTS_A_PIECE": 3,
-    "OFFSETS_A_PIECE": 5,
-    "BYTES_A_PIECE": 300,
-    "LEFTOVER_MESSAGES": 6,
-    "BLOCKS_A_RISE": 2,
-}
-
-
-class SmallPiecesKit(SqliteKit):
-    """Clean-up in many small pieces, so that its seams are walked over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._patch = pytest.MonkeyPatch()
-        for name, value in SMALL_PIECES.items():
-            self._patch.setattr(upkeep, name, value)
-
-    def close(self) -> None:
-        super().close()
-        self._patch.undo()
-
-
 TestSqliteMachine = store_machine(SqliteKit).TestCase
-TestSqliteMachineInSmallPieces = store_machine(SmallPiecesKit).TestCase
+TestSqliteMachineInSmallPieces = store_machine(in_small_pieces(SqliteKit)).TestCase

@@ -10,157 +10,19 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 
-from seriatim.errors import OutcomeUnknown, StoreBusy, StoreError, StoreFailed, StoreFull, StoreLost
-from seriatim.store.base import Cursor, ReaderRow, SnapshotRow
+from seriatim.errors import OutcomeUnknown, StoreError, StoreFailed, StoreLost
 from seriatim.store.sqlite import SqliteReader, SqliteStore
-from tests.store.contract import NOW, kept, letter, records, trouble
-
-REAL_CONNECT = sqlite3.connect
-
-
-class Fault(NamedTuple):
-    code: int
-    text: str
-    after: bool
-    """Whether the call is carried out before it reports that it failed."""
-
-    expected: type[StoreError]
-
-
-FAULTS = {
-    "disk full": Fault(sqlite3.SQLITE_FULL, "database or disk is full", after=False, expected=StoreFull),
-    "locked": Fault(sqlite3.SQLITE_BUSY, "database is locked", after=False, expected=StoreBusy),
-    "I/O error": Fault(sqlite3.SQLITE_IOERR, "disk I/O error", after=False, expected=StoreFailed),
-    "I/O error afterwards": Fault(sqlite3.SQLITE_IOERR_FSYNC, "disk I/O error", after=True, expected=StoreFailed),
-}
-
-
-class Injector:
-    """Counts calls, and lets one of them fail."""
-
-    def __init__(self, fail_at: int = -1, fault: Fault | None = None) -> None:
-        self.calls = 0
-        self.fail_at, self.fault = fail_at, fault
-        self.failed: tuple[str, bool] | None = None
-        """The statement that failed, and whether the owner's connection was asked."""
-
-    def call(self, connection, statement, question):
-        self.calls += 1
-        if self.fault is None or self.calls - 1 != self.fail_at:
-            return question()
-        self.failed = (statement, connection.writes)
-        if self.fault.after:
-            question()
-        error = sqlite3.OperationalError(self.fault.text)
-        error.sqlite_errorcode = self.fault.code
-        raise error
-
-
-class FaultyConnection(sqlite3.Connection):
-    injector: Injector
-    writes: bool
-
-    def execute(self, statement, *values):
-        return self.injector.call(self, statement, lambda: sqlite3.Connection.execute(self, statement, *values))
-
-    def executemany(self, statement, rows):
-        return self.injector.call(self, statement, lambda: sqlite3.Connection.executemany(self, statement, rows))
-
-
-def connect(injector, address, *args, **options):
-    if not options.get("uri"):
-        return REAL_CONNECT(address, *args, **options)
-    connection = REAL_CONNECT(address, *args, **options, factory=FaultyConnection)
-    connection.injector, connection.writes = injector, address.endswith("mode=rwc")
-    return connection
-
-
-def create(store):
-    with store.transaction() as work:
-        topic = work.create_topic("orders", {})
-        work.create_subscription(topic.id, "billing", {}, Cursor(0, {0: 1 << 10}))
-        work.append(topic.id, records(range(20)))
-
-
-def append_and_settle(store):
-    with store.transaction() as work:
-        work.append(1, records(range(20, 40)))
-        work.settle(1, range(15))
-        work.note_troubles(1, [trouble(16), trouble(17)])
-
-
-def trouble_and_dead_letters(store):
-    with store.transaction() as work:
-        work.bury(1, [letter(16), letter(18)])
-        work.pause_key(1, "k", "why not")
-        work.put_snapshot(SnapshotRow("s", 1, Cursor(3), NOW - 1, {}))
-        work.put_reader(ReaderRow("r", 1, 30))
-        work.claim_batch("w", 1)
-        work.reserve_tokens(50)
-
-
-def back_and_purge(store):
-    with store.transaction() as work:
-        work.unbury(1, [16])
-        work.purge(1, [18])
-        work.settle(1, [16, 17, 19, *range(20, 30)])
-
-
-def clean_up(store):
-    assert not store.upkeep(NOW).more_to_do
-
-
-def seek(store):
-    with store.transaction() as work:
-        work.seek(1, Cursor(31, {0: 1 << 35}))
-        work.resume_key(1, "k")
-        work.delete_reader("r")
-
-
-def read_everything(store):
-    store.catalog()
-    for question in (store.cursor, store.troubles, store.paused_keys, store.dead_letters, store.earliest):
-        question(1)
-    assert [len(pack) for pack in store.positions(1)]
-    assert store.read(1, 0, 5) == store.fetch(1, [record.offset for record in store.read(1, 0, 5)])
-
-
-def delete(store):
-    with store.transaction() as work:
-        work.delete_subscription(1)
-        work.delete_topic(1)
-
-
-STEPS = [
-    create,
-    append_and_settle,
-    trouble_and_dead_letters,
-    back_and_purge,
-    clean_up,
-    seek,
-    read_everything,
-    clean_up,
-    delete,
-]
+from tests.store.faulty_sqlite import FAULTS, REAL_CONNECT, Fault, Injector, connect
+from tests.store.script import STEPS, append_and_settle, create, look_at
 
 
 def look(path):
     """Everything, through eyes that do not fail."""
     with closing(SqliteReader(path)) as reader:
-        assert list(reader.check()) == []
-        catalog = reader.catalog()
-        found = [repr(catalog)]
-        for topic in catalog.topics:
-            found.append(repr(reader.read(topic.id, 0, 99)))
-            found.append(repr(kept(reader, topic)))
-        for row in catalog.subscriptions:
-            found.append(repr((reader.cursor(row.id), reader.troubles(row.id))))
-            found.append(repr((reader.paused_keys(row.id), reader.dead_letters(row.id))))
-        return found
+        return look_at(reader)
 
 
 class Stage:

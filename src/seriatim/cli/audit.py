@@ -10,7 +10,7 @@ from heapq import nsmallest
 
 import click
 
-from seriatim.cli.display import new_table, print_table, progress_display
+from seriatim.cli.display import new_table, print_table, progress_display, readable
 from seriatim.cli.session import configured
 from seriatim.cli.trace import Columns, Row, Trace, open_trace
 from seriatim.config import LoadedConfig
@@ -124,7 +124,7 @@ def _require(report: Report, expected: Level) -> None:
         witness = _against(expected, verdict.witnesses)
         keys = "1 key" if len(lacking) == 1 else f"{len(lacking)} keys"
         raise GuaranteeNotMet(
-            f"{expected} was expected but did not hold for {keys}; key {_readable(key)}: {witness.text}"
+            f"{expected} was expected but did not hold for {keys}; key {readable(key)}: {witness.text}"
         )
 
 
@@ -142,7 +142,7 @@ def _print_report(report: Report, top: int) -> None:
         for key, verdict in shown:
             witness = verdict.witness.text if verdict.witness else ""
             counts = (str(getattr(verdict, count)) for count in COUNTED)
-            table.add_row(_readable(key), str(verdict.received), *counts, verdict.guarantee.in_words(), witness)
+            table.add_row(readable(key), str(verdict.received), *counts, verdict.guarantee.in_words(), witness)
         print_table(table)
     hidden = len(report.verdicts) - len(shown)
     if hidden:
@@ -178,7 +178,3 @@ def _guarantee_as_json(guarantee: Guarantee) -> dict[str, object]:
         "no_duplicate": bool(guarantee & Guarantee.NO_DUPLICATE),
         "no_loss": bool(guarantee & Guarantee.NO_LOSS),
     }
-
-
-def _readable(key: str) -> str:
-    return key if key.isprintable() else repr(key)

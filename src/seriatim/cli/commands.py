@@ -23,8 +23,20 @@ class Row:
 
 COMMANDS = {
     "audit": Row("seriatim.cli.audit", "Judge in what order a captured trace arrived, per key."),
+    "backup": Row("seriatim.cli.backup", "Copy a store to a file while it is in use."),
+    "check": Row("seriatim.cli.check", "Look at everything in a store and say what is wrong."),
     "config": Row("seriatim.cli.config", "Show each setting and where its value came from."),
+    "dead-letters": Row("seriatim.cli.dead_letters", "Look at dead letters, put them back, or give them up."),
     "demo": Row("seriatim.cli.demo", "See messages of a faulty network put back in order."),
+    "doctor": Row("seriatim.cli.doctor", "Find out what is not well here, and what to do about it."),
+    "keys": Row("seriatim.cli.keys", "See what the keys of a subscription wait for, and free them."),
+    "publish": Row("seriatim.cli.publish", "Publish a message, or one for each line of the input."),
+    "pull": Row("seriatim.cli.pull", "Print messages of a subscription, and ack them if told to."),
+    "restore": Row("seriatim.cli.restore", "Make a store from a backup."),
+    "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
+    "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),
+    "subscriptions": Row("seriatim.cli.subscriptions", "Create, list, delete, pause and rewind subscriptions."),
+    "topics": Row("seriatim.cli.topics", "Create, list and delete topics."),
 }
 
 

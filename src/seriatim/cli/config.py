@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 
 import click
@@ -11,6 +10,7 @@ import click
 from seriatim.cli.display import new_table, print_table
 from seriatim.cli.session import configured
 from seriatim.config import LoadedConfig, describe
+from seriatim.store.postgres_url import without_secrets
 
 
 @click.command("config")
@@ -21,7 +21,7 @@ def command(loaded: LoadedConfig, as_json: bool) -> None:
 
     The password of a store's address is hidden.
     """
-    values = {key: _without_password(value) for key, value in asdict(loaded.values).items()}
+    values = {**asdict(loaded.values), "store": without_secrets(loaded.values.store)}
     if as_json:
         click.echo(json.dumps({key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}))
         return
@@ -29,10 +29,6 @@ def command(loaded: LoadedConfig, as_json: bool) -> None:
     for key, value in values.items():
         table.add_row(key, _as_toml(value), loaded.origins[key], describe(key))
     print_table(table)
-
-
-def _without_password(value: object) -> object:
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:***@", value) if isinstance(value, str) else value
 
 
 def _as_toml(value: object) -> str:

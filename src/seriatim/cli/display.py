@@ -27,6 +27,11 @@ def print_table(table: Table) -> None:
     Console(file=sys.stdout, width=width, markup=False, highlight=False).print(table)
 
 
+def readable(text: str) -> str:
+    """Text that can't disturb a terminal or break a line."""
+    return text if text.isprintable() else repr(text)
+
+
 class ProgressDisplay:
     """A progress bar that counts towards a total, for example the bytes of a file."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -55,8 +57,11 @@ class LazyGroup(click.Group):
             if ctx.params["debug"]:
                 traceback.print_exc()
             raise Failure(error) from error
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, click.Abort):  # the latter at a question
             ctx.exit(EXIT_INTERRUPTED)
+        except BrokenPipeError:  # as in ``seriatim ... | head``: who read the output has enough
+            _forget_standard_output()
+            ctx.exit(0)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -73,6 +78,17 @@ def cli(ctx: click.Context, config_file: Path | None, log_level: str | None, ver
     ctx.obj = Session(config_file, log_level)
 
 
+def _forget_standard_output() -> None:
+    """Keep the end of the program from writing what is left to a pipe that is closed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+    """Leave as on Ctrl-C: whatever is open is closed."""
+    sys.exit(128 + number)
+
+
 def main(prog_name: str = "seriatim") -> None:
     """The console script."""
+    signal.signal(signal.SIGTERM, _terminate)
     cli.main(prog_name=prog_name)

@@ -2,6 +2,9 @@
 
 ::
 
-    limits.py      what a message may be
-    publisher.py   batches and flow control in front of the engine
+    pubsub.py        PubSub: where everything begins
+    topic.py         Topic                            publisher.py  batches and flow control in front of a broker
+    subscription.py  Subscription                     consumer.py   handlers and streams    leases.py  kept while they work
+    message.py       a message in, a message out      limits.py     what a message may be
+    views.py         what an operator sees
 """

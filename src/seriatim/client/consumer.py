@@ -21,9 +21,10 @@ from typing import Any
 from seriatim.client.leases import LeaseKeeper
 from seriatim.client.message import Message, attributes_of, time_of
 from seriatim.core.delivery import Lease
+from seriatim.core.options import require_whole
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.subscription import Consumer, Delivered
-from seriatim.errors import StaleLease
+from seriatim.errors import InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
 
 Handler = Callable[[Message], object]
 ErrorHandler = Callable[[BaseException], object]
@@ -36,6 +37,13 @@ class Consuming:
     max_messages: int = 1000
     max_bytes: float = inf
     max_extension: float = 3600.0
+
+    def __post_init__(self) -> None:
+        require_whole("max_messages", self.max_messages, 1)
+        if not self.max_bytes > 0:
+            raise InvalidArgument(f"max_bytes must be above 0, not {self.max_bytes}")
+        if not self.max_extension >= 0:
+            raise InvalidArgument(f"max_extension must be 0 seconds or more, not {self.max_extension}")
 
 
 class _Source:
@@ -56,6 +64,7 @@ class _Source:
 
     def extend(self, lease: Lease, seconds: float) -> None:
         self._attachment.extend(lease, seconds)
+        self._keeper.extended(lease, seconds)
 
     def _lost(self, lease: Lease) -> None:
         self._keeper.drop(lease)
@@ -128,27 +137,41 @@ class HandlerRunner(_Source):
 
 
 class MessageStream(_Source):
-    """An async iterator of messages; it ends when it is closed."""
+    """An async iterator of messages; it ends when it is closed, and raises when there will be no more."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: Consuming) -> None:
-        self._queue: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Message, Lease] | BaseException] = asyncio.Queue()
+        self.is_closed = False
         super().__init__(broker, subscription, consuming)
 
     def __aiter__(self) -> MessageStream:
         return self
 
     async def __anext__(self) -> Message:
-        message = await self._queue.get()
-        if message is None:
-            raise StopAsyncIteration
-        return message
+        while not isinstance(delivery := await self._queue.get(), BaseException):
+            message, lease = delivery
+            if self._keeper.keeps(lease):  # it may have been lost while it waited here, and comes again then
+                return message
+        raise delivery
+
+    def stop(self) -> None:
+        """Take no more messages; those that are out go on."""
+        self._attachment.stop()
 
     def close(self) -> None:
+        """Give back what is not settled, and end the iteration."""
+        if self.is_closed:
+            return
+        self.is_closed = True
         self._leave()
         while not self._queue.empty():  # what nobody has taken was given back just now
             self._queue.get_nowait()
-        self._queue.put_nowait(None)
+        self._queue.put_nowait(StopAsyncIteration())
+
+    def _store_failed(self, error: BaseException) -> None:
+        if isinstance(error, StoreLost | NotFound) and not isinstance(error, StoreBroken):  # others pass
+            self._queue.put_nowait(error)
 
     def _take(self, message: Message, lease: Lease) -> None:
         self._keeper.keep(lease)
-        self._queue.put_nowait(message)
+        self._queue.put_nowait((message, lease))

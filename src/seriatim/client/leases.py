@@ -12,41 +12,73 @@ EXTEND_AT = 0.5
 """A lease is extended when this share of its time is over."""
 
 
+class _Kept:
+    """A lease, until when it lasts and until when it may be kept, in the time of the loop."""
+
+    __slots__ = ("lease", "limit", "until")
+
+    def __init__(self, lease: Lease, until: float, limit: float) -> None:
+        self.lease = lease
+        self.until = until
+        self.limit = limit
+
+
 class LeaseKeeper:
-    """Extends the leases that it keeps by the subscription's ack deadline, up to ``max_extension`` seconds in all."""
+    """Extends the leases that it keeps by the subscription's ack deadline, up to ``max_extension`` seconds in all.
+
+    It never shortens a lease: not to the limit, and not when somebody else has extended it for longer.
+    """
 
     def __init__(self, attachment: Attachment, max_extension: float) -> None:
         self._attachment = attachment
         self._max_extension = max_extension
         self._loop = asyncio.get_running_loop()
-        self._kept: dict[int, tuple[Lease, float]] = {}  # by token, with the time since when
+        self._kept: dict[int, _Kept] = {}  # by token
         self._timer: asyncio.TimerHandle | None = None
 
     def keep(self, lease: Lease) -> None:
-        self._kept[lease.token] = (lease, self._loop.time())
-        self._set_timer()
+        now, seconds = self._loop.time(), self._attachment.ack_deadline
+        self._kept[lease.token] = _Kept(lease, now + seconds, now + self._max_extension)
+        self._ring_by(now + seconds * EXTEND_AT)
+
+    def extended(self, lease: Lease, seconds: float) -> None:
+        """Somebody else has set the lease's deadline."""
+        kept, now = self._kept.get(lease.token), self._loop.time()
+        if kept is not None:
+            kept.until = now + seconds
+            self._ring_by(now + seconds * EXTEND_AT)
 
     def drop(self, lease: Lease) -> None:
         self._kept.pop(lease.token, None)
+
+    def keeps(self, lease: Lease) -> bool:
+        return lease.token in self._kept
 
     def close(self) -> None:
         self._kept.clear()
         if self._timer is not None:
             self._timer.cancel()
 
-    def _set_timer(self) -> None:
-        if self._timer is None and self._kept:
-            self._timer = self._loop.call_later(self._attachment.ack_deadline * EXTEND_AT, self._extend_all)
+    def _ring_by(self, when: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return  # it rings in time, and looks again then
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._extend_all)
 
     def _extend_all(self) -> None:
         self._timer = None
         now, seconds = self._loop.time(), self._attachment.ack_deadline
-        for token, (lease, since) in list(self._kept.items()):
+        for token, kept in list(self._kept.items()):
+            until = min(now + seconds, kept.limit)
             try:
-                if now + seconds - since > self._max_extension:
-                    del self._kept[token]
-                else:
-                    self._attachment.extend(lease, seconds)
+                if until > kept.until:
+                    self._attachment.extend(kept.lease, until - now)
+                    kept.until = until
             except StaleLease:
                 del self._kept[token]
-        self._set_timer()
+            else:
+                if kept.until >= kept.limit:
+                    del self._kept[token]
+        if self._kept:
+            self._ring_by(now + seconds * EXTEND_AT)

@@ -8,12 +8,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Told
 
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+
+
+@runtime_checkable
+class Publishable(Protocol):
+    """What can be published: a ``PubSubMessage``, or a ``Message`` that came from elsewhere."""
+
+    @property
+    def data(self) -> bytes: ...
+    @property
+    def ordering_key(self) -> str | None: ...
+    @property
+    def attributes(self) -> Mapping[str, str] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PubSubMessage:
+    """A message to publish."""
+
+    data: bytes
+    ordering_key: str | None = None
+    attributes: Mapping[str, str] | None = None
 
 
 class Outcome(Protocol):

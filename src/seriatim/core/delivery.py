@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.options import one_of, require_duration, require_whole
 from seriatim.errors import InvalidArgument
 
 
@@ -33,7 +33,10 @@ class OnExhausted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How failed deliveries come back: at once (the default), or after a backoff that doubles between two bounds."""
+    """How failed deliveries come back: at once (the default), or after a backoff that doubles between two bounds.
+
+    Choices may be given as text, such as ``on_exhausted="pause"``.
+    """
 
     min_backoff: float = 0
     max_backoff: float = 600
@@ -48,6 +51,8 @@ class RetryPolicy:
             raise InvalidArgument(f"max_backoff {self.max_backoff} must not be below min_backoff {self.min_backoff}")
         if self.max_attempts is not None:
             require_whole("max_attempts", self.max_attempts, 1)
+        object.__setattr__(self, "mode", one_of("mode", RetryMode, self.mode))
+        object.__setattr__(self, "on_exhausted", one_of("on_exhausted", OnExhausted, self.on_exhausted))
 
     def backoff(self, failures: int) -> float:
         """How long to wait after the ``failures``-th failed delivery."""
@@ -68,6 +73,7 @@ class Delivery:
 
     def __post_init__(self) -> None:
         require_whole("window", self.window, 1)
+        object.__setattr__(self, "release", one_of("release", Release, self.release))
 
 
 class Lease(NamedTuple):
@@ -97,7 +103,7 @@ class DeadLettered(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A message was removed by its offset. Write it down, then ``confirm`` its offset."""
+    """A message was taken out of its lane unseen. Write it down, then ``confirm`` its offset."""
 
     key: str | None
     offset: int
@@ -111,7 +117,7 @@ class Redriven(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """A delivery failed; the message waits at its place until ``not_before``."""
+    """A message waits at its place until ``not_before``: a delivery failed, or an operator lets it be tried at once."""
 
     key: str | None
     offset: int
@@ -149,6 +155,16 @@ class Counts:
     leased: int
     delayed: int
     blocked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Many keys in figures: how many there are, how many wait for their time or for an operator, and the oldest message."""
+
+    keys: int
+    blocked: int
+    paused: int
+    oldest: int | None
 
 
 @dataclass(frozen=True, slots=True)

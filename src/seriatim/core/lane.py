@@ -51,6 +51,8 @@ class LaneEvent(StrEnum):
     RESUME = "resume"
     DEAD_LETTER = "dead-letter"
     REMOVE = "remove"
+    SKIP = "skip"
+    RETRY = "retry"  # an operator lets what waits for its time go now
     REDRIVE = "redrive"
 
 
@@ -79,6 +81,8 @@ TABLE = TransitionTable(
             _E.PAUSE: _PAUSED,
             _E.DEAD_LETTER: _ANY,
             _E.REMOVE: _ANY,
+            _E.SKIP: _ANY,
+            _E.RETRY: frozenset({_S.READY}),
             _E.REDRIVE: frozenset({_S.READY, _S.LEASED, _S.SETTLING}),
         },
         _S.LEASED: {
@@ -90,6 +94,8 @@ TABLE = TransitionTable(
             _E.PAUSE: _PAUSED,
             _E.DEAD_LETTER: _ANY,
             _E.REMOVE: frozenset({_S.READY, _S.LEASED}),
+            _E.SKIP: _ANY,
+            _E.RETRY: frozenset({_S.READY, _S.LEASED}),
             _E.REDRIVE: frozenset({_S.READY, _S.LEASED}),
         },
         _S.SETTLING: {
@@ -100,6 +106,8 @@ TABLE = TransitionTable(
             _E.PAUSE: _PAUSED,
             _E.DEAD_LETTER: frozenset({_S.SETTLING, _S.READY}),
             _E.REMOVE: frozenset({_S.SETTLING, _S.READY}),
+            _E.SKIP: frozenset({_S.SETTLING, _S.READY}),
+            _E.RETRY: frozenset({_S.SETTLING, _S.READY}),
             _E.REDRIVE: frozenset({_S.SETTLING}),
         },
         _S.DELAYED: {
@@ -109,11 +117,13 @@ TABLE = TransitionTable(
             _E.PAUSE: _PAUSED,
             _E.DEAD_LETTER: _AT_REST | {_S.SETTLING},
             _E.REMOVE: _AT_REST | {_S.SETTLING},
+            _E.SKIP: _AT_REST | {_S.SETTLING},
+            _E.RETRY: frozenset({_S.READY, _S.DELAYED}),
             _E.REDRIVE: frozenset({_S.READY, _S.DELAYED, _S.SETTLING}),
         },
         _S.PAUSED: {
             **dict.fromkeys((_E.PUSH, _E.SETTLE, _E.CONFIRM, _E.RETURN, _E.DUE), _PAUSED),
-            **dict.fromkeys((_E.DEAD_LETTER, _E.REMOVE, _E.REDRIVE), _PAUSED),
+            **dict.fromkeys((_E.DEAD_LETTER, _E.REMOVE, _E.SKIP, _E.RETRY, _E.REDRIVE), _PAUSED),
             _E.RESUME: _ANY,
         },
     },

@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from math import inf
 from operator import attrgetter, itemgetter
 
@@ -51,6 +52,7 @@ from seriatim.core.delivery import (
     SavedLanes,
     SavedMessage,
     Settled,
+    Survey,
 )
 from seriatim.core.lane import TABLE, Lane, LaneEvent, LaneState, LooseLane
 from seriatim.core.offsets import OffsetQueue
@@ -224,10 +226,7 @@ class Lanes:
 
     def dead_letter(self, key: str | None, error: str | None = None, rest: bool = False) -> list[Effect]:
         """Dead-letter the head of a key, or all of it. Leases of the key are fenced: the operator's word wins."""
-        lane = self._lanes.get(key)
-        head = self._head(lane) if lane else None
-        if lane is None or head is None:
-            raise NotFound(f"key {key!r} has no message to dead-letter")
+        lane, head = self._standing_at(key, "dead-letter")
         if not rest:
             self._check_confirmed(head)
         tried = {lease.offset for lease in lane.flight if lease.token in self._leased}
@@ -236,6 +235,48 @@ class Lanes:
         effects += [self._dead_letter_one(lane, offset, error, offset in tried) for offset in offsets]
         self._refresh(lane, LaneEvent.DEAD_LETTER)
         return effects
+
+    def skip(self, key: str | None) -> list[Effect]:
+        """Settle the head of a key unseen. Leases of the key are fenced: the operator's word wins."""
+        lane, head = self._standing_at(key, "skip")
+        self._check_confirmed(head)
+        effects: list[Effect] = [*self._fence(lane, lane.take_back_all())]
+        self._take_out(lane, head)
+        self._await_confirmation(lane, head, _Change.REMOVED)
+        self._refresh(lane, LaneEvent.SKIP)
+        return [*effects, Removed(key, head)]
+
+    def retry(self, key: str | None, now: float) -> list[Returned]:
+        """Let what waits for its time go now: the head of a key, and everything that was overtaken."""
+        lane = self._lanes.get(key)
+        waiting = self._waiting_for_time(lane) if lane else []
+        if lane is None or not waiting:
+            raise FailedPrecondition(f"nothing of key {key!r} waits for its retry or for its delay")
+        for offset, trouble in waiting:
+            trouble.not_before = -inf
+            self._delays.discard(offset)
+            lane.rejoin(offset)
+        self._refresh(lane, LaneEvent.RETRY)
+        now = max(now, self._now)
+        return [Returned(key, offset, trouble.failures, now, trouble.error) for offset, trouble in waiting]
+
+    def _waiting_for_time(self, lane: Lane) -> list[tuple[int, _Trouble]]:
+        head = lane.waiting.peek()
+        offsets = [*([] if head is None else [head]), *(lane.aside or ())]
+        troubles = [(offset, self._troubles.get(offset)) for offset in sorted(offsets)]
+        return [
+            (offset, trouble)
+            for offset, trouble in troubles
+            if trouble is not None and trouble.not_before > self._now and not trouble.spent
+        ]
+
+    def _standing_at(self, key: str | None, purpose: str) -> tuple[Lane, int]:
+        """A lane and its head."""
+        lane = self._lanes.get(key)
+        head = self._head(lane) if lane else None
+        if lane is None or head is None:
+            raise NotFound(f"key {key!r} has no message to {purpose}")
+        return lane, head
 
     def remove(self, key: str | None, offset: int) -> Removed:
         """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
@@ -249,7 +290,7 @@ class Lanes:
         self._refresh(lane, LaneEvent.REMOVE)
         return Removed(key, offset)
 
-    def _check_confirmed(self, offset: int | None) -> None:
+    def _check_confirmed(self, offset: int) -> None:
         if offset in self._unconfirmed:
             raise FailedPrecondition(f"message {offset} is just being {self._unconfirmed[offset][1]}: try again")
 
@@ -266,6 +307,8 @@ class Lanes:
         return Redriven(key, offset)
 
     def _check_redrive(self, key: str | None, lane: Lane | None, offset: int) -> None:
+        if offset in self._unconfirmed:
+            raise RedriveRefused(f"message {offset} is just being {self._unconfirmed[offset][1]}: try again")
         if not self._is_dead(key, offset) or (lane and lane.last_settled > offset):
             raise RedriveRefused(
                 f"message {offset} can't go back to its place in key {key!r}: a later message of the key is settled, or it "
@@ -278,7 +321,46 @@ class Lanes:
                 "pause the key and try again, or append it at the end"
             )
 
+    def remember_dead_letter(self, key: str | None, offset: int) -> None:
+        """A message was dead-lettered in an earlier life, and may still be redriven."""
+        insort(self._dead.setdefault(key, []), offset)
+
+    def forget_dead_letter(self, key: str | None, offset: int) -> None:
+        """A dead letter was given up, or went elsewhere: it can't be redriven any more."""
+        if self._is_dead(key, offset):
+            self._forget_dead_letter(key, offset)
+
     # -- looking --------------------------------------------------------------------------------------------------------
+
+    def is_returnable(self, key: str | None, offset: int) -> bool:
+        """Whether a dead letter could go back to its place, if nothing later of its key were in flight."""
+        lane = self._lanes.get(key)
+        return self._is_dead(key, offset) and not (lane and lane.last_settled > offset)
+
+    def keys(self) -> list[str | None]:
+        """Every key that has messages or is paused."""
+        return list(self._lanes)
+
+    def survey(self, keys: Iterable[str | None]) -> Survey:
+        """Some of the keys in figures."""
+        lanes = [lane for key in keys if (lane := self._lanes.get(key)) is not None]
+        blocked = sum(lane.state is _DELAYED or lane.state is _PAUSED for lane in lanes)
+        paused = sum(lane.paused for lane in lanes)
+        oldest = [offset for lane in lanes if (offset := self._oldest(lane)) is not None]
+        return Survey(len(lanes), blocked, paused, min(oldest, default=None))
+
+    def _oldest(self, lane: Lane) -> int | None:
+        first = lane.waiting.peek()
+        waiting = () if first is None else (first,)
+        return min([*waiting, *(lane.aside or ()), *(lease.offset for lease in lane.leases())], default=None)
+
+    def offsets(self, key: str | None, limit: int) -> list[int]:
+        """The first messages of a key that are not settled, whether in flight or not."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            return []
+        out = [lease.offset for lease in lane.leases()]
+        return sorted([*islice(lane.waiting, limit), *(lane.aside or ()), *out])[:limit]
 
     def counts(self) -> Counts:
         loose = self._lanes.get(None)
@@ -291,6 +373,11 @@ class Lanes:
     def is_quiet(self) -> bool:
         """Whether nothing is in flight and nothing waits to be confirmed."""
         return not self._in_flight and not self._unconfirmed
+
+    @property
+    def has_troubles(self) -> bool:
+        """Whether any message has failed before, or is delayed."""
+        return bool(self._troubles)
 
     @property
     def next_token(self) -> int:
@@ -412,6 +499,8 @@ class Lanes:
         attempts = (trouble.failures if trouble else 0) + tried
         if error is None and trouble is not None:
             error = trouble.error
+        if lane.key is None or offset > lane.last_settled:
+            self.remember_dead_letter(lane.key, offset)
         self._await_confirmation(lane, offset, _Change.DEAD_LETTERED)
         return DeadLettered(lane.key, offset, attempts, error)
 
@@ -465,8 +554,6 @@ class Lanes:
                 self._forget_dead_letters_before(lane.key, offset)
         elif change is _REDRIVEN:
             lane.rejoin(offset)
-        elif change is _Change.DEAD_LETTERED and (lane.key is None or offset > lane.last_settled):
-            insort(self._dead.setdefault(lane.key, []), offset)
 
     def _is_dead(self, key: str | None, offset: int) -> bool:
         dead = self._dead.get(key, [])
@@ -587,7 +674,7 @@ class Lanes:
             for key, offset in queued
             if changes.get(offset) is not _REDRIVEN
         ]
-        dead = [(key, offset) for key, offsets in self._dead.items() for offset in offsets]
+        dead = [(key, offset) for key, offsets in self._dead.items() for offset in offsets if offset not in changes]
         dead += [(lane.key, at) for at, (lane, change) in self._unconfirmed.items() if change is _REDRIVEN]
         return SavedLanes(
             now=self._now,
@@ -618,7 +705,7 @@ class Lanes:
         for message in saved.messages:
             self.admit(message)
         for key, offset in saved.dead_letters:
-            self._dead.setdefault(key, []).append(offset)
+            self.remember_dead_letter(key, offset)
         return self
 
     def admit(self, message: SavedMessage) -> None:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from math import inf
+from typing import Any, TypeVar
 
 from seriatim.errors import InvalidArgument
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+def one_of(name: str, kind: type[Choice], value: Any) -> Choice:
+    """A choice, given as a member of its enum or as its text; InvalidArgument names the choices there are."""
+    try:
+        return kind(value)
+    except ValueError:
+        choices = ", ".join(repr(str(choice)) for choice in kind)
+        raise InvalidArgument(f"{name} must be one of {choices}, not {value!r}") from None
 
 
 def require_whole(name: str, value: object, at_least: int) -> None:

@@ -6,4 +6,7 @@
     engine.py        topics and subscriptions of one store    commit.py      group commit
     topic.py         a log, and what of it is in memory       options.py     what can be told
     subscription.py  lanes, consumers, a timer                attachment.py  a consumer at work
+    link/            the same, asked from another process
+    seeking.py       seeks and snapshots                      sieve.py       what a filter rejects
+    reopening.py     a store that failed is opened again
 """

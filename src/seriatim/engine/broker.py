@@ -5,8 +5,8 @@ against this seam and do not know which one they have.
 
 Rules
     - What a coroutine has returned is durable.
-    - Whatever goes in or comes out is plain data: numbers, text, bytes, and the frozen classes of this module, of ``options``
-      and of ``core.delivery``. Times are seconds since 1970, offsets are whole numbers.
+    - Whatever goes in or comes out is plain data: numbers, text, bytes, and the classes of this module, of ``metrics``,
+      ``options`` and ``core.delivery``. Times are seconds since 1970, offsets are whole numbers.
     - An attached consumer hears of messages through its callbacks, in the event loop. What it says (ack, nack, extend) about a
       lease that is lost raises StaleLease at once where that can be known, and is reported to the callback otherwise.
 """
@@ -17,6 +17,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from seriatim.engine.metrics import Metrics, SubscriptionStats
 
 if TYPE_CHECKING:
     from seriatim.core.delivery import Lease
@@ -51,26 +53,6 @@ class SubscriptionInfo:
     name: str
     topic: str
     options: SubscriptionOptions
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionStats:
-    """How many messages a subscription has, what they wait for, and how old the oldest is (seconds)."""
-
-    subscription: str
-    topic: str
-    total: int
-    ready: int
-    leased: int
-    delayed: int
-    blocked: int
-    dead_letters: int
-    keys: int
-    blocked_keys: int
-    paused_keys: int
-    oldest_age: float | None
-    consumers: int
-    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +157,13 @@ class Broker(Protocol):
 
     # -- an operator's hand ---------------------------------------------------------------------------------------------
 
+    async def metrics(self) -> Metrics:
+        """What was counted since the engine began, and how every subscription stands."""
+
     async def stats(self, subscription: str) -> SubscriptionStats: ...
+
+    async def wait_until_empty(self, subscription: str) -> None:
+        """Return when nothing waits, nothing is in flight, and every ack is durable."""
 
     async def list_keys(self, subscription: str, *, limit: int = 100, blocked_only: bool = False) -> list[KeyInfo]:
         """Keys that have messages or are paused, those in trouble first."""
@@ -184,7 +172,7 @@ class Broker(Protocol):
         """The first messages of a key, in order, without delivering them."""
 
     async def retry_key(self, subscription: str, key: str | None) -> None:
-        """Let the head of a key that waits for its retry, or for its delay, go out now."""
+        """Let what waits for its retry, or for its delay, go out now: the head of a key, and what was overtaken."""
 
     async def skip(self, subscription: str, key: str | None) -> int:
         """Settle the head of a key unseen, and return its offset. A lease of it is fenced."""
@@ -192,7 +180,9 @@ class Broker(Protocol):
     async def remove(self, subscription: str, offset: int) -> None:
         """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
 
-    async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None: ...
+    async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None:
+        """Give out nothing more of a key; leases that are out go on. Survives a restart."""
+
     async def resume_key(self, subscription: str, key: str | None) -> None: ...
     async def pause(self, subscription: str) -> None:
         """Give out nothing more; leases that are out go on. Survives a restart."""

@@ -7,8 +7,9 @@ Rules
       dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
       which is tried after a pause, and what waits for them waits on.
     - What is about a topic or a subscription that was deleted meanwhile is void: an obligation is over, a request is refused.
-    - When it can't be known whether a commit happened, nothing more is written: every request fails with that error until the
-      store is opened again.
+    - When it can't be known whether a commit happened, nothing more is written: every request fails with that error, unless the
+      owner opens the store again (``suspend``, ``resume``). What is asked meanwhile waits. Obligations of before are forgotten:
+      what the store says then is the truth.
 
 Theory of operation
     The event loop fills one ``Commit`` while a thread writes another. An fsync costs about as much as writing a hundred
@@ -19,15 +20,27 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from queue import SimpleQueue
+from time import perf_counter
 from typing import Protocol
+from weakref import WeakSet
 
-from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, SeriatimError, StoreLost
+from seriatim.engine.metrics import CommitTimes
+from seriatim.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    SeriatimError,
+    StoreLost,
+)
 from seriatim.store.base import Record, Store, Transaction, TroubleRow
 
 RETRY_PAUSE = 0.25
@@ -66,7 +79,7 @@ class _Request:
     def write(self, transaction: Transaction) -> None:
         try:
             self.change(transaction)
-        except (NotFound, AlreadyExists, InvalidArgument) as refusal:
+        except (NotFound, AlreadyExists, InvalidArgument, FailedPrecondition) as refusal:
             # The store refused it and changed nothing; what rides in the same commit is not touched.
             self.refusal = refusal
 
@@ -182,17 +195,37 @@ class Committer:
     def __init__(self, store: Store, on_failure: Callable[[BaseException], None]) -> None:
         self._store = store
         self._on_failure = on_failure
+        self.times = CommitTimes()
         self._loop = asyncio.get_running_loop()
         self._filling: Commit | None = None
         self._scheduled = False
         self._writing = False
         self._closing = False
+        self._suspended = False
         self._broken: BaseException | None = None
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+        self.is_forked = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._queue: SimpleQueue[Commit | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="seriatim-writer", daemon=True)
         self._thread.start()
+        _open.add(self)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._broken is not None
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a commit is with the thread, or the loop has not heard of its end yet."""
+        return self._writing
 
     def next(self) -> Commit:
         """The commit that is being filled; it is written soon."""
@@ -205,18 +238,59 @@ class Committer:
         return self._filling
 
     async def drain(self) -> None:
-        """Wait until everything that was changed is written, or nothing can be written any more."""
+        """Wait until there is nothing left to write, or nothing can be written any more."""
         await self._idle.wait()
 
     async def close(self) -> None:
         """Write what there is, once, and stop the thread. Obligations that fail now are tried no more: they did not happen."""
         self._closing = True
         await self.drain()
+        self._broken = self._broken or StoreLost("the engine was closed: open another one")
         self._queue.put(None)
         await self._loop.run_in_executor(None, self._thread.join)
 
+    # -- when the store has to be opened again --------------------------------------------------------------------------
+
+    def suspend(self, error: BaseException) -> None:
+        """Write nothing until ``resume``: what waits fails, what comes waits."""
+        self._suspended, self._broken = True, None
+        self._forget_waiting(error)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is being written."""
+        return not self._writing
+
+    async def come_to_rest(self, error: BaseException) -> None:
+        """Wait for the commit that is under way, and forget what came meanwhile: it may rest on something that failed."""
+        if self._writing:
+            await self._at_rest.wait()
+            self._forget_waiting(error)
+
+    def resume(self, store: Store) -> None:
+        self._store, self._suspended = store, False
+        if self._filling is None:
+            self._idle.set()
+        else:
+            self._schedule()
+
+    def give_up(self, error: BaseException) -> None:
+        """Write nothing any more."""
+        self._broken = error
+        self._forget_waiting(error)
+        if not self._writing:
+            self._idle.set()
+
+    def _forget_waiting(self, error: BaseException) -> None:
+        """Fail what waits, so that nothing overtakes what failed before it. Obligations are forgotten."""
+        waiting, self._filling = self._filling, None
+        if waiting is not None:
+            waiting.fail(error)
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
     def _schedule(self, pause: float = 0) -> None:
-        if self._writing or self._scheduled:
+        if self._writing or self._scheduled or self._suspended:
             return
         self._scheduled = True
         if pause:
@@ -226,23 +300,31 @@ class Committer:
 
     def _start(self) -> None:
         self._scheduled = False
+        if self._suspended:
+            return
         commit, self._filling = self._filling, None
         if commit is not None:
             self._writing = True
+            self._at_rest.clear()
             self._queue.put(commit)
 
     def _write_all(self) -> None:
         while (commit := self._queue.get()) is not None:
             error: BaseException | None = None
+            began = perf_counter()
             try:
                 with self._store.transaction() as transaction:
                     commit.write(transaction)
             except BaseException as caught:  # noqa: BLE001 - whatever it is, those who wait for the commit must hear of it
                 error = caught
+                self.times.failed += 1
+            else:
+                self.times.observe(perf_counter() - began)
             self._loop.call_soon_threadsafe(self._written, commit, error)
 
     def _written(self, commit: Commit, error: BaseException | None) -> None:
         self._writing = False
+        self._at_rest.set()
         if error is None:
             commit.finish()
         else:
@@ -253,14 +335,36 @@ class Committer:
             self._idle.set()
 
     def _failed(self, commit: Commit, error: BaseException) -> None:
+        is_over = isinstance(error, OutcomeUnknown | StoreLost)
+        if is_over and not self._suspended:
+            self._broken = error  # before anybody hears of it, so that nothing more is accepted
         commit.fail(error)
-        self._on_failure(error)
-        if isinstance(error, OutcomeUnknown | StoreLost):
-            self._broken = error
-            waiting, self._filling = self._filling, None
-            if waiting is not None:
-                waiting.fail(error)
+        if is_over:
+            if not self._suspended:
+                self.give_up(error)
         elif commit.has_obligations() and not self._closing:
             self._filling = self._filling or Commit()
             self._filling.take_over(commit)
             self._schedule(RETRY_PAUSE)
+        self._on_failure(error)
+
+    def lose_in_child(self) -> None:
+        """Called in a forked child, which has neither the thread nor the right to write."""
+        self.is_forked = True
+        self._broken = StoreLost("the engine was opened before a fork: open another one in this process")
+
+
+_open: WeakSet[Committer] = WeakSet()
+
+
+def is_writing(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether a writer thread is about to call back into ``loop``."""
+    return any(committer.is_writing for committer in _open if committer.loop is loop)
+
+
+def _lose_all_in_child() -> None:
+    for committer in list(_open):
+        committer.lose_in_child()
+
+
+os.register_at_fork(after_in_child=_lose_all_in_child)

@@ -4,6 +4,8 @@ Rules
     - Whoever opens an engine owns its store until it is closed.
     - What a method has returned, or its future has been resolved with, is durable.
     - Offsets are given in the order in which messages are published; those of a publish that failed are not used again.
+    - A store that failed is opened again (``reopening.py``). Meanwhile leases are fenced, and whatever is asked waits. When
+      somebody else owns it then, or it can't be used any more, the engine stays down, and says so to everybody who asks.
 """
 
 from __future__ import annotations
@@ -13,19 +15,33 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
+from seriatim.engine.metrics import Metrics
+from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.reopening import Opener, open_again
+from seriatim.engine.seeking import Move, TimeTravel
 from seriatim.engine.subscription import Consumer, SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, SeriatimError, StoreLost
+from seriatim.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    OutcomeUnknown,
+    SeriatimError,
+    StoreBroken,
+    StoreError,
+    StoreLost,
+)
 from seriatim.log import logger
 from seriatim.store import open_store
-from seriatim.store.base import Cursor, Record, Store, SubscriptionRow, Transaction
+from seriatim.store.base import Catalog, Cursor, Record, Standby, Store, StoreReader, SubscriptionRow, Transaction
 
 EPOCH_BITS = 40
 """A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
@@ -39,11 +55,13 @@ IDLE_UPKEEP_PAUSE = 3600.0
 T = TypeVar("T")
 
 
-class Engine:
+class Engine(Operations, TimeTravel):
     """Everything that one store holds, at work."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, opener: Opener | None = None) -> None:
+        super().__init__()
         self._store = store
+        self._opener = opener
         self._loop = asyncio.get_running_loop()
         self._wall = time.time() - self._loop.time()
         self._committer = Committer(store, self.failed)
@@ -51,33 +69,51 @@ class Engine:
         self._topics: dict[str, TopicState] = {}
         self._subscriptions: dict[str, SubscriptionState] = {}
         self._being_created: set[str] = set()
+        self._unfinished: set[asyncio.Task[None]] = set()
+        self._reopening: asyncio.Task[None] | None = None
+        self._in_order = asyncio.Event()  # not set while the store is opened again
+        self._in_order.set()
+        self._down: BaseException | None = None
         self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
         self._changed = asyncio.Event()
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, url: str) -> Engine:
-        """An engine on the store at ``url``, loaded and at work."""
-        store = await asyncio.get_running_loop().run_in_executor(None, open_store, url)
-        engine = cls(store)
-        await engine.start()
+    async def open(cls, url: str, standby: Standby | None = None) -> Self:
+        """An engine on the store at ``url``, loaded and at work. ``standby`` waits until nobody else owns it."""
+        first, again = partial(open_store, url, standby=standby), partial(open_store, url)
+        engine = cls(await asyncio.get_running_loop().run_in_executor(None, first), again)
+        try:
+            await engine.start()
+        except BaseException:
+            await engine.close()  # or the store would stay owned by an engine that nobody has
+            raise
         return engine
 
     async def start(self) -> None:
-        """Load what the store holds."""
-        catalog = await self._loop.run_in_executor(self._readers, self._store.catalog)
-        for row in catalog.topics:
-            self._topics[row.name] = TopicState(row)
-        topics = {topic.id: topic for topic in self._topics.values()}
-        for subscription_row in catalog.subscriptions:
-            subscription = self._add_subscription(subscription_row, topics[subscription_row.topic_id])
-            await self._loop.run_in_executor(self._readers, subscription.load, self._store)
+        """Load what the store holds, or load it again."""
+        catalog = await self._ask(lambda store: store.catalog())
+        self._know(catalog)
+        rows = {row.id: row for row in catalog.subscriptions}
+        loaded = []
+        for subscription in self._subscriptions.values():
+            options = SubscriptionOptions.from_json(rows[subscription.id].options)
+            loaded.append((subscription, options, await self._ask(partial(subscription.load, options=options))))
+        for subscription, options, lanes in loaded:
+            subscription.restart(options, lanes)
 
     async def close(self) -> None:
-        """Write what was accepted, and give the store back. Leases that are out end with it."""
+        """Write what was accepted, and give the store back. Leases that are out end with it, and count as not tried.
+
+        In a forked child this does nothing: engine and store are the parent's.
+        """
+        if self._committer.is_forked:
+            return
+        await self._stop_reopening()
+        self._settle_rejected()
         for subscription in self._subscriptions.values():
-            subscription.close()
+            subscription.close(StoreLost("the engine was closed: open another one"))
         self._upkeep.cancel()
         await asyncio.wait([self._upkeep])
         await self._committer.close()
@@ -90,20 +126,22 @@ class Engine:
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
         values = (options or TopicOptions()).to_json()
-        row = await self._change(lambda work: work.create_topic(name, values))
+        row = await self.change(lambda work: work.create_topic(name, values))
         self._topics[name] = TopicState(row)
         return TopicInfo(name, self._topics[name].options, 0, 0)
 
     async def update_topic(self, name: str, options: TopicOptions) -> None:
         topic, values = self.get_topic(name), options.to_json()
-        await self._change(lambda work: work.update_topic(topic.id, values))
+        await self.change(lambda work: work.update_topic(topic.id, values))
         topic.options = options
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        subscription = await self._create_subscription(self.get_topic(topic), name, options or SubscriptionOptions())
+        log, options = self.get_topic(topic), options or SubscriptionOptions()
+        self._check_dead_letter_topic(log, options)
+        subscription = await self._create_subscription(log, name, options)
         return subscription.info()
 
     async def _create_subscription(
@@ -116,7 +154,7 @@ class Engine:
         topic.followers.append(meanwhile)
         self._being_created.add(name)
         try:
-            row = await self._change(lambda work: work.create_subscription(topic.id, name, values, start))
+            row = await self.change(lambda work: work.create_subscription(topic.id, name, values, start))
         finally:
             self._being_created.remove(name)
             topic.followers.remove(meanwhile)
@@ -126,20 +164,25 @@ class Engine:
 
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
-        subscription, values = self.get_subscription(name), options.to_json()
-        await self._change(lambda work: work.update_subscription(subscription.id, values))
-        await subscription.reconfigure(options, self._store)
+        subscription = self.get_subscription(name)
+        if options.filter != subscription.options.filter:
+            raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
+        self._check_dead_letter_topic(subscription.topic, options)
+        await subscription.reconfigure(options)
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
-        await self._change(lambda work: work.delete_subscription(subscription.id))
+        await self.change(lambda work: work.delete_subscription(subscription.id))
         self._forget(subscription)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, with its messages and its subscriptions."""
         topic = self.get_topic(name)
-        await self._change(lambda work: work.delete_topic(topic.id))
-        del self._topics[name]
+        await self.change(lambda work: work.delete_topic(topic.id))
+        self._forget_topic(topic)
+
+    def _forget_topic(self, topic: TopicState) -> None:
+        del self._topics[topic.name]
         for subscription in [known for known in self._subscriptions.values() if known.topic is topic]:
             self._forget(subscription)
 
@@ -176,15 +219,26 @@ class Engine:
         """Give a consumer messages from now on."""
         return LocalAttachment(self.get_subscription(subscription), consumer)
 
+    def _check_dead_letter_topic(self, topic: TopicState, options: SubscriptionOptions) -> None:
+        """It must exist when it is named. When it is deleted later, dead letters stay where they are."""
+        if options.dead_letter_topic is None:
+            return
+        if self.get_topic(options.dead_letter_topic) is topic:
+            raise InvalidArgument(
+                f"topic {topic.name!r} can't be the dead-letter topic of its own subscription: "
+                "what fails would come again for ever"
+            )
+
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
-        subscription = SubscriptionState(row, topic, self, first_token=(self._store.epoch << EPOCH_BITS) + 1)
+        subscription = SubscriptionState(row, topic, self)
         self._subscriptions[row.name] = subscription
         topic.followers.append(subscription)
         return subscription
 
     def _forget(self, subscription: SubscriptionState) -> None:
-        subscription.close()
-        subscription.give_up(NotFound(f"subscription {subscription.name!r} was deleted"))
+        deleted = NotFound(f"subscription {subscription.name!r} was deleted")
+        subscription.close(deleted)
+        subscription.give_up(deleted)
         subscription.topic.followers.remove(subscription)
         del self._subscriptions[subscription.name]
 
@@ -210,6 +264,20 @@ class Engine:
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
 
+    # -- figures --------------------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """What was counted since the engine began, and how every subscription stands."""
+        stats = {name: await self.stats(name) for name in list(self._subscriptions)}
+        times = self._committer.times
+        return Metrics(
+            time=self.now(),
+            topics={topic.name: replace(topic.counts) for topic in self._topics.values()},
+            subscriptions={known.name: replace(known.counts) for known in self._subscriptions.values()},
+            commits=replace(times, buckets=list(times.buckets)),
+            stats=stats,
+        )
+
     # -- services for the parts -----------------------------------------------------------------------------------------
 
     def now(self) -> float:
@@ -220,35 +288,160 @@ class Engine:
         self._changed.set()
         return self._committer.next()
 
-    def drain(self) -> Coroutine[None, None, None]:
+    def first_token(self) -> int:
+        """The first token of this owner: no other owner of the store, before or after, gives it or one above it."""
+        return (self._store.epoch << EPOCH_BITS) + 1
+
+    async def drain(self) -> None:
         """Wait until everything accepted so far is durable."""
-        return self._committer.drain()
+        await self.change(lambda _: None)
 
-    def fetch(self, topic_id: int, offsets: Sequence[int]) -> asyncio.Future[list[Record]]:
-        return self._loop.run_in_executor(self._readers, self._store.fetch, topic_id, offsets)
+    async def change(self, change: Callable[[Transaction], T]) -> T:
+        """Let a change ride in the next commit, and wait until it is durable."""
+        results: list[T] = []
+        future: asyncio.Future[T] = self._loop.create_future()
+        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
+        return await future
 
-    def read(self, question: Callable[[], T]) -> asyncio.Future[T]:
+    async def move(self, move: Move) -> None:
+        """Let a seek, or whatever else has to look at the store first, ride in the next commit."""
+        await self.change(lambda work: move(self._store, work))
+
+    async def read(self, question: Callable[[], T]) -> T:
         """Ask the store something, in the thread that reads."""
-        return self._loop.run_in_executor(self._readers, question)
+        await self._require_store()
+        return await self._loop.run_in_executor(self._readers, question)
+
+    async def _require_store(self) -> None:
+        """Wait while the store is opened again."""
+        await self._in_order.wait()
+        if self._down is not None:
+            raise self._down
+
+    def fetch(self, topic_id: int, offsets: Sequence[int]) -> Coroutine[None, None, list[Record]]:
+        return self.read(lambda: self._store.fetch(topic_id, offsets))
+
+    async def load(self, work: Callable[[StoreReader], T]) -> T:
+        """Ask the store something that may take long, in a thread of its own."""
+        await self._require_store()
+        return await self._loop.run_in_executor(None, work, self._store)
 
     def topic(self, name: str) -> TopicState | None:
         return self._topics.get(name)
 
+    def topic_name(self, topic_id: int | None) -> str | None:
+        return next((topic.name for topic in self._topics.values() if topic.id == topic_id), None)
+
     def failed(self, error: BaseException) -> None:
-        """Something went wrong that no caller waits for: log it, and let every consumer know."""
+        """Something went wrong that no caller waits for: log it, and let every consumer know.
+
+        When nothing can be written any more, nothing more is given out either.
+        """
         logger.error("the store failed: %s", error)
+        self._tell_consumers(error)
+        if isinstance(error, OutcomeUnknown | StoreBroken) and self._opener is not None:
+            self._open_again(error)
+        elif isinstance(error, OutcomeUnknown | StoreLost):
+            self._go_down(error)
+
+    def _tell_consumers(self, error: BaseException) -> None:
         for subscription in self._subscriptions.values():
             subscription.failed(error)
-            if isinstance(error, OutcomeUnknown | StoreLost):
-                subscription.give_up(error)
+
+    # -- a store that failed --------------------------------------------------------------------------------------------
+
+    def _open_again(self, error: BaseException) -> None:
+        if self._in_order.is_set() and self._down is None:
+            self._in_order.clear()
+            self._committer.suspend(error)
+            if self._committer.at_rest:
+                self._abandon_all(error)
+            self._reopening = self._loop.create_task(self._reopen(error), name="seriatim-reopening")
+
+    async def _reopen(self, error: BaseException) -> None:
+        """Let go of the old store, find a new one, and go on from what it holds."""
+        assert self._opener is not None
+        await self._come_to_rest(error)
+        try:
+            self._store = await open_again(self._store, self._opener, self._load_from)
+        except StoreError as lost:
+            self._tell_consumers(lost)
+            self._go_down(lost)
+            return
+        logger.warning("the store was opened again")
+        self._committer.resume(self._store)
+        self._in_order.set()
+
+    async def _load_from(self, store: Store) -> None:
+        self._store = store
+        await self.start()
+
+    def _go_down(self, error: BaseException) -> None:
+        """Nothing can be done any more: everybody who asks, or waits, hears why."""
+        self._down = self._down or error
+        self._committer.give_up(self._down)
+        self._in_order.set()
+        if self._committer.at_rest:
+            self._close_all(self._down)
+        else:
+            self._begin(self._come_to_an_end(self._down))
+        logger.error("the engine is down: %s", self._down)
+
+    async def _come_to_rest(self, error: BaseException) -> None:
+        """Fence every lease, once nothing is being written that could still be confirmed."""
+        await self._committer.come_to_rest(error)
+        self._abandon_all(error)
+
+    async def _come_to_an_end(self, error: BaseException) -> None:
+        await self._committer.come_to_rest(error)
+        self._close_all(error)
+
+    def _close_all(self, error: BaseException) -> None:
+        self._abandon_all(error)
+        for subscription in self._subscriptions.values():
+            subscription.close(error)
+
+    def _abandon_all(self, error: BaseException) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.abandon(error)
+
+    async def _stop_reopening(self) -> None:
+        if self._reopening is not None and not self._reopening.done():
+            self._reopening.cancel()
+            await asyncio.wait([self._reopening])
+            self._go_down(StoreLost("the engine was closed before its store could be opened again"))
+
+    def _know(self, catalog: Catalog) -> None:
+        """Take note of what there is. Offsets that were given to publishes that failed are not given again."""
+        rows = {row.id: row for row in catalog.topics}
+        if any(known.next_offset < rows[known.id].next_offset for known in self._topics.values() if known.id in rows):
+            raise StoreLost(
+                "another process has published to the store since it failed: end this program, and start it again"
+            )
+        for topic in [known for known in self._topics.values() if known.id not in rows]:
+            self._forget_topic(topic)
+        for row in catalog.topics:
+            self._topics.setdefault(row.name, TopicState(row)).update(row)
+        topics = {topic.id: topic for topic in self._topics.values()}
+        subscription_ids = {row.id for row in catalog.subscriptions}
+        for gone in [known for known in self._subscriptions.values() if known.id not in subscription_ids]:
+            self._forget(gone)
+        for subscription_row in catalog.subscriptions:
+            if subscription_row.name not in self._subscriptions:
+                self._add_subscription(subscription_row, topics[subscription_row.topic_id])
+
+    def can_write(self) -> bool:
+        return not self._committer.is_broken
 
     # -- clean-up -------------------------------------------------------------------------------------------------------
 
     async def _keep_up(self) -> None:
         """Let the store clean up a while after something changed, in small pieces between which others may write."""
-        while True:
+        while self._down is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), IDLE_UPKEEP_PAUSE)
+                # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the event.
+                async with asyncio.timeout(IDLE_UPKEEP_PAUSE):
+                    await self._changed.wait()
             await asyncio.sleep(UPKEEP_PAUSE)
             self._changed.clear()
             try:
@@ -258,21 +451,40 @@ class Engine:
 
     async def clean_up(self) -> None:
         """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
-        while (await self._loop.run_in_executor(self._readers, self._store.upkeep, self.now())).more_to_do:
+        if self._settle_rejected():
+            await self.drain()
+        while (await self.read(lambda: self._store.upkeep(self.now()))).more_to_do:
             pass
+
+    def _settle_rejected(self) -> bool:
+        """Let what filters rejected ride in the next commit; False when there is nothing, or nothing can be written."""
+        try:
+            return sum(subscription.sieve.settle() for subscription in self._subscriptions.values()) > 0
+        except StoreError:
+            return False
+
+    async def wait_until_empty(self, subscription: str) -> None:
+        await self.get_subscription(subscription).wait_until_empty()
 
     async def backup(self, path: str) -> None:
         """A consistent copy of the store, while it is in use."""
-        await self.read(lambda: self._store.backup(path))
+        await self.load(lambda store: store.backup(path))
 
     # -- how ------------------------------------------------------------------------------------------------------------
 
-    async def _change(self, change: Callable[[Transaction], T]) -> T:
-        """Let a change ride in the next commit, and wait until it is durable."""
-        results: list[T] = []
-        future: asyncio.Future[T] = self._loop.create_future()
-        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
-        return await future
+    async def finish(self, work: Coroutine[None, None, None]) -> None:
+        """Wait for work that is finished once it has begun, also when nobody waits for it any more."""
+        await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return task
+
+    async def _ask(self, question: Callable[[Store], T]) -> T:
+        """Ask the present store, also one that is not in use yet."""
+        return await self._loop.run_in_executor(self._readers, question, self._store)
 
 
 class _Meanwhile:

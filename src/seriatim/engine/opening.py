@@ -1,11 +1,115 @@
-"""How a program gets a broker: one function, so that fronts need not know what kind of broker an address leads to."""
+"""How a program gets a broker: one function, so that fronts need not know what kind of broker an address leads to.
+
+Rules
+    - A store has one owner. Whoever comes first owns it, and answers others at the socket beside it.
+    - Whoever comes later asks the owner. While there is a lock and no socket, an owner is just beginning or just ending: both
+      ways are tried again, for a while.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
 from seriatim.engine.broker import Broker
 from seriatim.engine.engine import Engine
+from seriatim.engine.link.address import socket_path
+from seriatim.engine.link.remote import Lost, RemoteBroker
+from seriatim.engine.link.server import LinkServer
+from seriatim.engine.link.shared import SharedBroker
+from seriatim.errors import SeriatimError, StoreBusy, StoreFailed
+from seriatim.log import logger
+from seriatim.store import store_file
+from seriatim.store.base import Standby
+
+E = TypeVar("E", bound=Engine)
+
+PATIENCE = 5.0
+"""So many seconds a store may have an owner who can't be reached when it is opened."""
+
+PATIENCE_WITH_THE_NEXT = 30.0
+"""The same when an owner ended: it may have much to write, and the next one much to read."""
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.25
+"""Between two tries."""
 
 
-async def open_broker(url: str) -> Broker:
-    """The broker at ``url``: an engine in this process, which owns the store until it is closed."""
-    return await Engine.open(url)  # type: ignore[return-value]  # until the engine can travel in time
+async def open_broker(url: str, *, standby: bool = False) -> Broker:
+    """The broker at ``url``: an engine in this process, or a link to the one that owns the store already.
+
+    A store that is not in a file has no socket beside it: while somebody else owns it, this raises StoreBusy or, with
+    ``standby``, waits until the store is free.
+    """
+    file = store_file(url)
+    if file is None:
+        return cast(Broker, await _stand_by(url) if standby else await Engine.open(url))
+    path = socket_path(file)
+    shared = SharedBroker(partial(_find, url, path, PATIENCE_WITH_THE_NEXT))
+    found = await _find(url, path, PATIENCE, shared.lost)
+    if isinstance(found, Engine):
+        return found
+    shared.begin(found)
+    return cast(Broker, shared)
+
+
+async def _find(url: str, path: Path, patience: float, lost: Lost) -> Broker:
+    """Own the store, or reach its owner."""
+    loop = asyncio.get_running_loop()
+    deadline, pause = loop.time() + patience, SHORTEST_PAUSE
+    while True:
+        try:
+            return cast(Broker, await _own(url, path))
+        except StoreBusy as error:
+            busy = error
+        with suppress(OSError):  # no socket, or nobody who answers there
+            return cast(Broker, await RemoteBroker.connect(path, lost))
+        if loop.time() >= deadline:
+            raise busy
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def _own(url: str, path: Path) -> _Owner:
+    engine = await _opened(asyncio.ensure_future(_Owner.open(url)))
+    await engine.serve(path)
+    return engine
+
+
+async def _stand_by(url: str) -> Engine:
+    with Standby() as patience:
+        return await _opened(asyncio.ensure_future(Engine.open(url, patience)), patience.cancel)
+
+
+async def _opened(opening: asyncio.Future[E], cancel: Callable[[], None] = lambda: None) -> E:
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        # A thread is opening it and can't be stopped: give back what it gets, or nobody could own the store.
+        cancel()
+        with suppress(SeriatimError):
+            await (await opening).close()
+        raise
+
+
+class _Owner(Engine):
+    """An engine that answers others, too."""
+
+    _server: LinkServer | None = None
+
+    async def serve(self, path: Path) -> None:
+        server = LinkServer(cast(Broker, self), path)
+        try:
+            await server.start()
+        except StoreFailed as error:  # it can do its own work all the same
+            logger.warning("other processes can't reach this store: %s", error)
+        else:
+            self._server = server
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()  # first: whoever owns the store next makes its own socket
+        await super().close()

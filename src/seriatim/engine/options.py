@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from seriatim.core.delivery import Delivery, OnExhausted, Release, RetryMode, RetryPolicy
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.delivery import Delivery, Release, RetryPolicy
+from seriatim.core.filters import parse_filter
+from seriatim.core.options import one_of, require_duration, require_whole
 
 WEEK = 7 * 24 * 3600.0
 
@@ -35,7 +36,11 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries."""
+    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries.
+
+    ``filter`` says which messages are delivered at all (see ``core.filters``); it stays as it is once the subscription exists.
+    A ``paused`` subscription gives nothing out.
+    """
 
     ordering: bool = False
     ack_deadline: float = 10.0
@@ -43,10 +48,15 @@ class SubscriptionOptions:
     window: int = 1
     release: Release = Release.DURABLE
     dead_letter_topic: str | None = None
+    paused: bool = False
+    filter: str | None = None
 
     def __post_init__(self) -> None:
         require_duration("ack_deadline", self.ack_deadline)
         require_whole("window", self.window, 1)
+        object.__setattr__(self, "release", one_of("release", Release, self.release))
+        if self.filter is not None:
+            parse_filter(self.filter)
 
     @property
     def delivery(self) -> Delivery:
@@ -59,12 +69,7 @@ class SubscriptionOptions:
     def from_json(cls, values: Mapping[str, Any]) -> SubscriptionOptions:
         known = _known(cls, values)
         if "retry" in known:
-            retry = dict(known["retry"])
-            retry["mode"] = RetryMode(retry["mode"])
-            retry["on_exhausted"] = OnExhausted(retry["on_exhausted"])
-            known["retry"] = RetryPolicy(**retry)
-        if "release" in known:
-            known["release"] = Release(known["release"])
+            known["retry"] = RetryPolicy(**known["retry"])
         return cls(**known)
 
 

@@ -5,9 +5,12 @@ Rules
     - Consumers of one subscription share its lanes and are served in turn, each as far as it has room.
     - What the lanes accepted (an ack, a dead letter) is an obligation of the group commit, and confirmed to the lanes when it
       is durable.
-    - A dead letter is copied to the dead-letter topic, if there is one, in the transaction that buries it; without one it stays
-      buried where it is, and is never dropped.
+    - Dead letters have rules of their own: ``dead_letters.py``. What operators ask for is in ``operations.py``.
+    - Lanes are replaced (other options) only while nothing is in flight and nobody operates on them (``steady``).
     - One timer, set to the lanes' next deadline. A subscription that waits for nothing costs nothing.
+    - Where a subscription stands is changed (other options, a seek) by loading its lanes anew from the store, while nothing is
+      in flight, nothing is given out, and what is published meanwhile is held back. When the store itself has to be opened
+      again the lanes are abandoned at once: leases are fenced, and what was accepted and not written did not happen.
 
 Theory of operation
     Whatever happens ends in ``wake``, which hands out messages once at the end of the current turn of the event loop, however
@@ -20,8 +23,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from seriatim.core.delivery import (
     DeadLettered,
@@ -29,32 +34,39 @@ from seriatim.core.delivery import (
     Fenced,
     KeyPaused,
     Lease,
+    Redriven,
     Release,
+    Removed,
     RetryMode,
     Returned,
     SavedMessage,
     Settled,
 )
-from seriatim.core.lanes import Lanes
+from seriatim.core.lanes import EXPIRED, Lanes
 from seriatim.engine.broker import SubscriptionInfo, Told
-from seriatim.engine.commit import Commit
+from seriatim.engine.commit import RETRY_PAUSE, Change
+from seriatim.engine.dead_letters import DeadLetters
+from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.services import Services
+from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore, SeriatimError, StaleLease
-from seriatim.store.base import DeadLetterRow, Position, Record, StoreReader, SubscriptionRow, TroubleRow
+from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
+from seriatim.store.base import (
+    DeadLetterRow,
+    PausedRow,
+    Position,
+    Record,
+    StoreReader,
+    SubscriptionRow,
+    Transaction,
+    TroubleRow,
+)
 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
 
 OVERTAKEN_ACK = "an earlier message of its key failed, and it is delivered again after that one"
-
-# What a dead letter says of itself in the dead-letter topic.
-SOURCE, OFFSET, ATTEMPTS, ERROR = (
-    "seriatim-dead-letter-subscription",
-    "seriatim-dead-letter-offset",
-    "seriatim-dead-letter-attempts",
-    "seriatim-dead-letter-error",
-)
 
 
 class Delivered(NamedTuple):
@@ -65,8 +77,8 @@ class Delivered(NamedTuple):
 
 
 class Consumer:
-    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, and ``failed`` when the
-    store failed.
+    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, ``failed`` with what
+    the store did wrong.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
     """
@@ -82,8 +94,11 @@ class Consumer:
         self.deliver = deliver
         self.fenced = fenced
         self.failed = failed
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+        self.wake: Callable[[], None] = lambda: (
+            None
+        )  # to be called when it has room for another reason than what it said
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
         self.batches: deque[list[Lease]] = deque()  # what waits for a read
         self._sizes: dict[int, int] = {}
@@ -91,14 +106,14 @@ class Consumer:
 
     def stop(self) -> None:
         """Take nothing more; what is outstanding goes on."""
-        self._max_messages = 0
+        self.max_messages = 0
 
     def room(self) -> int:
         """How many messages it takes now."""
-        if self._bytes >= self._max_bytes:
+        if self._bytes >= self.max_bytes:
             return 0
         # With a limit on bytes one at a time: how large a message is, is known only when it is at hand.
-        return min(self._max_messages - len(self.leases), TURN if self._max_bytes == inf else 1)
+        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else 1)
 
     def weigh(self, offset: int, size: int) -> None:
         self._sizes[offset] = size
@@ -109,37 +124,47 @@ class Consumer:
         return self.leases.pop(offset)
 
 
-class Services(Protocol):
-    """What a subscription needs of its engine."""
+class Loaded(NamedTuple):
+    """What the store holds of a subscription, up to and with the offset ``until``, but for what its filter ``rejected``."""
 
-    def now(self) -> float: ...
-    def commit(self) -> Commit: ...
-    def drain(self) -> Awaitable[None]: ...
-    def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]: ...
-    def topic(self, name: str) -> TopicState | None: ...
-    def failed(self, error: BaseException) -> None: ...
+    lanes: Lanes
+    floor: int
+    until: int
+    rejected: list[int]
+    letters: list[DeadLetterRow]
+    paused: list[PausedRow]
 
 
 class SubscriptionState:
     """What the engine knows of one subscription."""
 
-    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services, first_token: int) -> None:
+    def __init__(self, row: SubscriptionRow, topic: TopicState, services: Services) -> None:
         self.id = row.id
         self.name = row.name
         self.topic = topic
         self.options = SubscriptionOptions.from_json(row.options)
-        self.lanes = Lanes(self.options.delivery, first_token)
+        self.lanes = Lanes(self.options.delivery, services.first_token())
+        self.sieve = Sieve(row.id, self.options.filter, services.commit)
+        self.counts = DeliveryCounts()
         self._services = services
         self._loop = asyncio.get_running_loop()
         self._consumers: deque[Consumer] = deque()
         self._holders: dict[int, Consumer] = {}  # by offset
+        self.dead_letters = DeadLetters(self, services)
+        self.pause_reasons: dict[str | None, str | None] = {}
+        self.steady = asyncio.Lock()  # held while somebody relies on the lanes not being replaced
+        self._promises: set[asyncio.Future[None]] = set()
         self._told: dict[int, Told] = {}  # who waits for an ack to be durable, by offset
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
-        self._held_back: list[Record] | None = None  # what comes while options are changed
+        self._held_back: list[Record] | None = None  # what comes while lanes are loaded anew
         self._quiet = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._changing = asyncio.Lock()
+        self._exchanging = self._abandoned = False
+        self._closed: BaseException | None = None  # why nothing can be taken or said any more
 
     def info(self) -> SubscriptionInfo:
         return SubscriptionInfo(self.name, self.topic.name, self.options)
@@ -152,46 +177,144 @@ class SubscriptionState:
             self._held_back += records
             return
         now, ordering, lanes = self._services.now(), self.options.ordering, self.lanes
-        for record in records:
+        for record in self.sieve.sift(records):
             delay = record.not_before - now if record.not_before else 0
             lanes.push(record.key if ordering else None, record.offset, now, delay)
         self.wake()
 
-    async def reconfigure(self, options: SubscriptionOptions, store: StoreReader) -> None:
+    # -- standing somewhere else ----------------------------------------------------------------------------------------
+
+    async def reconfigure(self, options: SubscriptionOptions) -> None:
         """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
         async with self._changing:
-            self._held_back, loaded_until = [], -1
+            await self._write_options(options)
+            await self._exchange_lanes(options)
+            if not options.ordering:
+                self.dead_letters.give_up_places()
+
+    async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
+        """Go on from wherever ``move`` puts the subscription in the store. Leases that are out are fenced; what was accepted of
+        them is written before."""
+        async with self._changing:
+            self._fence_all()
+            await self._exchange_lanes(self.options, move)
+
+    async def set_paused(self, paused: bool) -> None:
+        """Give out nothing more, or go on. Leases that are out stay out."""
+        async with self._changing:
+            options = replace(self.options, paused=paused)
+            await self._write_options(options)
+            self.options = options
+        self.wake()
+
+    async def _write_options(self, options: SubscriptionOptions) -> None:
+        id_, values = self.id, options.to_json()
+        await self._services.change(lambda work: work.update_subscription(id_, values))
+
+    async def _exchange_lanes(
+        self, options: SubscriptionOptions, move: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        self._exchanging, self._held_back, until = True, [], -1
+        try:
+            await self._until_quiet()
+            async with self.steady:
+                await self._until_quiet()  # once more: an operator may have been at work
+                await self.accepted()  # what is noted about failed deliveries must be in the store
+                if move is not None:
+                    await move()
+                loaded = await self._load_anew(options, moved=move is not None)
+                await self.accepted()  # what was loaded and is not here yet comes before this
+                self._use(loaded, options)
+                until = loaded.until
+        finally:
+            # Also when it failed: then the lanes that there were go on. Abandoned ones do not: somebody loads them anew.
+            self._exchanging = False
+            if not self._abandoned:
+                self._release_held_back(until)
+
+    async def _until_quiet(self) -> None:
+        while not self.lanes.is_quiet():
             self._quiet.clear()
             self.wake()
-            try:
-                await self._quiet.wait()
-                await self._services.drain()  # what is noted about failed deliveries must be in the store
-                lanes = Lanes(options.delivery, self.lanes.next_token)
-                loaded_until = await self._loop.run_in_executor(None, self._load, lanes, options, store)
-                self.lanes, self.options = lanes, options
-            finally:
-                # Also when it failed: then the lanes that there were go on.
-                records, self._held_back = self._held_back, None
-                self.push([record for record in records if record.offset > loaded_until])
+            await self._quiet.wait()
+            self._require_open()
 
-    def load(self, store: StoreReader) -> None:
-        """Queue what the store holds for this subscription. Runs in a thread, before anybody knows of the subscription."""
-        self._load(self.lanes, self.options, store)
+    async def _load_anew(self, options: SubscriptionOptions, *, moved: bool) -> Loaded:
+        try:
+            return await self._services.load(lambda store: self.load(store, options))
+        except StoreError as error:
+            if moved:  # the store is at another place than the lanes that there are: those must not go on
+                self._services.failed(
+                    StoreBroken(f"subscription {self.name!r} could not be loaded after a seek: {error}")
+                )
+            raise
 
-    def _load(self, lanes: Lanes, options: SubscriptionOptions, store: StoreReader) -> int:
-        """Queue what the store holds in lanes that nobody else uses yet, and return the last offset that was looked at."""
+    def _use(self, loaded: Loaded, options: SubscriptionOptions) -> None:
+        self.lanes, self.options = loaded.lanes, options
+        self.topic.burn(
+            loaded.floor
+        )  # it may be above the last message: that one may have failed after it was counted on
+        self.dead_letters.load(loaded.letters, options, loaded.lanes)
+        self.pause_reasons = {row.key: row.reason for row in loaded.paused}
+        self.sieve.settle_later(loaded.rejected)
+
+    def _release_held_back(self, until: int) -> None:
+        records, self._held_back = self._held_back or [], None
+        self.push([record for record in records if record.offset > until])
+
+    def _fence_all(self) -> None:
+        """Take every lease back, and tell its consumer."""
+        for offset, consumer in list(self._holders.items()):
+            if (lease := consumer.leases.get(offset)) is not None and self._holders.get(offset) is consumer:
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+                consumer.fenced(lease)
+
+    # -- when the store is opened again ---------------------------------------------------------------------------------
+
+    def abandon(self, error: BaseException) -> None:
+        """The store is lost for now: fence every lease, give out nothing, forget what was accepted and not written."""
+        self._abandoned, self._held_back = True, []
+        for task in self._tasks:
+            task.cancel()
+        for consumer in self._consumers:
+            consumer.batches.clear()
+        self.give_up(error)
+        self.lanes = Lanes(self.options.delivery, self.lanes.next_token)
+        for offset in list(self._holders):
+            holder, lease = self._let_go(offset)
+            if holder is not None and lease is not None:
+                holder.fenced(lease)
+        self.wake()
+
+    def restart(self, options: SubscriptionOptions, loaded: Loaded) -> None:
+        """Go on with what the store holds. An exchange of lanes that is under way goes on too, and is not disturbed."""
+        self._abandoned = False
+        self._use(loaded, options)
+        if not self._exchanging:
+            self._release_held_back(loaded.until)
+
+    # -- loading --------------------------------------------------------------------------------------------------------
+
+    def load(self, store: StoreReader, options: SubscriptionOptions) -> Loaded:
+        """What the store holds for this subscription, in lanes that nobody else uses yet. May run in a thread."""
+        lanes = Lanes(options.delivery, max(self.lanes.next_token, self._services.first_token()))
         lanes.advance(self._services.now())  # so that what is due is not taken for delayed
-        cursor, last = store.cursor(self.id), -1
+        cursor, until, rejected = store.cursor(self.id), -1, list[int]()
         troubles = {row.offset: row for row in store.troubles(self.id)}
-        buried = {row.offset for row in store.dead_letters(self.id)}
-        for row in store.paused_keys(self.id):
+        letters, paused = store.dead_letters(self.id), store.paused_keys(self.id)
+        buried = {row.offset for row in letters}
+        for row in paused:
             lanes.pause(row.key)
         for positions in store.positions(self.topic.id, cursor.floor):
             for position in positions:
-                if not cursor.has(position.offset) and position.offset not in buried:
+                if cursor.has(position.offset) or position.offset in buried:
+                    continue
+                if self.sieve.rejects(position):
+                    rejected.append(position.offset)
+                else:
                     self._load_one(lanes, options, position, troubles.get(position.offset))
-            last = positions[-1].offset
-        return last
+            until = positions[-1].offset
+        return Loaded(lanes, cursor.floor, until, rejected, letters, paused)
 
     def _load_one(
         self, lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None
@@ -207,16 +330,37 @@ class SubscriptionState:
     # -- messages out ---------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
+        self._require_open()
         self._consumers.append(consumer)
+        consumer.wake = self.wake
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:
         """Take a consumer away. What it had is given out again at once, and counts as not tried."""
+        if consumer not in self._consumers:  # the subscription was closed or deleted before
+            return
         self._consumers.remove(consumer)
         consumer.batches.clear()
-        for lease in list(consumer.leases.values()):
-            self._apply(self.lanes.give_back(lease.token, self._services.now(), delay=0, count=False))
+        self._give_back(consumer, list(consumer.leases.values()))
+
+    def _give_back(self, consumer: Consumer, leases: Iterable[Lease], delay: float = 0) -> None:
+        """Return what was not tried."""
+        for lease in leases:
+            if consumer.leases.get(lease.offset) is lease:  # not fenced, because one before it was given back
+                self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, count=False))
         self.wake()
+
+    async def records(self, offsets: Iterable[int]) -> dict[int, Record]:
+        """Messages by their offsets, without delivering them; those that are no longer kept are left out."""
+        wanted = sorted(set(offsets))
+        known = {offset: record for offset in wanted if (record := self.topic.recent(offset)) is not None}
+        missing = [offset for offset in wanted if offset not in known]
+        fetched = await self._services.fetch(self.topic.id, missing) if missing else []
+        return known | {record.offset: record for record in fetched}
+
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
 
     def wake(self) -> None:
         """Hand out what can be handed out, at the end of this turn of the loop."""
@@ -224,9 +368,23 @@ class SubscriptionState:
             self._pumping = True
             self._loop.call_soon(self._pump)
 
+    async def wait_until_empty(self) -> None:
+        """Return when nothing waits, nothing is in flight, and every ack is durable."""
+        while not self._is_empty():
+            self._drained.clear()
+            await self._drained.wait()
+            self._require_open()
+
+    def _is_empty(self) -> bool:
+        return not self._held_back and not len(self.lanes) and self.lanes.is_quiet()
+
     def _pump(self) -> None:
         self._pumping = False
-        if self._held_back is not None:
+        if self._closed is not None:
+            return
+        if not self._drained.is_set() and self._is_empty():
+            self._drained.set()
+        if self._held_back is not None or self.options.paused:
             if self.lanes.is_quiet():
                 self._quiet.set()
             self._set_timer()
@@ -246,9 +404,6 @@ class SubscriptionState:
         for lease in leases:
             consumer.leases[lease.offset] = lease
             self._holders[lease.offset] = consumer
-            if self.options.retry.max_attempts is not None:
-                # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
-                self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         if consumer.batches or any(self.topic.recent(lease.offset) is None for lease in leases):
             self._deliver_later(consumer, leases)
         else:
@@ -265,41 +420,63 @@ class SubscriptionState:
             elif consumer.leases.get(lease.offset) is lease:  # it may have been lost while it was read
                 consumer.weigh(lease.offset, len(record.data))
                 delivered.append(Delivered(lease, record))
+                if self.options.retry.max_attempts is not None:
+                    # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
+                    self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
         if delivered:
+            self._count(delivered)
             consumer.deliver(delivered)
+
+    def _count(self, delivered: list[Delivered]) -> None:
+        self.counts.delivered += len(delivered)
+        if self.lanes.has_troubles:
+            self.counts.redelivered += sum(one.lease.attempt > 1 for one in delivered)
 
     def _deliver_later(self, consumer: Consumer, leases: list[Lease]) -> None:
         consumer.batches.append(leases)
         if len(consumer.batches) == 1:
-            self._run(self._read_and_deliver(consumer))
+            self.run(self._read_and_deliver(consumer))
 
     async def _read_and_deliver(self, consumer: Consumer) -> None:
         while consumer.batches:
             leases = consumer.batches[0]
-            missing = sorted(lease.offset for lease in leases if self.topic.recent(lease.offset) is None)
-            fetched = {record.offset: record for record in await self._services.fetch(self.topic.id, missing)}
-            if consumer.batches:  # it may have been detached meanwhile
-                self._deliver(consumer, leases, fetched)
-                consumer.batches.popleft()
+            try:
+                records = await self.records(lease.offset for lease in leases)
+            except StoreError as error:
+                self._services.failed(error)
+                records = None
+            if not consumer.batches:  # it was detached meanwhile
+                return
+            if records is not None:
+                self._deliver(consumer, leases, records)
+            elif self._closed is None:
+                self._give_back(consumer, leases, RETRY_PAUSE)
+            consumer.batches.popleft()
 
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         """A message is done. ``told`` hears when that can't be undone any more, or that the lease was lost after all."""
+        self._require_open()
         settled = self.lanes.settle(lease.token)
         if told is not None:
             self._told[lease.offset] = told
         self._let_go(lease.offset)
         if settled:
             self._services.commit().settle(self, [done.offset for done in settled])
+            self.dead_letters.settled(settled)
+        self.counts.acked += 1
         self.wake()
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
+        self._require_open()
         self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
+        self.counts.nacked += 1
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
+        self._require_open()
         deadline = self.lanes.extend(lease.token, self._services.now(), seconds)
         self._set_timer()
         return deadline
@@ -321,30 +498,80 @@ class SubscriptionState:
             consumer, lease = self._let_go(effect.offset)
             if isinstance(effect, Returned):
                 self._note(effect.key, effect.offset, effect.attempts, effect.not_before, effect.error)
-            elif isinstance(effect, Settled):
-                self._services.commit().settle(self, [effect.offset])
+            elif isinstance(effect, Settled | Removed):
+                self._settle(effect)
             elif isinstance(effect, DeadLettered):
-                self._bury(effect)
+                self.dead_letters.bury(effect)
+            elif isinstance(effect, Redriven):
+                self._unbury(effect)
             elif isinstance(effect, KeyPaused):
                 self._note(effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                 self._pause(effect)
             elif isinstance(effect, Fenced):
                 self._fence(effect, consumer, lease)
 
+    def _settle(self, effect: Settled | Removed) -> None:
+        self._services.commit().settle(self, [effect.offset])
+        if isinstance(effect, Settled):
+            self.dead_letters.settled([effect])
+
+    def _unbury(self, effect: Redriven) -> None:
+        id_, offsets = self.id, [effect.offset]
+        self._services.commit().oblige(lambda work: work.unbury(id_, offsets), lambda: self.confirmed(offsets))
+
     def _fence(self, fenced: Fenced, consumer: Consumer | None, lease: Lease | None) -> None:
         """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
         if consumer is not None and lease is not None:
             consumer.fenced(lease)
-        self._tell(fenced.offset, StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}"))
+        stale = StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}")
+        self._tell(fenced.offset, self._closed or stale)
 
-    def _tell(self, offset: int, error: SeriatimError | None) -> None:
+    # -- what is promised to be durable ---------------------------------------------------------------------------------
+
+    def carry_out(self, effects: Sequence[Effect]) -> Awaitable[None]:
+        """Do at once what the lanes decided at an operator's word. Await the result to have it durable."""
+        self._apply(effects)
+        self.wake()
+        confirmed = [
+            self._confirmation(effect.offset)
+            for effect in effects
+            if isinstance(effect, Removed | DeadLettered | Redriven)
+        ]
+        return _all(self.accepted(), *confirmed)
+
+    def accepted(self) -> asyncio.Future[None]:
+        """Await it to have everything that was accepted before durable."""
+        return self.promise(_nothing)
+
+    def promise(self, change: Change) -> asyncio.Future[None]:
+        """Let a change ride in the next commit. The future tells when it, and all that was accepted before, is durable."""
+        promise = self._new_promise()
+        self._services.commit().oblige(change, partial(_tell_future, promise, None))
+        return promise
+
+    def _confirmation(self, offset: int) -> asyncio.Future[None]:
+        promise = self._new_promise()
+        self._told[offset] = partial(_tell_future, promise)
+        return promise
+
+    def _new_promise(self) -> asyncio.Future[None]:
+        promise: asyncio.Future[None] = self._loop.create_future()
+        self._promises.add(promise)
+        promise.add_done_callback(self._promises.discard)
+        return promise
+
+    def _tell(self, offset: int, error: BaseException | None) -> None:
         if (told := self._told.pop(offset, None)) is not None:
             told(error)
 
-    def give_up(self, error: SeriatimError) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Nothing more becomes durable: tell everybody who waits for it."""
         for offset in list(self._told):
             self._tell(offset, error)
+        for promise in list(self._promises):
+            _tell_future(promise, error)
+
+    # -- trouble --------------------------------------------------------------------------------------------------------
 
     def failed(self, error: BaseException) -> None:
         """The store failed: let consumers know."""
@@ -361,38 +588,8 @@ class SubscriptionState:
 
     def _pause(self, paused: KeyPaused) -> None:
         reason = f"{paused.attempts} delivery attempts failed"
+        self.pause_reasons[paused.key] = reason
         self._services.commit().oblige(lambda work: work.pause_key(self.id, paused.key, reason), lambda: None)
-
-    def _bury(self, letter: DeadLettered) -> None:
-        """Dead-letter a message. Its copy for a dead-letter topic needs its payload, which may have to be read first."""
-        target = self._services.topic(self.options.dead_letter_topic or "")
-        record = self.topic.recent(letter.offset)
-        if target is None or record is not None:
-            self._write_burial(letter, target, record)
-        else:
-            self._run(self._read_and_bury(letter, target))
-
-    async def _read_and_bury(self, letter: DeadLettered, target: TopicState) -> None:
-        records = await self._services.fetch(self.topic.id, [letter.offset])
-        self._write_burial(letter, target, records[0] if records else None)
-
-    def _write_burial(self, letter: DeadLettered, target: TopicState | None, record: Record | None) -> None:
-        commit, now = self._services.commit(), self._services.now()
-        row = DeadLetterRow(letter.offset, letter.key, letter.attempts, now, letter.error)
-        if target is not None and record is not None:
-            copy = Record(target.reserve(1), record.key, record.data, self._epitaph(record, letter), now)
-            commit.copy(target, copy)
-            row = row._replace(copy_topic_id=target.id, copy_offset=copy.offset)
-        commit.oblige(lambda work: work.bury(self.id, [row]), lambda: self.confirmed([letter.offset]))
-
-    def _epitaph(self, record: Record, letter: DeadLettered) -> dict[str, str]:
-        said = {
-            SOURCE: self.name,
-            OFFSET: str(letter.offset),
-            ATTEMPTS: str(letter.attempts),
-            ERROR: letter.error or "",
-        }
-        return {**(record.attributes or {}), **said}
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
@@ -407,18 +604,32 @@ class SubscriptionState:
 
     def _ring(self) -> None:
         self._timer = None
-        self._apply(self.lanes.advance(self._services.now()))
+        effects = self.lanes.advance(self._services.now())
+        self.counts.expired += sum(getattr(effect, "error", None) is EXPIRED for effect in effects)
+        self._apply(effects)
         self.wake()
 
-    def close(self) -> None:
-        """Stop: no timer, no read, no consumer."""
+    def close(self, why: BaseException) -> None:
+        """Stop: no timer, no read, no consumer. Who acks or nacks from now on is told why that can't be."""
+        if self._closed is not None:
+            return
+        self._closed = why
+        if self._services.can_write():
+            for consumer in self._consumers:
+                self._give_back(consumer, list(consumer.leases.values()))
         if self._timer is not None:
             self._timer.cancel()
         self._consumers.clear()
+        self._quiet.set()
+        self._drained.set()
         for task in self._tasks:
             task.cancel()
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
+    def _require_open(self) -> None:
+        if self._closed is not None:
+            raise self._closed
+
+    def run(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
@@ -427,6 +638,23 @@ class SubscriptionState:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._services.failed(error)
+
+
+def _nothing(_: Transaction) -> None:
+    """A change that only marks a place in the order of commits."""
+
+
+def _tell_future(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+async def _all(*futures: asyncio.Future[None]) -> None:
+    await asyncio.gather(*futures)
 
 
 def _passes(key: str | None, options: SubscriptionOptions) -> bool:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
+from seriatim.engine.metrics import TopicCounts
 from seriatim.engine.options import TopicOptions
 from seriatim.store.base import Record, TopicRow
 
@@ -30,9 +31,19 @@ class TopicState:
         self.name = row.name
         self.options = TopicOptions.from_json(row.options)
         self.next_offset = row.next_offset
+        self.counts = TopicCounts()
         self.followers: list[Follower] = []
         self._recent: OrderedDict[int, Record] = OrderedDict()
         self._recent_bytes = 0
+
+    def update(self, row: TopicRow) -> None:
+        """Take over what the store says. An offset that was given out is never given again."""
+        self.options = TopicOptions.from_json(row.options)
+        self.burn(row.next_offset)
+
+    def burn(self, below: int) -> None:
+        """Give none of the offsets below this one to a message."""
+        self.next_offset = max(self.next_offset, below)
 
     def reserve(self, count: int) -> int:
         """The first of ``count`` offsets, which nobody else gets."""
@@ -42,9 +53,12 @@ class TopicState:
 
     def appended(self, records: Sequence[Record]) -> None:
         """Messages are durable: remember them, and show them to everybody who follows."""
+        before = self._recent_bytes
         for record in records:
             self._recent[record.offset] = record
             self._recent_bytes += len(record.data)
+        self.counts.published += len(records)
+        self.counts.bytes += self._recent_bytes - before
         while self._recent_bytes > CACHED_BYTES:
             _, oldest = self._recent.popitem(last=False)
             self._recent_bytes -= len(oldest.data)

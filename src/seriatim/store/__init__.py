@@ -6,44 +6,75 @@
     memory.py        memory://, lost with the process
     sqlite.py        sqlite:///file, the default          sqlite_session.py  its connections and errors
     ownership.py     one owner a file                     sql/               what all SQL stores share, and the SQL itself
+    postgres.py      postgresql://host/database           postgres_session.py  its connections and errors
+    postgres_ownership.py  active and standby             postgres_url.py      its addresses
     pack.py          many messages as one row             settled.py         what is settled, as a floor and bitmaps
-    retention.py     which messages may go                rules.py, columns.py  small things that all share
+    retention.py     which messages may go                restoring.py       a backup becomes a store again
+    examination.py   what an operator wants to know       rules.py, columns.py  small things that all share
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, overload
 
 from seriatim.errors import InvalidArgument
-from seriatim.store.base import Store, StoreReader
+from seriatim.extras import require_extra
+from seriatim.store.base import Standby, Store, StoreReader
+from seriatim.store.postgres_url import SCHEMES, without_secrets
 
-__all__ = ["Store", "StoreReader", "open_store"]
+__all__ = ["Standby", "Store", "StoreReader", "open_store", "restore_backup", "store_file"]
 
 _MEMORY = "memory://"
 _SQLITE = "sqlite:///"
 
 
+def store_file(url: str) -> Path | None:
+    """The file of the store at a URL; None when it is not in a file."""
+    path = url.removeprefix(_SQLITE)
+    return None if path in {url, ""} else Path(path)
+
+
 @overload
-def open_store(url: str, *, read_only: Literal[False] = False) -> Store: ...
+def open_store(url: str, *, read_only: Literal[False] = False, standby: Standby | None = None) -> Store: ...
 @overload
 def open_store(url: str, *, read_only: Literal[True]) -> StoreReader: ...
 
 
-def open_store(url: str, *, read_only: bool = False) -> StoreReader:
-    """Open the store at a URL: memory://, sqlite:///relative/file or sqlite:////absolute/file.
+def open_store(url: str, *, read_only: bool = False, standby: Standby | None = None) -> StoreReader:
+    """Open the store at a URL: memory://, sqlite:///relative/file, sqlite:////absolute/file or postgresql://host/database.
 
-    Whoever opens a store owns it until it is closed. With ``read_only`` it is not owned: the verbs that write are missing.
+    Whoever opens a store owns it until it is closed. With ``read_only`` it is not owned: the verbs that write are missing. With
+    ``standby`` (PostgreSQL only) the call waits while somebody else owns it, until it is free or the wait is cancelled.
     """
+    if url.startswith(SCHEMES):
+        return _open_postgres(url, read_only, standby)
+    if standby is not None:
+        raise InvalidArgument("only a store in PostgreSQL has standbys: give postgresql://host/database")
     if url == _MEMORY and not read_only:
         from seriatim.store.memory import MemoryStore
 
         return MemoryStore()
-    path = url.removeprefix(_SQLITE)
-    if path in {url, ""}:
+    path = store_file(url)
+    if path is None:
         raise InvalidArgument(
-            f"'{url}' is not a store that can be opened{' read-only' if read_only else ''}: "
-            "give memory://, sqlite:///relative/file or sqlite:////absolute/file"
+            f"'{without_secrets(url)}' is not a store that can be opened{' read-only' if read_only else ''}: give "
+            "memory://, sqlite:///relative/file or sqlite:////absolute/file, or postgresql://user@host:port/database"
         )
     from seriatim.store.sqlite import SqliteReader, SqliteStore
 
     return SqliteReader(path) if read_only else SqliteStore(path)
+
+
+def _open_postgres(url: str, read_only: bool, standby: Standby | None) -> StoreReader:
+    require_extra("postgres", "psycopg", what="a store in PostgreSQL")
+    from seriatim.store.postgres import PostgresReader, PostgresStore
+
+    return PostgresReader(url) if read_only else PostgresStore(url, standby)
+
+
+def restore_backup(backup: str | Path, target: str | Path) -> None:
+    """Make a store of a backup, at a path where nothing is yet. See ``restoring.py`` for what is guaranteed."""
+    from seriatim.store import restoring
+
+    restoring.restore_backup(backup, target)

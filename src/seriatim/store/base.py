@@ -22,8 +22,10 @@ Rules
 
 from __future__ import annotations
 
+import select
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -261,3 +263,38 @@ class Store(StoreReader, Protocol):
 
     def upkeep(self, now: float) -> UpkeepReport:
         """Do a bounded piece of clean-up. Call again at once while there is more to do."""
+
+
+class Standby:
+    """The patience of somebody who waits until a store is free; ``cancel`` ends it, from any thread.
+
+    Close it (or use it as a context manager) when the wait is over.
+    """
+
+    def __init__(self) -> None:
+        self._cancelled, self._signal = socket.socketpair()
+        self.is_cancelled = False
+
+    def __enter__(self) -> Standby:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._cancelled.close()
+        self._signal.close()
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        with suppress(OSError):  # nobody waits any more
+            self._signal.send(b".")
+
+    def wait(self, seconds: float, file: int | None = None) -> bool:
+        """Until a file can be read (True), or the time is over or the wait was cancelled (False)."""
+        poller = select.poll()
+        poller.register(self._cancelled, select.POLLIN)
+        if file is not None:
+            poller.register(file, select.POLLIN)
+        ready = dict(poller.poll(seconds * 1000))
+        return not self.is_cancelled and file in ready

@@ -14,9 +14,10 @@ import os
 import re
 import socket
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakSet
 
-from seriatim.errors import NotAStore, StoreBusy, StoreFailed
+from seriatim.errors import NotAStore, StoreFailed, StoreOwned
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -36,9 +37,9 @@ class OwnerLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = _owner(self._file)
+            owner = read_owner(self._file)
             self._close()
-            raise StoreBusy(f"the store is owned by {owner}: reach it there, or end that process") from None
+            raise StoreOwned(f"the store is owned by {owner}: reach it there, or end that process") from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps({"pid": self._pid, "host": socket.gethostname()}).encode(), 0)
         _held.add(self)
@@ -53,9 +54,9 @@ class OwnerLock:
         self._close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
 
 _held: WeakSet[OwnerLock] = WeakSet()
@@ -78,30 +79,69 @@ def _open(path: Path) -> int:
         raise StoreFailed(f"the lock file '{path}' can't be opened: {error.strerror}") from error
 
 
-def _owner(file: int) -> str:
+class Owner(NamedTuple):
+    """Whoever holds the lock of a store, as the lock file says. It says nothing for a moment when a new owner begins."""
+
+    process: int | None = None
+    host: str | None = None
+
+    def __str__(self) -> str:
+        return "another process" if self.process is None else f"process {self.process} on {self.host}"
+
+
+def owner_of(path: Path) -> Owner | None:
+    """Who owns the store in a file; None when nobody does."""
+    try:
+        file = os.open(f"{path}.lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        # A shared lock for a moment: refused while somebody owns the store, whatever the file says.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return read_owner(file)
+    finally:
+        os.close(file)
+    return None
+
+
+def read_owner(file: int) -> Owner:
+    """What an open lock file says."""
     try:
         found = json.loads(os.pread(file, 4096, 0))
-        return f"process {found['pid']} on {found['host']}"
+        return Owner(found["pid"], found["host"])
     except (ValueError, TypeError, KeyError):
-        return "another process"
+        return Owner()
 
 
-def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> None:
+MOUNTS = Path("/proc/mounts")
+
+
+def refuse_network_file_system(path: Path, mounts: Path = MOUNTS) -> None:
     """Raise when the operating system says that ``path`` lies on another machine."""
-    try:
-        text = mounts.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # no such list on this system: it can't be told
-        return
-    if kind := network_file_system(path.resolve(), text):
+    if (kind := file_system(path, mounts)) in NETWORK_FILE_SYSTEMS:
         raise NotAStore(
             f"'{path}' is on a network file system ({kind}), where locks can't be trusted: use a local disk"
         )
 
 
+def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """The kind of file system that a path lies on; None where the operating system does not tell."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # no such list on this system
+        return None
+    return _file_system_in(path.resolve(), text)
+
+
 def network_file_system(path: Path, mounts: str) -> str | None:
     """The kind of network file system that an absolute path lies on, by the text of /proc/mounts; None when on none."""
-    found = max(_mounts_above(path, mounts), default=(0, 0, ""))
-    return found[2] if found[2] in NETWORK_FILE_SYSTEMS else None
+    kind = _file_system_in(path, mounts)
+    return kind if kind in NETWORK_FILE_SYSTEMS else None
+
+
+def _file_system_in(path: Path, mounts: str) -> str | None:
+    return max(_mounts_above(path, mounts), default=(0, 0, None))[2]
 
 
 def _mounts_above(path: Path, mounts: str) -> list[tuple[int, int, str]]:

@@ -13,41 +13,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from seriatim.errors import (
-    AlreadyExists,
-    FailedPrecondition,
-    NotAStore,
-    NotFound,
-    OutcomeUnknown,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreLost,
-)
-from seriatim.store.base import (
-    Catalog,
-    Cursor,
-    DeadLetterRow,
-    PausedRow,
-    Position,
-    Problem,
-    Record,
-    Transaction,
-    TroubleRow,
-    UpkeepReport,
-)
+from seriatim.errors import AlreadyExists, NotAStore, NotFound, OutcomeUnknown, StoreBusy, StoreError, StoreFull
 from seriatim.store.ownership import OwnerLock, refuse_network_file_system
-from seriatim.store.sql import reading
-from seriatim.store.sql.integrity import find_problems
+from seriatim.store.sql.owner import SqlOwner
+from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.queries import load_migrations
+from seriatim.store.sql.reader import TAKEN_OVER, SqlReader
 from seriatim.store.sql.schema import migrate, schema_version
-from seriatim.store.sql.transaction import SqlTransaction
-from seriatim.store.sql.upkeep import Sweep
 from seriatim.store.sqlite_session import (
     SqliteSession,
     as_store_error,
@@ -64,14 +40,13 @@ PAGES_GIVEN_BACK = 64
 """How many free pages are given back in one piece of clean-up."""
 
 
-class SqliteReader:
+class SqliteReader(SqlReader):
     """The reading verbs, for anybody on this machine."""
 
     def __init__(self, path: str | Path) -> None:
+        super().__init__()
         self._path = Path(path)
-        self._pid = os.getpid()
-        self._unusable: str | None = None
-        self._idle: list[sqlite3.Connection] = []
+        self._pool = Pool(lambda: connect_reader(self._path), lambda _: False)
         if not self._path.is_file():
             raise NotFound(f"there is no store at '{path}'")
         refuse_network_file_system(self._path)
@@ -85,62 +60,14 @@ class SqliteReader:
     def url(self) -> str:
         return f"sqlite:///{self._path}"
 
-    @property
-    def epoch(self) -> int:
-        with self._reading() as session:
-            return int(session.rows("epoch")[0][0])
-
-    def catalog(self) -> Catalog:
-        with self._reading() as session:
-            return reading.read_catalog(session)
-
-    def cursor(self, subscription_id: int) -> Cursor:
-        with self._reading() as session:
-            return reading.read_cursor(session, subscription_id)
-
-    def troubles(self, subscription_id: int) -> list[TroubleRow]:
-        with self._reading() as session:
-            return reading.read_troubles(session, subscription_id)
-
-    def paused_keys(self, subscription_id: int) -> list[PausedRow]:
-        with self._reading() as session:
-            return reading.read_paused_keys(session, subscription_id)
-
-    def dead_letters(self, subscription_id: int) -> list[DeadLetterRow]:
-        with self._reading() as session:
-            return reading.read_dead_letters(session, subscription_id)
-
-    def positions(self, topic_id: int, first: int = 0) -> Iterator[Sequence[Position]]:
-        while True:
-            with self._reading() as session:
-                packs = reading.read_positions(session, topic_id, first)
-            if not packs:
-                return
-            first = packs[-1][-1].offset + 1
-            yield from packs
-
-    def fetch(self, topic_id: int, offsets: Sequence[int]) -> list[Record]:
-        with self._reading() as session:
-            return reading.fetch_records(session, topic_id, offsets)
-
-    def read(self, topic_id: int, first: int, limit: int) -> list[Record]:
-        with self._reading() as session:
-            return reading.read_records(session, topic_id, first, limit)
-
-    def earliest(self, topic_id: int) -> int:
-        with self._reading() as session:
-            return reading.read_earliest(session, topic_id)
-
-    def check(self) -> Iterator[Problem]:
-        return find_problems(self._reading)
-
     def backup(self, path: str) -> None:
         """Copied to a name of its own first: a file under ``path`` is always a whole backup."""
         if Path(path).exists():
             raise AlreadyExists(f"'{path}' exists already: choose another name for the backup")
         partial = Path(f"{path}.partial")
         partial.unlink(missing_ok=True)
-        with self._connection() as source:
+        self._require_usable()
+        with self._pool.use() as source:
             try:
                 with closing(sqlite3.connect(partial)) as target:
                     source.backup(target)
@@ -151,51 +78,23 @@ class SqliteReader:
     def close(self) -> None:
         if self._pid == os.getpid():
             self._unusable = self._unusable or "it was closed"
-            while self._idle:
-                self._idle.pop().close()
+            self._pool.close()
 
     @contextmanager
     def _reading(self) -> Iterator[SqliteSession]:
-        """A session in a transaction that sees one moment of the store."""
-        with self._connection() as connection:
+        self._require_usable()
+        with self._pool.use() as connection:
             session = SqliteSession(connection)
             session.command("BEGIN")
             yield session
             session.command("COMMIT")
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection for reading, kept for the next one unless something went wrong with it."""
-        self._require_usable()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = connect_reader(self._path)
-        try:
-            yield connection
-        except BaseException:
-            connection.close()
-            raise
-        if self._unusable:
-            connection.close()
-        else:
-            self._idle.append(connection)
 
-    def _require_usable(self) -> None:
-        if self._pid != os.getpid():
-            raise StoreLost("the store was opened before a fork: open it again in this process")
-        if self._unusable:
-            raise StoreLost(f"the store can't be used any more, because {self._unusable}: open it again")
-
-
-class SqliteStore(SqliteReader):
+class SqliteStore(SqliteReader, SqlOwner[SqliteSession]):
     """The owner of a file, and everything that only an owner may do."""
 
     def __init__(self, path: str | Path) -> None:
         refuse_network_file_system(Path(path).parent)
-        self._turn = threading.Lock()
-        self._writing_thread: int | None = None
-        self._sweep = Sweep()
         with ExitStack() as undo:
             self._lock = OwnerLock(Path(f"{path}.lock"))
             undo.callback(self._lock.release)
@@ -218,21 +117,6 @@ class SqliteStore(SqliteReader):
         session.command("COMMIT")
         return int(row[0])
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        with self._unit_of_work() as session:
-            yield SqlTransaction(session)
-
-    def upkeep(self, now: float) -> UpkeepReport:
-        try:
-            with self._unit_of_work() as session:
-                report = self._sweep.piece(session, now)
-                shrinking = self._give_back_pages(session)
-        except BaseException:
-            self._sweep = Sweep()
-            raise
-        return report._replace(more_to_do=report.more_to_do or shrinking)
-
     def close(self) -> None:
         if self._pid != os.getpid():
             return
@@ -242,7 +126,7 @@ class SqliteStore(SqliteReader):
             self._writer.close()
         self._lock.release()
 
-    def _give_back_pages(self, session: SqliteSession) -> bool:
+    def _tidy(self, session: SqliteSession) -> bool:
         """Shrink the file a little when much of it is free; True when there is more to give back."""
         free, pages = session.rows("free_pages")[0][0], session.rows("all_pages")[0][0]
         surplus = free - max(FREE_PAGES_KEPT, pages // 4)
@@ -251,33 +135,22 @@ class SqliteStore(SqliteReader):
         return bool(surplus > PAGES_GIVEN_BACK)
 
     @contextmanager
-    def _unit_of_work(self) -> Iterator[SqliteSession]:
-        """One transaction at a time, all or nothing."""
-        self._require_usable()
-        self._refuse_inside_transaction()
-        with self._turn:
-            self._require_usable()
-            self._writing_thread = threading.get_ident()
-            session = SqliteSession(self._writer)
-            try:
-                self._begin(session)
-                yield session
-                self._commit(session)
-            except BaseException:
-                self._roll_back()
-                raise
-            finally:
-                session.end()
-                self._writing_thread = None
-
-    def _refuse_inside_transaction(self) -> None:
-        if self._writing_thread == threading.get_ident():
-            raise FailedPrecondition("a transaction is under way in this thread: end it first")
+    def _working(self) -> Iterator[SqliteSession]:
+        session = SqliteSession(self._writer)
+        try:
+            self._begin(session)
+            yield session
+            self._commit(session)
+        except BaseException:
+            self._roll_back()
+            raise
+        finally:
+            session.end()
 
     def _begin(self, session: SqliteSession) -> None:
         session.command("BEGIN IMMEDIATE")
         if session.rows("epoch")[0][0] != self._epoch:
-            self._unusable = "another process has taken it over"
+            self._unusable = TAKEN_OVER
             self._require_usable()
 
     def _commit(self, session: SqliteSession) -> None:
@@ -287,9 +160,10 @@ class SqliteStore(SqliteReader):
         except (StoreBusy, StoreFull):
             raise
         except StoreError as error:
-            self._unusable = "a commit failed"
+            self._break("a commit failed")
             raise OutcomeUnknown(
-                f"nobody can know whether the commit took place: open the store again ({error})"
+                "nobody can know whether the commit took place: open the store again, and look before you write the same again "
+                f"({error})"
             ) from error
 
     def _roll_back(self) -> None:
@@ -298,4 +172,4 @@ class SqliteStore(SqliteReader):
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
         except sqlite3.Error:
-            self._unusable = "a rollback failed"
+            self._break("a rollback failed")

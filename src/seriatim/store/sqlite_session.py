@@ -3,27 +3,22 @@
 Rules
     - The owner has one connection that writes. Everything else reads through connections of its own that can neither write nor
       checkpoint, in short transactions, so that the write-ahead log can't grow behind a slow reader.
-    - After a storage error a session does nothing more: SQLite may have rolled its transaction back already, and what came
-      after it would be half of one.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
-from seriatim.errors import DamagedStore, FailedPrecondition, NotAStore, StoreBusy, StoreError, StoreFailed, StoreFull
+from seriatim.errors import DamagedStore, NotAStore, StoreBusy, StoreError, StoreFailed, StoreFull
 from seriatim.store.sql.queries import load_queries
-from seriatim.store.sql.session import Row
+from seriatim.store.sql.session import Row, UnitOfWork
 
 BUSY_SECONDS = 5.0
 CHECKPOINT_PAGES = 1000
 LARGEST_IDLE_WAL = 16 * 1024 * 1024
-
-Result = TypeVar("Result")
 
 _KINDS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_BUSY: (StoreBusy, "another program has locked the store: let it finish"),
@@ -34,26 +29,28 @@ _KINDS: dict[int, tuple[type[StoreError], str]] = {
 }
 
 
-def as_store_error(error: sqlite3.Error) -> StoreError:
+def as_store_error(error: Exception) -> StoreError:
     """What an error of SQLite means to us."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     kind, what = _KINDS.get(code, (StoreFailed, "the store could not be read or written: look after its disk"))
     return kind(f"{what} ({error})")
 
 
-class SqliteSession:
+class SqliteSession(UnitOfWork):
     """One transaction on a connection: named queries, our errors."""
 
+    failures = sqlite3.Error
+
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
         self._connection = connection
         self._queries = load_queries("sqlite")
-        self._over: StoreError | FailedPrecondition | None = None
 
     def rows(self, query: str, *values: object) -> list[Row]:
         return self._ask(lambda: self._connection.execute(self._queries[query], values).fetchall())
 
-    def run(self, query: str, *values: object) -> int:
-        return self._ask(lambda: self._connection.execute(self._queries[query], values).rowcount)
+    def run(self, query: str, *values: object) -> None:
+        self._ask(lambda: self._connection.execute(self._queries[query], values))
 
     def run_many(self, query: str, rows: Iterable[Row]) -> None:
         self._ask(lambda: self._connection.executemany(self._queries[query], rows))
@@ -70,22 +67,8 @@ class SqliteSession:
         """One statement that is not a named query: transaction control, migrations."""
         self._ask(lambda: self._connection.execute(statement))
 
-    def end(self) -> None:
-        """Nothing may be asked any more."""
-        self._over = FailedPrecondition("this transaction is over: begin a new one")
-
-    def require_unbroken(self) -> None:
-        """Raise again what went wrong before, if anything did."""
-        if self._over is not None:
-            raise self._over
-
-    def _ask(self, question: Callable[[], Result]) -> Result:
-        self.require_unbroken()
-        try:
-            return question()
-        except sqlite3.Error as error:
-            self._over = as_store_error(error)
-            raise self._over from error
+    def _as_store_error(self, error: Exception) -> StoreError:
+        return as_store_error(error)
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:

@@ -1,13 +1,22 @@
 """Parts for testing ordered systems without waiting and without luck.
 
-A clock that is moved by hand, a network with seeded faults, and naive reference models of the core's machines.
+A clock that is moved by hand, an event loop with virtual time, a network with seeded faults, and naive reference models of the
+core's machines.
 """
 
 from __future__ import annotations
 
 from seriatim.testing.clock import ManualClock
+from seriatim.testing.loop import VirtualTimeLoop, run_in_virtual_time
 from seriatim.testing.naive_lanes import NaiveLanes
 from seriatim.testing.naive_resequencer import NaiveResequencer
 from seriatim.testing.network import FaultyNetwork
 
-__all__ = ["FaultyNetwork", "ManualClock", "NaiveLanes", "NaiveResequencer"]
+__all__ = [
+    "FaultyNetwork",
+    "ManualClock",
+    "NaiveLanes",
+    "NaiveResequencer",
+    "VirtualTimeLoop",
+    "run_in_virtual_time",
+]

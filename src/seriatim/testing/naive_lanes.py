@@ -14,6 +14,7 @@ from seriatim.core.delivery import (
     Lease,
     OnExhausted,
     Release,
+    Removed,
     RetryMode,
     Returned,
     Settled,
@@ -45,6 +46,7 @@ class NaiveLanes:
         self.dead: list[NaiveMessage] = []
         self.paused: set[str | None] = set()
         self.settled: dict[str, int] = {}  # the highest offset settled since the last restart
+        self.durably_settled: dict[str, int] = {}  # the same, of what is confirmed
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -191,6 +193,26 @@ class NaiveLanes:
         attempts = head.failures + (head.offset in tried)
         return [*effects, DeadLettered(key, head.offset, attempts, head.error if error is None else error)]
 
+    def skip(self, key: str | None) -> list[Effect]:
+        out = self._in_order_of_lease(key) if key is not None else []
+        effects = [self._fence(m) for m in out]
+        head = self.head(key, out)
+        assert head is not None
+        self._leave("removed", head)
+        return [*effects, Removed(key, head.offset)]
+
+    def waiting_for_time(self, key: str | None) -> list[NaiveMessage]:
+        """What ``retry`` lets go: the head, and what was overtaken, as far as it only waits for its time."""
+        queue = self.of(key, "waiting", *(["spent"] if key is not None else []))[:1]
+        found = [m for m in queue + self.of(key, "aside") if m.where != "spent" and m.not_before > self.now]
+        return sorted(found, key=lambda m: m.offset)
+
+    def retry(self, key: str | None, now: float) -> list[Effect]:
+        found = self.waiting_for_time(key)
+        for message in found:
+            message.where, message.not_before = "waiting", -inf
+        return [Returned(key, m.offset, m.failures, max(now, self.now), m.error) for m in found]
+
     def head(self, key: str | None, out: list[NaiveMessage] | None = None) -> NaiveMessage | None:
         if out is None:
             out = self._in_order_of_lease(key) if key is not None else []
@@ -211,9 +233,9 @@ class NaiveLanes:
         if message.key is None or message not in self.dead:
             return message in self.dead
         in_flight = self._in_order_of_lease(message.key)
-        return self._is_after_settled(message) and not any(m.offset > message.offset for m in in_flight)
+        return self.is_after_settled(message) and not any(m.offset > message.offset for m in in_flight)
 
-    def _is_after_settled(self, message: NaiveMessage) -> bool:
+    def is_after_settled(self, message: NaiveMessage) -> bool:
         return message.key is None or message.offset > self.settled.get(message.key, -1)
 
     # -- durability -----------------------------------------------------------------------------------------------------
@@ -231,10 +253,11 @@ class NaiveLanes:
         change, message = next(pair for pair in self.pending if pair[1].offset == offset)
         self.pending.remove((change, message))
         if change == "settled" and message.key is not None:
+            self.durably_settled[message.key] = max(offset, self.durably_settled.get(message.key, -1))
             self.dead = [m for m in self.dead if m.key != message.key or m.offset > offset]
         if change == "redriven":
             message.where = "waiting"
-        if change == "dead" and self._is_after_settled(message):
+        if change == "dead" and (message.key is None or offset > self.durably_settled.get(message.key, -1)):
             self.dead.append(NaiveMessage(message.key, offset))
 
     def crash(self, count_leases: bool) -> None:
@@ -248,7 +271,7 @@ class NaiveLanes:
             message.failures += count_leases and change == "settled"
             if change == "settled" or message.not_before <= self.now:
                 message.where = "waiting"
-        self.pending, self.settled = [], {}
+        self.pending, self.settled, self.durably_settled = [], {}, {}
         for message in self.messages:
             if message.where in ("out", "acked"):
                 message.failures += count_leases

@@ -5,9 +5,10 @@
     queries.py      loads the named queries and the migrations of a dialect
     session.py      what a dialect must offer: run a named query, and speak in our errors
     schema.py       brings a database to the present schema
-    transaction.py  the verbs that write
-    reading.py      the verbs that read
+    reader.py       a store that can be read           reading.py      the verbs that read
+    owner.py        a store that can be written        transaction.py  the verbs that write
+    pool.py         connections that wait for the next reader
     upkeep.py       clean-up
     integrity.py    a look at everything
-    sqlite/         the dialect of SQLite: queries.sql and migrations/
+    sqlite/ and postgres/  the dialects: queries.sql and migrations/
 """

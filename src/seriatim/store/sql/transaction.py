@@ -3,6 +3,8 @@
 Rules
     - A verb that refuses (``NotFound``, ``AlreadyExists``, ``InvalidArgument``) does so before it changes anything.
     - One append is one pack, one settle is one row: what counts is how few pages ride in each commit.
+    - What the owner knows is not asked again: a commit of appends and settlements then only sends, and waits for no answer,
+      which on a server saves a round trip for each verb.
 """
 
 from __future__ import annotations
@@ -27,17 +29,40 @@ from seriatim.store.columns import encode_column
 from seriatim.store.pack import encode
 from seriatim.store.rules import lane_of, require_rising
 from seriatim.store.settled import encode_block, encode_cursor
-from seriatim.store.sql.session import Session
+from seriatim.store.sql.session import Row, Session
 
 SETTLED, UNSETTLED = 0, 1
+
+
+class Known:
+    """What an owner remembers from one transaction to the next, because nobody else can change it.
+
+    After a transaction that failed it is worth nothing: begin with a new one.
+    """
+
+    def __init__(self) -> None:
+        self.next_offsets: dict[int, int] = {}
+        self.subscriptions: set[int] = set()
+        self.untroubled: set[int] = set()
+        """Subscriptions that have no trouble to forget."""
+
+    def forget_topic(self) -> None:
+        """Subscriptions go with a topic, and which ones is not known here."""
+        self.next_offsets.clear()
+        self.subscriptions.clear()
+        self.untroubled.clear()
+
+    def forget_subscription(self, subscription_id: int) -> None:
+        self.subscriptions.discard(subscription_id)
+        self.untroubled.discard(subscription_id)
 
 
 class SqlTransaction:
     """One unit of work on a session whose transaction the caller begins and ends."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, known: Known) -> None:
         self._session = session
-        self._next_offsets: dict[int, int] = {}
+        self._known = known
 
     def create_topic(self, name: str, options: Options) -> TopicRow:
         if self._session.rows("topic_named", name):
@@ -46,11 +71,11 @@ class SqlTransaction:
         return TopicRow(row[0], name, dict(options), 0)
 
     def update_topic(self, topic_id: int, options: Options) -> None:
-        _require_one(self._session.run("update_topic", json.dumps(options), topic_id), "topic", topic_id)
+        _require_one(self._session.rows("update_topic", json.dumps(options), topic_id), "topic", topic_id)
 
     def delete_topic(self, topic_id: int) -> None:
-        _require_one(self._session.run("delete_topic", topic_id), "topic", topic_id)
-        self._next_offsets.pop(topic_id, None)
+        _require_one(self._session.rows("delete_topic", topic_id), "topic", topic_id)
+        self._known.forget_topic()
 
     def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
         self._next_offset(topic_id)
@@ -61,18 +86,19 @@ class SqlTransaction:
         return SubscriptionRow(row[0], topic_id, name, dict(options))
 
     def update_subscription(self, subscription_id: int, options: Options) -> None:
-        changed = self._session.run("update_subscription", json.dumps(options), subscription_id)
+        changed = self._session.rows("update_subscription", json.dumps(options), subscription_id)
         _require_one(changed, "subscription", subscription_id)
 
     def delete_subscription(self, subscription_id: int) -> None:
-        _require_one(self._session.run("delete_subscription", subscription_id), "subscription", subscription_id)
+        _require_one(self._session.rows("delete_subscription", subscription_id), "subscription", subscription_id)
+        self._known.forget_subscription(subscription_id)
 
     def append(self, topic_id: int, records: Sequence[Record]) -> None:
         next_offset = self._next_offset(topic_id)
         if records:
             require_rising(records, next_offset)
             write_pack(self._session, topic_id, records, leftover=False)
-            self._next_offsets[topic_id] = records[-1].offset + 1
+            self._known.next_offsets[topic_id] = records[-1].offset + 1
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
@@ -83,6 +109,7 @@ class SqlTransaction:
     def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
         self._require_subscription(subscription_id)
         self._session.run_many("note_trouble", [(subscription_id, *trouble) for trouble in troubles])
+        self._known.untroubled.discard(subscription_id)
 
     def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None:
         self._require_subscription(subscription_id)
@@ -112,7 +139,8 @@ class SqlTransaction:
         self._session.run_many("forget_dead_letter", [(subscription_id, offset) for offset in offsets])
 
     def seek(self, subscription_id: int, cursor: Cursor) -> None:
-        _require_one(self._session.run("set_floor", cursor.floor, subscription_id), "subscription", subscription_id)
+        self._require_subscription(subscription_id)
+        self._session.run("set_floor", cursor.floor, subscription_id)
         for query in ("forget_settlements", "delete_blocks", "forget_troubles"):
             self._session.run(query, subscription_id)
         self._put_blocks(subscription_id, cursor)
@@ -125,7 +153,7 @@ class SqlTransaction:
         self._session.run("put_reader", *reader)
 
     def delete_reader(self, name: str) -> None:
-        _require_one(self._session.run("delete_reader", name), "reader", name)
+        _require_one(self._session.rows("delete_reader", name), "reader", name)
 
     def put_snapshot(self, snapshot: SnapshotRow) -> None:
         self._next_offset(snapshot.topic_id)
@@ -133,7 +161,7 @@ class SqlTransaction:
         self._session.run("put_snapshot", name, topic_id, encode_cursor(cursor), expires, json.dumps(options))
 
     def delete_snapshot(self, name: str) -> None:
-        _require_one(self._session.run("delete_snapshot", name), "snapshot", name)
+        _require_one(self._session.rows("delete_snapshot", name), "snapshot", name)
 
     def claim_batch(self, writer: str, batch: int) -> bool:
         found = self._session.rows("batches_of_writer", writer)
@@ -145,18 +173,27 @@ class SqlTransaction:
         return True
 
     def _next_offset(self, topic_id: int) -> int:
-        if topic_id not in self._next_offsets:
+        known = self._known.next_offsets
+        self._session.require_unbroken()
+        if topic_id not in known:
             found = self._session.rows("next_offset", topic_id)
-            _require_one(len(found), "topic", topic_id)
-            self._next_offsets[topic_id] = found[0][0]
-        return self._next_offsets[topic_id]
+            _require_one(found, "topic", topic_id)
+            known[topic_id] = found[0][0]
+        return known[topic_id]
 
     def _require_subscription(self, subscription_id: int) -> None:
-        _require_one(len(self._session.rows("floor", subscription_id)), "subscription", subscription_id)
+        self._session.require_unbroken()
+        if subscription_id not in self._known.subscriptions:
+            _require_one(self._session.rows("floor", subscription_id), "subscription", subscription_id)
+            self._known.subscriptions.add(subscription_id)
 
     def _forget_troubles(self, subscription_id: int, offsets: Sequence[int]) -> None:
+        if subscription_id in self._known.untroubled:
+            return
         if self._session.rows("has_troubles", subscription_id):
             self._session.run_many("forget_trouble", [(subscription_id, offset) for offset in offsets])
+        else:
+            self._known.untroubled.add(subscription_id)
 
     def _put_blocks(self, subscription_id: int, cursor: Cursor) -> None:
         blocks = [(subscription_id, block, encode_block(bits)) for block, bits in cursor.blocks.items() if bits]
@@ -178,6 +215,6 @@ def _encode_offsets(offsets: Sequence[int]) -> bytes:
         raise InvalidArgument(f"offsets are whole numbers of 0 or more: {error}") from error
 
 
-def _require_one(rows: int, what: str, which: object) -> None:
+def _require_one(rows: Sequence[Row], what: str, which: object) -> None:
     if not rows:
         raise NotFound(f"{what} '{which}' does not exist")

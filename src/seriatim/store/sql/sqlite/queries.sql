@@ -24,6 +24,10 @@ INSERT INTO migrations (version, name) VALUES (?, ?);
 -- A new owner: whoever owned the store before can change nothing any more.
 UPDATE store SET epoch = epoch + 1 RETURNING epoch;
 
+-- name: skip_epochs
+-- After a restore: the lost store may have had later owners.
+UPDATE store SET epoch = epoch + ?;
+
 -- name: epoch
 -- The epoch of the present owner.
 SELECT epoch FROM store;
@@ -64,11 +68,17 @@ INSERT INTO topics (name, options, next_offset) VALUES (?, ?, 0) RETURNING id;
 
 -- name: update_topic
 -- New options.
-UPDATE topics SET options = ? WHERE id = ?;
+UPDATE topics SET options = ? WHERE id = ? RETURNING id;
 
 -- name: delete_topic
 -- Everything of it goes with it.
-DELETE FROM topics WHERE id = ?;
+DELETE FROM topics WHERE id = ? RETURNING id;
+
+-- name: skip_offsets
+-- After a restore: the lost store may have given later offsets.
+UPDATE topics SET next_offset = ? + max(next_offset, coalesce((
+    SELECT last_offset + 1 FROM packs WHERE topic_id = topics.id ORDER BY last_offset DESC LIMIT 1
+), 0));
 
 -- name: remember_next_offset
 -- Before the last packs of a topic are removed, so that no offset is given twice.
@@ -92,11 +102,11 @@ INSERT INTO subscriptions (topic_id, name, options, floor) VALUES (?, ?, ?, ?) R
 
 -- name: update_subscription
 -- New options.
-UPDATE subscriptions SET options = ? WHERE id = ?;
+UPDATE subscriptions SET options = ? WHERE id = ? RETURNING id;
 
 -- name: delete_subscription
 -- Everything of it goes with it.
-DELETE FROM subscriptions WHERE id = ?;
+DELETE FROM subscriptions WHERE id = ? RETURNING id;
 
 -- name: floor
 -- Below it everything is settled; no row when there is no such subscription.
@@ -271,7 +281,7 @@ ON CONFLICT (name) DO UPDATE SET topic_id = excluded.topic_id, position = exclud
 
 -- name: delete_reader
 -- It pins nothing any more.
-DELETE FROM readers WHERE name = ?;
+DELETE FROM readers WHERE name = ? RETURNING name;
 
 -- name: snapshots
 -- Every snapshot.
@@ -289,7 +299,7 @@ ON CONFLICT (name) DO UPDATE SET
 
 -- name: delete_snapshot
 -- It pins nothing any more.
-DELETE FROM snapshots WHERE name = ?;
+DELETE FROM snapshots WHERE name = ? RETURNING name;
 
 -- name: delete_expired_snapshots
 -- Their time is over.

@@ -1,0 +1,318 @@
+r"""Which messages a subscription wants, by their attributes: the filter language of Google Pub/Sub.
+
+Rules
+-----
+1. ``attributes:name`` wants messages that have an attribute; ``attributes.name = "value"`` those where it has this value;
+   ``attributes.name != "value"`` all others, also those that do not have the attribute;
+   ``hasPrefix(attributes.name, "value")`` those where it begins with this.
+2. ``NOT``, or ``-``, turns the term behind it around; ``AND`` and ``OR`` join terms. Both in one expression need parentheses:
+   nobody should have to remember which binds tighter. Operators are upper-case; names and values count as they are written.
+3. A name of letters, digits, ``_`` and ``-`` may stand bare; any other is quoted, like every value. Inside quotes ``\\``,
+   ``\"``, ``\n``, ``\r``, ``\t``, ``\u1234``, ``\U00012345``, ``\x41`` and ``\101`` are escapes; the last two stand for *bytes*
+   of UTF-8.
+4. A filter has at most 256 bytes. A bad one raises InvalidArgument, which says where it is bad and what was expected there.
+
+Grammar
+-------
+::
+
+    filter      = term { "AND" term } | term { "OR" term }
+    term        = [ "NOT" | "-" ] ( "(" filter ")" | comparison )
+    comparison  = "attributes" ":" name
+                | "attributes" "." name ( "=" | "!=" ) string
+                | "hasPrefix" "(" "attributes" "." name "," string ")"
+
+Theory of operation
+-------------------
+A text is parsed to a small tree by recursive descent, one method a rule. ``str(tree)`` is a text again, and parses to the same
+tree. ``compile_filter`` makes one function of it, so that nothing of the tree is looked at for a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from seriatim.errors import InvalidArgument
+
+LONGEST_FILTER = 256
+"""Bytes of UTF-8."""
+
+Attributes: TypeAlias = Mapping[str, str]
+Predicate: TypeAlias = Callable[[Attributes | None], bool]
+_Test: TypeAlias = Callable[[Attributes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """There is such an attribute."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"attributes:{_print_name(self.name)}"
+
+    def test(self) -> _Test:
+        name = self.name
+        return lambda attributes: name in attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """There is such an attribute, and it has this value."""
+
+    name: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"attributes.{_print_name(self.name)} = {_quote(self.value)}"
+
+    def test(self) -> _Test:
+        name, value = self.name, self.value
+        return lambda attributes: attributes.get(name) == value
+
+
+@dataclass(frozen=True, slots=True)
+class HasPrefix:
+    """There is such an attribute, and its value begins with this."""
+
+    name: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"hasPrefix(attributes.{_print_name(self.name)}, {_quote(self.prefix)})"
+
+    def test(self) -> _Test:
+        name, prefix = self.name, self.prefix
+        return lambda attributes: (value := attributes.get(name)) is not None and value.startswith(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    term: Filter
+
+    def __str__(self) -> str:
+        if isinstance(self.term, Equals):
+            return f"attributes.{_print_name(self.term.name)} != {_quote(self.term.value)}"
+        return f"NOT ({self.term})" if isinstance(self.term, Not) else f"NOT {_group(self.term)}"
+
+    def test(self) -> _Test:
+        test = self.term.test()
+        return lambda attributes: not test(attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Two terms or more, joined by AND."""
+
+    terms: tuple[Filter, ...]
+
+    def __str__(self) -> str:
+        return " AND ".join(map(_group, self.terms))
+
+    def test(self) -> _Test:
+        tests = [term.test() for term in self.terms]
+        return lambda attributes: all(test(attributes) for test in tests)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """Two terms or more, joined by OR."""
+
+    terms: tuple[Filter, ...]
+
+    def __str__(self) -> str:
+        return " OR ".join(map(_group, self.terms))
+
+    def test(self) -> _Test:
+        tests = [term.test() for term in self.terms]
+        return lambda attributes: any(test(attributes) for test in tests)
+
+
+Filter: TypeAlias = Has | Equals | HasPrefix | Not | AllOf | AnyOf
+
+
+def parse_filter(text: str) -> Filter:
+    """The tree of a filter, or InvalidArgument."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > LONGEST_FILTER:
+        raise InvalidArgument(f"the filter has {size} bytes: use at most {LONGEST_FILTER}")
+    return _Parser(text).parse()
+
+
+def compile_filter(text: str) -> Predicate:
+    """A function that says whether a message with these attributes (None: with none) is wanted."""
+    test = parse_filter(text).test()
+    return lambda attributes: test(attributes or _NO_ATTRIBUTES)
+
+
+_NO_ATTRIBUTES: Attributes = {}
+
+# -- printing -------------------------------------------------------------------------------------------------------------
+
+_BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def _group(term: Filter) -> str:
+    return f"({term})" if isinstance(term, AllOf | AnyOf) else str(term)
+
+
+def _print_name(name: str) -> str:
+    return name if _BARE_NAME.fullmatch(name) else _quote(name)
+
+
+def _quote(text: str) -> str:
+    return '"' + "".join(_ESCAPED.get(letter, letter) for letter in text) + '"'
+
+
+# -- parsing --------------------------------------------------------------------------------------------------------------
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NEXT_WORD = re.compile(r"[A-Za-z0-9_]+|!=|.?", re.DOTALL)
+_STRING_PART = re.compile(
+    r"""(?P<plain> [^"\\]+ )
+    | \\ (?: (?P<letter> [\\"nrt] ) | u (?P<short> [0-9A-Fa-f]{4} ) | U (?P<long> [0-9A-Fa-f]{8} )
+           | x (?P<hex> [0-9A-Fa-f]{2} ) | (?P<octal> [0-3][0-7]{2} ) )""",
+    re.VERBOSE,
+)
+_LAST_LETTER = 0x10FFFF
+_LETTERS = {"\\": b"\\", '"': b'"', "n": b"\n", "r": b"\r", "t": b"\t"}
+
+
+class _Parser:
+    """One text, and how far it has been read."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def parse(self) -> Filter:
+        found = self._filter()
+        if self._at < len(self._text):
+            raise self._expected("AND, OR or the end")
+        return found
+
+    def _filter(self) -> Filter:
+        terms, join = [self._term()], None
+        while (word := self._word()) in ("AND", "OR"):
+            if join not in (None, word):
+                raise self._wrong("AND and OR can't be mixed without parentheses")
+            join = word
+            self._take(word)
+            terms.append(self._term())
+        if join is None:
+            return terms[0]
+        return AllOf(tuple(terms)) if join == "AND" else AnyOf(tuple(terms))
+
+    def _term(self) -> Filter:
+        if self._word() in ("NOT", "-"):
+            self._take(self._word())
+            return Not(self._positive_term())
+        return self._positive_term()
+
+    def _positive_term(self) -> Filter:
+        if self._word() != "(":
+            return self._comparison()
+        self._take("(")
+        found = self._filter()
+        self._take(")")
+        return found
+
+    def _comparison(self) -> Filter:
+        word = self._word()
+        if word == "hasPrefix":
+            return self._has_prefix()
+        if word != "attributes":
+            raise self._expected("'attributes', hasPrefix, NOT or '('")
+        self._take("attributes")
+        if self._word() == ":":
+            self._take(":")
+            return Has(self._name())
+        if self._word() == ".":
+            return self._equality()
+        raise self._expected("':' or '.' after 'attributes'")
+
+    def _equality(self) -> Filter:
+        self._take(".")
+        name, sign = self._name(), self._word()
+        if sign not in ("=", "!="):
+            raise self._expected("= or != after the name of an attribute")
+        self._take(sign)
+        found = Equals(name, self._string())
+        return found if sign == "=" else Not(found)
+
+    def _has_prefix(self) -> Filter:
+        for word in ("hasPrefix", "(", "attributes", "."):
+            self._take(word)
+        name = self._name()
+        self._take(",")
+        prefix = self._string()
+        self._take(")")
+        return HasPrefix(name, prefix)
+
+    def _name(self) -> str:
+        if self._word() == '"':
+            return self._string()
+        found = _BARE_NAME.match(self._text, self._at)
+        if found is None:
+            raise self._expected("the name of an attribute")
+        self._move(found.end())
+        return found[0]
+
+    def _string(self) -> str:
+        if self._word() != '"':
+            raise self._expected("a value in double quotes")
+        start, self._at, parts = self._at, self._at + 1, []
+        while part := _STRING_PART.match(self._text, self._at):
+            parts.append(_unescape(part))
+            self._at = part.end()
+        if self._at == len(self._text):
+            raise self._wrong("the closing quote is missing", start)
+        if self._text[self._at] != '"':
+            raise self._wrong(r"unknown escape: use \\, \", \n, \r, \t, \u1234, \U00012345, \x41 or \101")
+        self._move(self._at + 1)
+        try:
+            return b"".join(parts).decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._wrong("the escaped bytes are not valid UTF-8", start) from None
+
+    # -- small steps ----------------------------------------------------------------------------------------------------
+
+    def _word(self) -> str:
+        """The next word or sign, left where it is; nothing at the end."""
+        self._move(self._at)
+        found = _NEXT_WORD.match(self._text, self._at)
+        return found[0] if found else ""
+
+    def _take(self, word: str) -> None:
+        if self._word() != word:
+            raise self._expected(repr(word))
+        self._move(self._at + len(word))
+
+    def _move(self, at: int) -> None:
+        found = _SPACE.match(self._text, at)
+        self._at = found.end() if found else at
+
+    def _expected(self, what: str) -> InvalidArgument:
+        return self._wrong(f"expected {what}, found {self._word()!r}" if self._word() else f"expected {what}")
+
+    def _wrong(self, what: str, at: int | None = None) -> InvalidArgument:
+        at = self._at if at is None else at
+        where = f"character {at + 1}" if at < len(self._text) else "the end"
+        return InvalidArgument(f"the filter is wrong at {where}: {what}: {self._text}")
+
+
+def _unescape(part: re.Match[str]) -> bytes:
+    """A part of a string as bytes of UTF-8: hexadecimal and octal escapes are bytes, not letters."""
+    if plain := part["plain"]:
+        return plain.encode("utf-8", "surrogatepass")
+    if letter := part["letter"]:
+        return _LETTERS[letter]
+    if code := part["short"] or part["long"]:
+        # A number that is no letter makes bytes that are no UTF-8, which is found when the string is whole.
+        number = int(code, 16)
+        return chr(number).encode("utf-8", "surrogatepass") if number <= _LAST_LETTER else b"\xff"
+    return bytes([int(part["hex"], 16) if part["hex"] else int(part["octal"], 8)])

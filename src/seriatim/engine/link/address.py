@@ -1,0 +1,147 @@
+"""The socket beside a store: where it is, who may use it, and whose it is.
+
+Rules
+    - It is ``<store>.sock``, and from its first moment for its user only (mode 0600). The peer's user is asked of the operating
+      system as well: only the same user and root are let in.
+    - Only the owner of the store, who holds its lock, makes a socket, and it removes what a dead owner left. A file there that
+      is no socket is somebody else's, and is not touched.
+    - A socket is removed by whoever made it, and by nobody else: it is known by its inode.
+    - In a forked child every socket of the link is closed: a copy of a listening socket would keep callers waiting for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from weakref import WeakSet
+
+from seriatim.errors import StoreFailed
+
+MAX_ADDRESS = 104
+"""How many bytes an address may have; Linux takes 107, others fewer."""
+
+MAX_NAME = 80
+"""A longer file name would not fit into an address together with the way around long folders."""
+
+MAX_WAIT = 1.0
+"""So many seconds a caller stands in line where many call at once; without one there would be no end to it."""
+
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+_open: WeakSet[socket.socket] = WeakSet()
+
+
+def socket_path(store: Path) -> Path:
+    """Where the socket of the store in a file is. A name that is too long for an address is replaced by its hash."""
+    name = f"{store.name}.sock"
+    if len(os.fsencode(name)) > MAX_NAME:
+        name = f".{sha256(os.fsencode(store.name)).hexdigest()[:32]}.sock"
+    return store.absolute().with_name(name)
+
+
+class Listener:
+    """A listening socket, until ``close``. Whoever makes one holds the lock of the store."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _remove_socket(path)
+        self.socket = _new_socket()
+        try:
+            # Linux makes the file with the mode of the socket; elsewhere it is changed right after.
+            with suppress(OSError):
+                os.fchmod(self.socket.fileno(), 0o600)
+            with _address(path) as address:
+                self.socket.bind(address)
+            path.chmod(0o600)
+            self.socket.listen(128)
+            self._inode = _inode(path)
+        except OSError as error:
+            self.socket.close()
+            raise StoreFailed(f"the socket '{path}' can't be made: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Remove it. Called while the lock is still held, so that nobody's new socket can be at its place."""
+        self.socket.close()
+        if _inode(self.path) == self._inode:
+            self.path.unlink()
+
+
+def connect(path: Path) -> socket.socket:
+    """A connection to the socket at a path. Raises OSError when nobody listens there."""
+    connection = _new_socket()
+    connection.settimeout(MAX_WAIT)
+    try:
+        with _address(path) as address:
+            connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    connection.setblocking(False)
+    return connection
+
+
+def keep_from_children(connection: socket.socket) -> None:
+    """Close a socket in every forked child."""
+    _open.add(connection)
+
+
+def may_enter(peer: socket.socket) -> bool:
+    """Whether a connection comes from our user or from root."""
+    user = peer_user(peer)
+    return user is None or user in {0, os.geteuid()}
+
+
+def peer_user(peer: socket.socket) -> int | None:
+    """The user at the other end; None where it can't be asked, and the mode of the file alone decides."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    _, user, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size))
+    return int(user)
+
+
+def _new_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    _open.add(made)
+    return made
+
+
+@contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """An address for a path of any length: a long one goes through its folder, opened as a file."""
+    if len(os.fsencode(path)) <= MAX_ADDRESS:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def _remove_socket(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise StoreFailed(f"'{path}' is in the way of the store's socket: move it elsewhere")
+        path.unlink()
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _close_in_child() -> None:
+    for inherited in list(_open):
+        inherited.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,190 @@
+"""A broker that goes on when the owner of its store ends.
+
+Rules
+    - When the owner ends or goes away, the next one is looked for: this process may become it, or finds it.
+    - Until then whatever is asked waits, in order. What had been asked and was not answered has failed already: nothing is
+      asked twice.
+    - Consumers are attached again. Leases that they had are lost: their messages come again, to whoever is next.
+    - When there is no next owner after a while, everything fails with StoreLost, and consumers hear of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from seriatim.core.delivery import Lease
+from seriatim.engine.broker import Attachment, Broker, Outgoing, Told
+from seriatim.engine.link.remote import Lost
+from seriatim.engine.link.verbs import VERBS
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer
+from seriatim.errors import SeriatimError, StaleLease, StoreLost
+from seriatim.log import logger
+
+Find = Callable[[Lost], Awaitable[Broker]]
+"""Gives a broker, and tells when it is lost."""
+
+
+class SharedBroker:
+    """Asks whoever owns the store now. It has every verb of ``Broker``."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._broker: Broker | None = None
+        self._waiting: list[Callable[[], None]] = []
+        self._attached: dict[SharedAttachment, None] = {}
+        self._search: asyncio.Task[None] | None = None
+        self._over: SeriatimError | None = None
+
+    def begin(self, broker: Broker) -> None:
+        """Ask ``broker`` from now on: first what has been waiting, in order."""
+        self._broker = broker
+        for attachment in list(self._attached):
+            attachment.attach_to(broker)
+        self._let_go_on()
+
+    def lost(self, error: SeriatimError) -> None:
+        """The broker can't be asked any more: look for the next one."""
+        if self._broker is None or self._over is not None:
+            return
+        logger.info("%s; looking for the next owner of the store", error)
+        self._broker = None
+        for attachment in list(self._attached):
+            attachment.attach_to(None)
+        self._search = asyncio.create_task(self._look(error), name="seriatim-next-owner")
+
+    async def _look(self, error: SeriatimError) -> None:
+        try:
+            self.begin(await self._find(self.lost))
+        except Exception as failure:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            self._give_up(StoreLost(f"{error}, and there is no next one: {failure}"))
+
+    def _give_up(self, error: SeriatimError) -> None:
+        self._over = error
+        logger.error("%s", error)
+        for attachment in list(self._attached):
+            attachment.consumer.failed(error)
+        self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for go_on in waiting:
+            go_on()
+
+    # -- what programs ask ----------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if name not in VERBS:
+            raise AttributeError(name)
+        return partial(self._answer_to, name)
+
+    async def _answer_to(self, verb: str, *given: Any, **named: Any) -> Any:
+        return await self._ask(verb, *given, **named)
+
+    def _ask(self, verb: str, *given: Any, **named: Any) -> asyncio.Future[Any]:
+        if self._over is not None:
+            raise StoreLost(str(self._over))
+        if self._broker is not None:
+            answer: Awaitable[Any] = getattr(self._broker, verb)(*given, **named)
+            return asyncio.ensure_future(answer)
+        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(lambda: self._ask_now(asked, verb, *given, **named))
+        return asked
+
+    def _ask_now(self, asked: asyncio.Future[Any], verb: str, *given: Any, **named: Any) -> None:
+        if asked.done():  # whoever waited has gone
+            return
+        try:
+            _chain(self._ask(verb, *given, **named), asked)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
+            asked.set_exception(error)
+
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
+        return self._ask("publish", topic, messages)
+
+    def require_topic(self, name: str) -> None:
+        if self._broker is not None:
+            self._broker.require_topic(name)
+
+    def attach(self, subscription: str, consumer: Consumer) -> Attachment:
+        if self._over is not None:
+            raise StoreLost(str(self._over))
+        attachment = SharedAttachment(subscription, consumer, self._attached)
+        attachment.attach_to(self._broker)
+        return attachment
+
+    async def close(self) -> None:
+        self._over = self._over or StoreLost("the store was closed")
+        if self._search is not None:
+            self._search.cancel()
+            await asyncio.wait([self._search])
+        broker, self._broker = self._broker, None
+        self._let_go_on()
+        if broker is not None:
+            await broker.close()
+
+
+class SharedAttachment:
+    """A consumer at work, wherever its subscription is."""
+
+    def __init__(self, subscription: str, consumer: Consumer, attached: dict[SharedAttachment, None]) -> None:
+        self._subscription = subscription
+        self._attached = attached
+        self._now: Attachment | None = None
+        self.consumer = consumer
+        attached[self] = None
+
+    def attach_to(self, broker: Broker | None) -> None:
+        """Go on with ``broker``, or wait for the next one. What the former one leased is lost."""
+        self._now = None
+        if broker is not None:
+            try:
+                self._now = broker.attach(self._subscription, self.consumer)
+            except SeriatimError as error:  # the subscription was deleted meanwhile
+                self.consumer.failed(error)
+
+    @property
+    def ack_deadline(self) -> float:
+        return SubscriptionOptions().ack_deadline if self._now is None else self._now.ack_deadline
+
+    def ack(self, lease: Lease, told: Told | None = None) -> None:
+        self._holder(lease).ack(lease, told)
+
+    def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
+        self._holder(lease).nack(lease, delay, error)
+
+    def extend(self, lease: Lease, seconds: float) -> None:
+        self._holder(lease).extend(lease, seconds)
+
+    def stop(self) -> None:
+        """An owner that ends takes what is outstanding with it, so there is nothing to go on with at the next one."""
+        self._attached.pop(self, None)
+        if self._now is not None:
+            self._now.stop()
+
+    def detach(self) -> None:
+        self._attached.pop(self, None)
+        if self._now is not None:
+            self._now.detach()
+
+    def _holder(self, lease: Lease) -> Attachment:
+        if self._now is None:
+            raise StaleLease(f"message {lease.offset} is not leased any more: the owner of the store went away")
+        return self._now
+
+
+def _chain(answer: asyncio.Future[Any], asked: asyncio.Future[Any]) -> None:
+    def done(answer: asyncio.Future[Any]) -> None:
+        if asked.done():
+            return
+        if answer.cancelled():
+            asked.cancel()
+        elif (error := answer.exception()) is not None:
+            asked.set_exception(error)
+        else:
+            asked.set_result(answer.result())
+
+    answer.add_done_callback(done)

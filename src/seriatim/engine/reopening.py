@@ -1,0 +1,79 @@
+"""A store that failed is opened again.
+
+Rules
+    - After a commit whose outcome nobody knows, and after anything else that made the handle useless (a lost connection), the
+      old handle is closed and a new one is opened. While that fails for a reason that may pass, it is tried again after a
+      pause that doubles.
+    - The ownership of the store is free for a moment meanwhile. Whoever takes it raises the epoch of the store, so an epoch
+      higher than our own openings explain says that somebody else was there. Then, and when somebody else is there now, the
+      store is lost: taking it by force would leave two programs that believe they own it.
+    - A try that failed half-way may have raised the epoch or not, so each allows for one. An owner who came and went between
+      two such tries may remain unnoticed; what it published does not (``Engine._know``), and the rest is loaded anew anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from seriatim.errors import OutcomeUnknown, StoreBroken, StoreBusy, StoreFailed, StoreFull, StoreLost, StoreOwned
+from seriatim.log import logger
+from seriatim.store.base import Store
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 5.0
+
+Opener = Callable[[], Store]
+
+
+async def open_again(old: Store, opener: Opener, use: Callable[[Store], Awaitable[None]]) -> Store:
+    """Close a store, open it again, and ``use`` it; raises StoreLost when somebody else has it, or had it in between."""
+    highest, pause = old.epoch, FIRST_PAUSE
+    await _close(old)
+    while True:
+        highest += 1
+        try:
+            return await _open_and_use(opener, highest, use)
+        except StoreOwned as error:
+            raise StoreLost(f"another process took the store over: {error}") from error
+        except (StoreBusy, StoreFull, StoreFailed, StoreBroken, OutcomeUnknown) as error:
+            logger.warning("the store can't be opened again yet, next try in %s seconds: %s", pause, error)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+async def _open_and_use(opener: Opener, highest: int, use: Callable[[Store], Awaitable[None]]) -> Store:
+    store = await _open(opener)
+    try:
+        if store.epoch > highest:
+            raise StoreLost(
+                f"another process has owned the store since it failed (its epoch is {store.epoch}, not {highest}): "
+                "end this program, and start it again"
+            )
+        await use(store)
+    except BaseException:
+        await _close(store)
+        raise
+    return store
+
+
+async def _open(opener: Opener) -> Store:
+    opening = asyncio.get_running_loop().run_in_executor(None, opener)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        await asyncio.wait([opening])  # a thread can't be stopped, and nobody will have what it opens
+        if opening.exception() is None:
+            await _close(opening.result())
+        raise
+
+
+async def _close(store: Store) -> None:
+    closing = asyncio.get_running_loop().run_in_executor(None, store.close)
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await asyncio.wait([closing])  # whoever cancelled this closes it too, and must not do so at the same time
+        raise
+    except Exception as error:  # noqa: BLE001 - it failed already; what counts is whether it can be opened again
+        logger.warning("the failed store could not be closed: %s", error)

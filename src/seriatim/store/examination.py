@@ -1,0 +1,48 @@
+"""What an operator wants to know of a store's file, found out without owning or changing it."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from seriatim.store.ownership import Owner, file_system, owner_of
+from seriatim.store.sql.queries import load_migrations
+from seriatim.store.sql.schema import schema_version
+from seriatim.store.sqlite_session import SqliteSession, connect_reader, is_new, refuse_foreign_file
+
+MOST_PENDING = 10_000
+"""More rows that wait for clean-up are not counted."""
+
+
+class Examination(NamedTuple):
+    """A SQLite store as its file and its folder show it."""
+
+    owner: Owner | None
+    schema: int | None
+    newest_schema: int
+    file_bytes: int
+    log_bytes: int
+    """What is in the write-ahead log and not yet in the file."""
+    pending_settlements: int
+    """Rows that clean-up will fold together, up to ``MOST_PENDING``."""
+    file_system: str | None
+
+
+def examine(path: Path) -> Examination:
+    """Look at the store in a file, which must exist."""
+    newest = load_migrations("sqlite")[-1].version
+    with closing(connect_reader(path)) as connection:
+        session = SqliteSession(connection)
+        refuse_foreign_file(session, path)
+        schema = None if is_new(session) else schema_version(session, load_migrations("sqlite"))
+        pending = len(session.rows("oldest_settlements", MOST_PENDING)) if schema == newest else 0
+    return Examination(
+        owner_of(path), schema, newest, _bytes(path), _bytes(Path(f"{path}-wal")), pending, file_system(path)
+    )
+
+
+def _bytes(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0

@@ -1,0 +1,105 @@
+"""The address of a PostgreSQL store: what is ours in it, what is PostgreSQL's, and what nobody may see.
+
+``postgresql://user@host:port/database?schema=…&lease=…``. All other parameters (``sslmode``, ``application_name``, …) are those
+of PostgreSQL's own client library and go to it as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import isfinite
+from urllib.parse import parse_qsl, quote, urlencode
+
+from seriatim.errors import InvalidArgument
+
+SCHEMES = ("postgresql://", "postgres://")
+SCHEMA = "seriatim"
+LEASE = 10.0
+
+# A server or a network that says nothing for half a minute is taken for dead; who waits longer says so in the address.
+CONNECTION_DEFAULTS = {
+    "application_name": "seriatim",
+    "connect_timeout": "10",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+
+NO_ADDRESS = (
+    "this is no address of PostgreSQL: write postgresql://user@host:port/database, "
+    "and the signs @ / ? : of a password as %40 %2F %3F %3A"
+)
+"""Without a word of the address itself, because any part of it may be part of a password."""
+
+_SECRET = re.compile(r"(//[^/?:]*):.*@")
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword"})
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresUrl:
+    """An address, taken apart."""
+
+    public: str
+    """The address without its secrets."""
+
+    conninfo: str
+    """What PostgreSQL's library connects with, secrets and all: never shown."""
+
+    schema: str
+    lease: float
+    """Seconds after which an owner that does not renew its lease may be replaced."""
+
+    def __repr__(self) -> str:
+        return f"PostgresUrl({self.public!r})"
+
+    @classmethod
+    def parse(cls, url: str) -> PostgresUrl:
+        head, _, query = url.partition("?")
+        parameters = _parameters(query)
+        if parameters is None or "@" in head.partition("//")[2].partition("/")[2]:
+            raise InvalidArgument(NO_ADDRESS)
+        theirs = {name: value for name, value in parameters.items() if name not in {"schema", "lease"}}
+        if "synchronous_commit" in theirs.get("options", ""):
+            raise InvalidArgument("synchronous_commit is always on, because acknowledged means durable: leave it out")
+        return cls(
+            without_secrets(url),
+            f"{head}?{urlencode({**CONNECTION_DEFAULTS, **theirs}, quote_via=quote)}",
+            _schema(parameters.get("schema", SCHEMA)),
+            _lease(parameters.get("lease", str(LEASE))),
+        )
+
+
+def without_secrets(url: str) -> str:
+    """An address that may be shown to anybody."""
+    head, mark, query = url.partition("?")
+    shown = {name: "***" if name in _SECRET_PARAMETERS else value for name, value in (_parameters(query) or {}).items()}
+    return _SECRET.sub(r"\1:***@", head) + mark + urlencode(shown, quote_via=quote, safe="*/")
+
+
+def _parameters(query: str) -> dict[str, str] | None:
+    """None when it is no list of parameters, such as the rest of a password with a question mark in it."""
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        return None
+
+
+def _schema(name: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name) or name.startswith("pg_"):
+        raise InvalidArgument(f"schema '{name}' must be small letters, digits and underscores, and not begin with pg_")
+    return name
+
+
+def _lease(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not (isfinite(seconds) and seconds >= MINIMUM_LEASE):
+        raise InvalidArgument(f"lease '{text}' must be a number of seconds, {MINIMUM_LEASE} or more")
+    return seconds
+
+
+MINIMUM_LEASE = 0.2

@@ -1,0 +1,89 @@
+"""A backup becomes a store again.
+
+Rules
+    - The backup is checked first, and stays as it is. A store that exists is never overwritten, nor is anything written next
+      to what a lost store left behind: its write-ahead log would be taken for part of the restored one.
+    - A file under the target's name is always whole: the copy has a name of its own until all of it is on the disk.
+    - What happened after the backup is unknown to it, but not to those who saw it. So that nothing new is taken for something
+      that they know, the restored store goes on far above the backup:
+        - **Epochs** rise by 65,536 and a random number up to a million. No fencing token of the lost store is given again,
+          unless it was opened more than 65,536 times since the backup. Two stores restored from the same backup give the same
+          tokens only by chance: about one in a million for each time that one of them is opened.
+        - **Offsets** of every topic rise by 16,777,216. No message id is given again, unless more messages than that were
+          published to the topic since the backup.
+    - **Not guaranteed**: messages published after the backup are gone, and what was settled after it is delivered again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+
+from seriatim.errors import AlreadyExists, DamagedStore, NotFound, StoreFailed
+from seriatim.store.sqlite import SqliteReader
+from seriatim.store.sqlite_session import SqliteSession, connect_writer
+
+EPOCHS_SKIPPED = 1 << 16
+RANDOM_EPOCHS = 1 << 20
+OFFSETS_SKIPPED = 1 << 24
+
+PROBLEMS_SHOWN = 5
+
+
+def restore_backup(backup: str | Path, target: str | Path) -> None:
+    """Make a store at ``target`` of a backup (a file that ``Engine.backup`` or ``Store.backup`` wrote)."""
+    source, goal = Path(backup), Path(target)
+    _refuse_leftovers(goal)
+    _refuse_damage(source)
+    partial = Path(f"{goal}.restoring")
+    try:
+        shutil.copyfile(source, partial)
+        _go_far_ahead(partial)
+        _write_through(partial)
+        os.link(partial, goal)  # unlike a rename, this never replaces a file that came meanwhile
+        _write_through(goal.parent)
+    except FileExistsError:
+        raise AlreadyExists(f"'{goal}' exists already: nothing was restored") from None
+    except OSError as error:
+        raise StoreFailed(f"'{goal}' can't be written: {error.strerror}") from error
+    finally:
+        for leftover in ("", "-wal", "-shm"):
+            Path(f"{partial}{leftover}").unlink(missing_ok=True)
+
+
+def _refuse_leftovers(goal: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        found = Path(f"{goal}{suffix}")
+        if found.exists():
+            raise AlreadyExists(f"'{found}' exists already: move it away, or restore under another name")
+
+
+def _refuse_damage(source: Path) -> None:
+    if not source.is_file():
+        raise NotFound(f"there is no backup at '{source}'")
+    with closing(SqliteReader(source)) as reader:
+        problems = [f"{where}: {what}" for where, what in islice(reader.check(), PROBLEMS_SHOWN)]
+    if problems:
+        raise DamagedStore(f"the backup '{source}' is damaged, take another one: {'; '.join(problems)}")
+
+
+def _go_far_ahead(path: Path) -> None:
+    with closing(connect_writer(path)) as connection:
+        session = SqliteSession(connection)
+        session.command("BEGIN IMMEDIATE")
+        session.run("skip_epochs", EPOCHS_SKIPPED + secrets.randbelow(RANDOM_EPOCHS))
+        session.run("skip_offsets", OFFSETS_SKIPPED)
+        session.command("COMMIT")
+
+
+def _write_through(path: Path) -> None:
+    """Have a file, or what a folder lists, on the disk."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,93 @@
+"""An event loop whose time is virtual: an hour of timers passes in a moment, and always in the same way.
+
+Rules
+    - ``loop.time()`` stands still while anything can run. When nothing can, it jumps to the next timer.
+    - Work in threads takes no time: while a commit is with a writer thread, or a call is with an executor, the loop waits for
+      it, for real, and the clock stands still.
+    - When no timer is set, no thread is at work and no file or socket is watched, nothing can ever happen again. That raises,
+      so a test that would hang fails instead.
+
+Theory of operation
+    An event loop asks its selector to wait until a file is ready or the next timer is due. Ours looks at the files without
+    waiting, and then moves the clock by the time that it was asked to wait. That would be unsound while a thread is about to
+    call back: time would pass that did not. There are two ways into a thread, and both are counted. ``run_in_executor`` is
+    overridden. The engine's writer threads are asked (``engine.commit.is_writing``): a commit counts as under way from the
+    moment when the loop hands it over until the loop has heard of its end, so there is no gap in between.
+
+    **Not covered**: threads that a test starts by itself, and sockets. Time jumps over both of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from selectors import DefaultSelector, SelectorKey
+from typing import Any, TypeVar
+
+from seriatim.engine.commit import is_writing
+from seriatim.errors import FailedPrecondition
+
+T = TypeVar("T")
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """See the module's rules. ``start`` is what its clock shows first."""
+
+    def __init__(self, start: float = 0.0) -> None:
+        self._virtual_now = start
+        self._calls_in_threads = 0
+        super().__init__(_JumpingSelector(self._pass))
+
+    def time(self) -> float:
+        return self._virtual_now
+
+    def run_in_executor(self, executor: Any, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        future = super().run_in_executor(executor, function, *args)
+        self._calls_in_threads += 1
+        future.add_done_callback(self._call_ended)
+        return future
+
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        self._calls_in_threads += 1
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self._calls_in_threads -= 1
+
+    def _call_ended(self, _: asyncio.Future[Any]) -> None:
+        self._calls_in_threads -= 1
+
+    def _pass(self, seconds: float | None, watches_files: bool) -> bool:
+        """Let virtual time pass instead of waiting; False when there is something to wait for."""
+        if self._calls_in_threads or is_writing(self):
+            return False
+        if seconds is None:
+            if watches_files:
+                return False
+            raise FailedPrecondition(
+                "nothing can happen any more: every task waits, no timer is set and no thread is at work; look for an event "
+                "that nobody sets, or a message that nobody publishes"
+            )
+        self._virtual_now += seconds
+        return True
+
+
+class _JumpingSelector(DefaultSelector):
+    """Instead of waiting for time to pass, lets it."""
+
+    def __init__(self, let_pass: Callable[[float | None, bool], bool]) -> None:
+        super().__init__()
+        self._let_pass = let_pass
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        watches_files = len(self.get_map()) > 1  # besides the loop's own, through which threads wake it up
+        return [] if self._let_pass(timeout, watches_files) else super().select(None)
+
+
+def run_in_virtual_time(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
+    """``asyncio.run`` on a loop with virtual time."""
+    with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start)) as runner:
+        return runner.run(main)

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from seriatim import Batching, Message, PublishOptions, PubSub
+from seriatim.client.subscription import Subscription
+from seriatim.client.topic import Topic
+
+Scenario = Callable[[PubSub], Awaitable[None]]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def run(request, tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario on a new store of each kind."""
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/store.db"
+    return lambda scenario: asyncio.run(_with_pubsub(url, scenario))
+
+
+@pytest.fixture
+def run_with_restarts(tmp_path: Path) -> Callable[..., None]:
+    """Run scenarios on one store, which is closed between them, and opened again."""
+
+    def run(*scenarios: Scenario) -> None:
+        for scenario in scenarios:
+            asyncio.run(_with_pubsub(f"sqlite:///{tmp_path}/store.db", scenario))
+
+    return run
+
+
+async def _with_pubsub(url: str, scenario: Scenario) -> None:
+    async with asyncio.timeout(20), PubSub(url) as pubsub:
+        await scenario(pubsub)
+
+
+async def ordered(pubsub: PubSub, **options) -> tuple[Topic, Subscription]:
+    """A topic that publishes each message at once, and an ordered subscription to it."""
+    topic = await pubsub.topic("ordered-events").create()
+    topic.set_publish_options(PublishOptions(Batching(max_messages=1)))
+    subscription = await topic.subscription("ordered-sub").create(enable_message_ordering=True, **options)
+    return topic, subscription
+
+
+async def publish(topic: Topic, *data: str, key: str | None = "k") -> list[str]:
+    return [await topic.publish(one.encode(), ordering_key=key) for one in data]
+
+
+class Received:
+    """What a handler saw, and a way to wait for so many."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._news = asyncio.Event()
+
+    @property
+    def data(self) -> list[str]:
+        return [message.data.decode() for message in self.messages]
+
+    def add(self, message: Message) -> None:
+        self.messages.append(message)
+        self._news.set()
+
+    def add_and_ack(self, message: Message) -> None:
+        self.add(message)
+        message.ack()
+
+    async def wait(self, count: int) -> list[str]:
+        while len(self.messages) < count:
+            self._news.clear()
+            await self._news.wait()
+        return self.data

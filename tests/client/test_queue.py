@@ -1,0 +1,234 @@
+"""The blocking queue of document 004: a map of strict ordered queues."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from seriatim import Queue, QueueEmpty, RetryPolicy
+from seriatim.client.queue import QueueSize
+from seriatim.errors import FailedPrecondition, NotFound, RedriveRefused, StaleLease, StoreLost
+
+WAIT = 10
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/queue.db"
+
+
+@pytest.fixture
+def queue(url):
+    with Queue(url, "calls") as queue:
+        yield queue
+
+
+def drained(queue: Queue) -> list[bytes]:
+    items = []
+    while True:
+        try:
+            items.append(queue.pop(timeout=0).data)
+        except QueueEmpty:
+            return items
+
+
+def test_bullet_1_items_are_grouped_by_their_key(queue):
+    queue.push(b"ringing", "call-1")
+    queue.push(b"dialling", "call-2")
+    with queue.reserve(WAIT) as first, queue.reserve(WAIT) as second:
+        assert [(item.key, item.data) for item in (first, second)] == [("call-1", b"ringing"), ("call-2", b"dialling")]
+
+
+def test_bullet_2_an_item_is_not_served_until_those_before_it_in_its_key_are_gone(queue):
+    for event in (b"ringing", b"pushed 7", b"ended"):
+        queue.push(event, "call-1")
+    item = queue.reserve(WAIT)
+    with pytest.raises(QueueEmpty, match="'calls' had nothing to give"):
+        queue.reserve(0)
+    queue.commit(item)
+    assert drained(queue) == [b"pushed 7", b"ended"]
+
+
+def test_bullet_2_an_item_moved_to_the_dead_letters_does_not_block_the_next(url):
+    with Queue(url, "calls", retry=RetryPolicy(max_attempts=1)) as queue:
+        queue.push(b"hopeless", "call-1")
+        queue.push(b"next", "call-1")
+        queue.rollback(queue.reserve(WAIT))
+        assert queue.pop(WAIT).data == b"next"
+        assert [letter.attempts for letter in queue.dead_letters()] == [1]
+
+
+def test_bullet_3_a_rolled_back_item_blocks_those_pushed_after_it(queue):
+    queue.push(b"first", "call-1")
+    item = queue.reserve(WAIT)
+    queue.push(b"second", "call-1")
+    queue.push(b"other", "call-2")
+    queue.rollback(item, delay=3600)
+    assert drained(queue) == [b"other"]
+    assert queue.size() == QueueSize(ready=0, blocked=1, delayed=1, reserved=0, total=2)
+
+
+def test_bullet_3_a_rolled_back_item_comes_first_again(queue):
+    queue.push(b"first", "call-1")
+    queue.push(b"second", "call-1")
+    queue.rollback(queue.reserve(WAIT))
+    assert drained(queue) == [b"first", b"second"]
+
+
+def test_bullet_4_a_delay_on_insertion_is_honoured_and_blocks_further_items_of_the_key_only(queue):
+    queue.push(b"later", "call-1", delay=0.4)
+    pushed = time.monotonic()
+    queue.push(b"after it", "call-1")
+    queue.push(b"other", "call-2")
+    assert drained(queue) == [b"other"]
+    assert queue.pop(WAIT).data == b"later"
+    assert time.monotonic() - pushed >= 0.3
+    assert queue.pop(WAIT).data == b"after it"
+
+
+def test_caveat_lifted_items_can_be_removed_by_their_id(queue):
+    queue.push(b"first", "call-1")
+    wrong = queue.push(b"wrong", "call-1")
+    queue.push(b"third", "call-1")
+    queue.remove(wrong)
+    assert drained(queue) == [b"first", b"third"]
+
+
+def test_a_reserved_item_can_not_be_removed(queue):
+    item_id = queue.push(b"first", "call-1")
+    with queue.reserve(WAIT), pytest.raises(FailedPrecondition, match="in flight"):
+        queue.remove(item_id)
+    with pytest.raises(NotFound):
+        queue.remove(item_id)
+
+
+def test_a_block_that_raises_rolls_back_with_the_error(url):
+    with Queue(url, "calls", retry=RetryPolicy(max_attempts=2)) as queue:
+        queue.push(b"hard", "call-1")
+        for _ in range(2):
+            with pytest.raises(ValueError, match="too hard"), queue.reserve(WAIT):
+                raise ValueError("too hard")
+        (letter,) = queue.dead_letters()
+        assert (letter.ordering_key, letter.attempts, letter.error) == ("call-1", 2, "ValueError: too hard")
+
+
+def test_what_was_said_inside_the_block_stands(queue):
+    queue.push(b"first", "call-1")
+    with queue.reserve(WAIT) as item:
+        item.rollback()
+    assert drained(queue) == [b"first"]
+
+
+def test_a_reservation_can_be_ended_only_once(queue):
+    queue.push(b"first", "call-1")
+    item = queue.reserve(WAIT)
+    item.commit()
+    with pytest.raises(StaleLease):
+        item.commit()
+    with pytest.raises(StaleLease):
+        item.rollback()
+
+
+def test_pop_waits_for_an_item(queue):
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(queue.pop(WAIT).data))
+    waiting.start()
+    queue.push(b"at last", "call-1")
+    waiting.join(WAIT)
+    assert got == [b"at last"]
+
+
+def test_items_without_a_key_wait_for_nobody(queue):
+    for data in (b"1", b"2", b"3"):
+        queue.push(data)
+    items = [queue.reserve(WAIT) for _ in range(3)]
+    assert sorted(item.data for item in items) == [b"1", b"2", b"3"]
+
+
+def test_a_paused_queue_serves_nothing_until_it_is_resumed(queue):
+    queue.push(b"first", "call-1")
+    queue.pause()
+    assert queue.stats().paused
+    assert drained(queue) == []
+    queue.resume()
+    assert drained(queue) == [b"first"]
+
+
+def test_drain_returns_when_everything_is_gone(queue):
+    queue.push(b"first", "call-1")
+    with pytest.raises(TimeoutError):
+        queue.drain(timeout=0.05)
+    item = queue.reserve(WAIT)
+    ended = threading.Thread(target=queue.drain)
+    ended.start()
+    item.commit()
+    ended.join(WAIT)
+    assert not ended.is_alive()
+    assert queue.size().total == 0
+
+
+def test_a_dead_letter_goes_back_to_its_place_or_to_the_end(url):
+    with Queue(url, "calls", retry=RetryPolicy(max_attempts=1)) as queue:
+        first = queue.push(b"first", "call-1")
+        queue.push(b"second", "call-1")
+        queue.rollback(queue.reserve(WAIT))
+        assert queue.redrive(first) == first
+        assert queue.pop(WAIT).data == b"first"
+        queue.push(b"third", "call-1")
+        queue.rollback(queue.reserve(WAIT))  # the second one
+        (letter,) = queue.dead_letters()
+        assert queue.pop(WAIT).data == b"third"
+        with pytest.raises(RedriveRefused, match="later message"):
+            queue.redrive(letter.id)
+        queue.redrive(letter.id, append=True)
+        assert queue.pop(WAIT).data == b"second"
+        assert queue.dead_letters() == []
+
+
+def test_a_queue_is_still_there_when_it_is_opened_again(tmp_path: Path):
+    url = f"sqlite:///{tmp_path}/queue.db"
+    with Queue(url, "calls") as queue:
+        queue.push(b"first", "call-1")
+        queue.push(b"second", "call-1")
+        queue.reserve(WAIT)  # not committed: it comes again
+    with Queue(url, "calls") as queue:
+        assert drained(queue) == [b"first", b"second"]
+
+
+def test_many_threads_share_a_queue_and_each_key_stays_in_order(queue):
+    keys, each = 8, 20
+    for number in range(each):
+        for key in range(keys):
+            queue.push(str(number).encode(), f"call-{key}")
+    seen: dict[str | None, list[int]] = {}
+
+    def work():
+        while True:
+            try:
+                with queue.reserve(0) as item:
+                    seen.setdefault(item.key, []).append(int(item.data))
+            except QueueEmpty:
+                return
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    work()
+    assert seen == {f"call-{key}": list(range(each)) for key in range(keys)}
+
+
+def test_use_after_a_fork_is_refused_and_does_not_hang(queue):
+    child = os.fork()
+    if child == 0:
+        try:
+            queue.push(b"from the child", "call-1")
+        except StoreLost:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -1,0 +1,163 @@
+"""Filters: what the documented language says, where a bad filter is bad, and one tree for every printed tree."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from seriatim.core.filters import (
+    LONGEST_FILTER,
+    AllOf,
+    AnyOf,
+    Equals,
+    Has,
+    HasPrefix,
+    Not,
+    compile_filter,
+    parse_filter,
+)
+from seriatim.errors import InvalidArgument
+
+COM, ORG = {"domain": "com"}, {"domain": "org"}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "unwanted"),
+    [
+        ("attributes:domain", [COM, {"domain": ""}], [{}, None, {"Domain": "com"}]),
+        ('attributes.domain = "com"', [COM], [ORG, {}, None, {"domain": "COM"}]),
+        ('attributes.domain="com"', [COM], [ORG]),
+        ('attributes.domain != "com"', [ORG, {}, None], [COM]),
+        ('hasPrefix(attributes.domain, "co")', [COM, {"domain": "co"}], [ORG, {}, None, {"domain": "c"}]),
+        ('hasPrefix ( attributes . domain ,"")', [COM, {"domain": ""}], [{}, None]),
+        ("NOT attributes:domain", [{}, None], [COM]),
+        ("-attributes:domain", [{}, None], [COM]),
+        ("- attributes:domain", [{}, None], [COM]),
+        ('attributes:domain AND attributes.domain != "com"', [ORG], [COM, {}, None]),
+        ("attributes:a AND attributes:b AND attributes:c", [dict.fromkeys("abc", "")], [dict.fromkeys("ab", "")]),
+        ("attributes:a OR attributes:b OR attributes:c", [{"c": ""}, {"a": ""}], [{}, {"d": ""}]),
+        ("attributes:a AND (attributes:b OR attributes:c)", [{"a": "", "c": ""}], [{"a": ""}, {"b": ""}]),
+        ("NOT (attributes:a OR attributes:b)", [{}, {"c": ""}], [{"a": ""}, {"b": ""}]),
+        ("NOT attributes:a AND attributes:b", [{"b": ""}], [{}, {"a": "", "b": ""}]),
+        ("((attributes:a))", [{"a": ""}], [{}]),
+        ("NOT (NOT attributes:a)", [{"a": ""}], [{}]),
+        ("attributes:a-b_C9", [{"a-b_C9": ""}], [{"a": ""}]),
+        ("attributes:AND", [{"AND": ""}], [{}]),
+        ('attributes:"iana.org/language_tag"', [{"iana.org/language_tag": "en"}], [{}]),
+        ('attributes."a b" = "x y"', [{"a b": "x y"}], [{"a b": "x  y"}]),
+        (r'attributes.q = "say \"\\\" \t\r\n"', [{"q": 'say "\\" \t\r\n'}], [{"q": "say"}]),
+        (r'attributes:"\u307F\u3093\u306A"', [{"みんな": ""}], [{}]),
+        (r'attributes:"\xe3\x81\xbf"', [{"み": ""}], [{}]),
+        (r'attributes:"\343\201\277"', [{"み": ""}], [{}]),
+        (r'attributes:"\U0001F600" ', [{"😀": ""}], [{}]),
+        ("attributes:\n\tdomain", [COM], [{}]),
+    ],
+)
+def test_a_filter_wants_what_the_language_says(text, wanted, unwanted):
+    matches = compile_filter(text)
+    assert [matches(attributes) for attributes in wanted] == [True] * len(wanted)
+    assert [matches(attributes) for attributes in unwanted] == [False] * len(unwanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", r"at the end: expected 'attributes', hasPrefix, NOT or '\('"),
+        ("attributes", r"at the end: expected ':' or '\.' after 'attributes'"),
+        ("attributes:", "at the end: expected the name of an attribute"),
+        ("attributes:.", r"at character 12: expected the name of an attribute, found '\.'"),
+        ("attribute:x", "at character 1: expected 'attributes', .*, found 'attribute'"),
+        ("attributes.x", "at the end: expected = or != after the name of an attribute"),
+        ('attributes.x < "a"', "at character 14: expected = or != after the name of an attribute, found '<'"),
+        ('attributes.x ! = "a"', "at character 14: expected = or !="),
+        ("attributes.x = a", "at character 16: expected a value in double quotes, found 'a'"),
+        ("attributes.x = 'a'", "at character 16: expected a value in double quotes"),
+        ('attributes.x = "a', "at character 16: the closing quote is missing"),
+        ('attributes.x = "a\\', "at character 18: unknown escape"),
+        (r'attributes.x = "\q"', "at character 17: unknown escape"),
+        (r'attributes.x = "\xff"', "at character 16: the escaped bytes are not valid UTF-8"),
+        (r'attributes.x = "\ud800"', "not valid UTF-8"),
+        (r'attributes.x = "\UFFFFFFFF"', "not valid UTF-8"),
+        ('attributes.x = "\ud800"', "not valid UTF-8"),
+        ("attributes:a and attributes:b", "at character 14: expected AND, OR or the end, found 'and'"),
+        ("attributes:a attributes:b", "at character 14: expected AND, OR or the end, found 'attributes'"),
+        ("attributes:a AND", "at the end: expected 'attributes'"),
+        ("attributes:a AND attributes:b OR attributes:c", "at character 31: AND and OR can't be mixed without paren"),
+        ("attributes:a OR attributes:b AND attributes:c", "at character 30: AND and OR can't be mixed"),
+        ("NOT NOT attributes:a", "at character 5: expected 'attributes'.*found 'NOT'"),
+        ("(attributes:a", r"at the end: expected '\)'"),
+        ("attributes:a)", r"at character 13: expected AND, OR or the end, found '\)'"),
+        ('hasPrefix(x, "a")', "at character 11: expected 'attributes', found 'x'"),
+        ('hasPrefix(attributes:x, "a")', r"at character 21: expected '\.', found ':'"),
+        ("hasPrefix(attributes.x)", r"at character 23: expected ',', found '\)'"),
+        ('hasSuffix(attributes.x, "a")', "at character 1: expected 'attributes', hasPrefix"),
+    ],
+)
+def test_a_bad_filter_is_refused_with_the_place_and_what_was_expected(text, complaint):
+    with pytest.raises(InvalidArgument, match=complaint):
+        parse_filter(text)
+
+
+def test_a_filter_has_at_most_256_bytes():
+    longest = "attributes:" + "x" * (LONGEST_FILTER - len("attributes:"))
+    assert parse_filter(longest) == Has("x" * 245)
+    with pytest.raises(InvalidArgument, match="the filter has 257 bytes: use at most 256"):
+        parse_filter(longest + " ")
+    with pytest.raises(InvalidArgument, match="the filter has 257 bytes"):
+        parse_filter('attributes:"' + "é" * 122 + '"')
+
+
+def test_the_deepest_filter_that_fits_is_no_trouble():
+    depth = (LONGEST_FILTER - len("attributes:x")) // 2
+    assert parse_filter("(" * depth + "attributes:x" + ")" * depth) == Has("x")
+
+
+TEXT = st.text(st.sampled_from('aB-_ ."\\\n\t\0é😀'), max_size=3)
+LEAVES = TEXT.map(Has) | st.builds(Equals, TEXT, TEXT) | st.builds(HasPrefix, TEXT, TEXT)
+TREES = st.recursive(
+    LEAVES,
+    lambda below: (
+        below.map(Not)
+        | st.lists(below, min_size=2, max_size=3).map(tuple).map(AllOf)
+        | st.lists(below, min_size=2, max_size=3).map(tuple).map(AnyOf)
+    ),
+    max_leaves=6,
+)
+ATTRIBUTES = st.none() | st.dictionaries(TEXT, TEXT, max_size=4)
+
+
+@given(TREES)
+def test_a_printed_tree_parses_to_the_same_tree(tree):
+    assume(len(str(tree).encode()) <= LONGEST_FILTER)
+    assert parse_filter(str(tree)) == tree
+
+
+@given(TREES, ATTRIBUTES)
+def test_a_compiled_filter_agrees_with_a_naive_reading_of_its_tree(tree, attributes):
+    assume(len(str(tree).encode()) <= LONGEST_FILTER)
+    assert compile_filter(str(tree))(attributes) is naive(tree, attributes or {})
+
+
+def naive(tree, attributes) -> bool:
+    match tree:
+        case Has(name):
+            return name in list(attributes)
+        case Equals(name, value):
+            return (name, value) in list(attributes.items())
+        case HasPrefix(name, prefix):
+            return any(key == name and value[: len(prefix)] == prefix for key, value in attributes.items())
+        case Not(term):
+            return not naive(term, attributes)
+        case AllOf(terms):
+            return {naive(term, attributes) for term in terms} == {True}
+        case _:
+            return True in {naive(term, attributes) for term in tree.terms}
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_filter_or_refused_as_invalid(text):
+    with suppress(InvalidArgument):
+        parse_filter(text)

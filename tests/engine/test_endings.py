@@ -1,0 +1,419 @@
+"""How things end: deleted topics and subscriptions, a store that is lost, a closed engine, a crash, a fork."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import traceback
+
+import pytest
+
+from seriatim.client.pubsub import PubSub
+from seriatim.core.delivery import RetryPolicy
+from seriatim.engine import topic as topic_module
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.errors import NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreLost
+from seriatim.store import open_store
+from seriatim.testing import run_in_virtual_time
+from tests.engine.conftest import Collector, WatchedStore, settle_down
+
+ORDERED = SubscriptionOptions(ordering=True)
+
+
+async def subscribed(engine, options=ORDERED):
+    await engine.create_topic("t")
+    await engine.create_subscription("t", "s", options)
+    return engine.get_subscription("s")
+
+
+@pytest.fixture
+def watched():
+    """Run a scenario with an engine on a store that can be held up and made to fail."""
+
+    async def whole(scenario) -> None:
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        async with asyncio.timeout(10):
+            await scenario(engine, store)
+            await engine.close()
+
+    return lambda scenario: asyncio.run(whole(scenario))
+
+
+# -- deleting -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_ack_that_comes_while_its_subscription_is_deleted_spoils_nothing(watched):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine)
+        await engine.publish("t", [Outgoing("k", b"0")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+        store.watch()
+        store.gate.clear()
+        deleting = asyncio.create_task(engine.delete_subscription("s"))
+        await store.until_writing()
+        subscription.ack(one.lease)  # rides in the commit after the one that deletes
+        published = engine.publish("t", [Outgoing("k", b"1")])
+        store.gate.set()
+        await deleting
+        assert await published == range(1, 2)
+        await settle_down(engine)
+        with pytest.raises(NotFound, match="was deleted"):
+            subscription.nack(one.lease)
+
+    watched(scenario)
+
+
+def test_a_publish_that_comes_while_its_topic_is_deleted_fails_alone(watched):
+    async def scenario(engine, store):
+        await engine.create_topic("t")
+        await engine.create_topic("other")
+        store.watch()
+        store.gate.clear()
+        deleting = asyncio.create_task(engine.delete_topic("t"))
+        await store.until_writing()
+        lost = engine.publish("t", [Outgoing("k", b"0")])
+        kept = engine.publish("other", [Outgoing("k", b"1")])
+        store.gate.set()
+        await deleting
+        with pytest.raises(NotFound, match="topic"):
+            await lost
+        assert await kept == range(1)
+
+    watched(scenario)
+
+
+def test_a_dead_letter_whose_topic_is_being_deleted_stays_buried_where_it_was(watched):
+    async def scenario(engine, store):
+        await engine.create_topic("dead")
+        options = SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=1), dead_letter_topic="dead")
+        subscription = await subscribed(engine, options)
+        await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+        await settle_down(engine)
+        store.watch()
+        store.gate.clear()
+        deleting = asyncio.create_task(engine.delete_topic("dead"))
+        await store.until_writing()
+        subscription.nack(one.lease)
+        store.gate.set()
+        await deleting
+        await collector.wait(2)
+        assert [row.offset for row in store.dead_letters(subscription.id)] == [0]
+
+    watched(scenario)
+
+
+# -- consumers that leave -----------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_leaves_with_a_window_of_messages_gives_all_of_them_back(watched):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, window=3))
+        await engine.publish("t", [Outgoing("k", str(number).encode()) for number in range(5)])
+        first, second = Collector(), Collector()
+        subscription.attach(first.consumer)
+        await first.wait(3)
+        subscription.detach(first.consumer)
+        subscription.attach(second.consumer)
+        await second.wait(3)
+        assert second.data == [b"0", b"1", b"2"]
+        assert {one.lease.attempt for one in second.got} == {1}
+
+    watched(scenario)
+
+
+def test_an_ack_that_was_revoked_is_told_once_and_not_reported_durable_with_the_next_one(watched):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, window=2))
+        await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
+        collector = Collector()
+        durable: list[BaseException | None] = []
+        subscription.attach(collector.consumer)
+        first, second = await collector.wait(2)
+        subscription.ack(second.lease, durable.append)
+        subscription.nack(first.lease)
+        for one in (await collector.wait(4))[2:]:
+            subscription.ack(one.lease)
+        await settle_down(engine)
+        assert [type(told) for told in durable] == [StaleLease]
+
+    watched(scenario)
+
+
+# -- reads that fail ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nothing_stays_in_memory(monkeypatch):
+    """Every payload has to be read from the store."""
+    monkeypatch.setattr(topic_module, "CACHED_BYTES", 0)
+
+
+class UnreadableStore(WatchedStore):
+    """A store that can't be read for a while."""
+
+    failed_reads = 0
+
+    def fetch(self, topic_id, offsets):
+        if self.failed_reads:
+            self.failed_reads -= 1
+            raise StoreFailed("disk I/O error")
+        return super().fetch(topic_id, offsets)
+
+
+def with_unreadable_store(scenario) -> None:
+    async def whole() -> None:
+        store = UnreadableStore()
+        engine = Engine(store)
+        await engine.start()
+        async with asyncio.timeout(60):
+            await scenario(engine, store)
+        await engine.close()
+
+    run_in_virtual_time(whole())
+
+
+def test_a_read_that_fails_is_tried_again_and_is_no_attempt(nothing_stays_in_memory):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine)
+        await engine.publish("t", [Outgoing("a", b"0"), Outgoing("b", b"1"), Outgoing("a", b"2")])
+        store.failed_reads = 3
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        await collector.wait(2)
+        assert sorted(collector.data) == [b"0", b"1"]
+        assert {one.lease.attempt for one in collector.got} == {1}
+        for one in collector.got:
+            subscription.ack(one.lease)
+        await collector.wait(3)
+
+    with_unreadable_store(scenario)
+
+
+def test_a_message_that_leaves_memory_while_its_neighbour_is_read_is_delivered_all_the_same(monkeypatch):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine)
+        await engine.publish("t", [Outgoing("a", b"0")])
+        monkeypatch.setattr(topic_module, "CACHED_BYTES", 0)
+        await engine.publish("t", [Outgoing("b", b"1")])  # takes all of them out of memory
+        monkeypatch.setattr(topic_module, "CACHED_BYTES", 1)
+        await engine.publish("t", [Outgoing("c", b"2")])  # is in memory, until the next one comes
+        real_fetch = engine.fetch
+
+        async def publish_and_fetch(*args):
+            await engine.publish("t", [Outgoing("d", b"3")])
+            return await real_fetch(*args)
+
+        monkeypatch.setattr(engine, "fetch", publish_and_fetch)
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        await collector.wait(4)
+        assert {one.lease.attempt for one in collector.got} == {1}
+
+    with_unreadable_store(scenario)
+
+
+def test_a_delivery_counts_only_once_it_is_handed_over(nothing_stays_in_memory):
+    """Else processes that crash while they load could use up the attempts of a message that nobody ever saw."""
+
+    async def scenario(engine, store):
+        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=3)))
+        await engine.publish("t", [Outgoing("a", b"0")])
+        store.failed_reads = 1
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        await asyncio.sleep(0.1)  # it is leased, and could not be read
+        await settle_down(engine)
+        assert sum(row.failures for row in store.troubles(subscription.id)) == 0
+        await collector.wait(1)
+        await settle_down(engine)
+        assert [row.failures for row in store.troubles(subscription.id)] == [1]
+
+    with_unreadable_store(scenario)
+
+
+def test_a_dead_letter_that_can_not_be_read_is_buried_later(nothing_stays_in_memory):
+    async def scenario(engine, store):
+        await engine.create_topic("dead")
+        options = SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=1), dead_letter_topic="dead")
+        subscription = await subscribed(engine, options)
+        await engine.publish("t", [Outgoing("k", b"bad"), Outgoing("k", b"good")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+        store.failed_reads = 3
+        subscription.nack(one.lease)
+        await collector.wait(2)
+        assert collector.data == [b"bad", b"good"]
+        assert [record.data for record in store.read(engine.get_topic("dead").id, 0, 9)] == [b"bad"]
+
+    with_unreadable_store(scenario)
+
+
+# -- a store that is lost, and an engine that is closed -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_attempts", [None, 5])
+def test_after_an_unknown_outcome_nothing_is_given_out_and_closing_gives_the_store_back(watched, max_attempts):
+    async def scenario(engine, store):
+        retry = RetryPolicy(max_attempts=max_attempts)
+        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, ack_deadline=0.01, retry=retry))
+        await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+        await settle_down(engine)
+        store.failures.append(OutcomeUnknown("who knows"))
+        with pytest.raises(OutcomeUnknown):
+            await engine.publish("t", [Outgoing("k", b"2")])
+        with pytest.raises(OutcomeUnknown):
+            subscription.ack(one.lease)
+        with pytest.raises(OutcomeUnknown):
+            engine.publish("t", [Outgoing("k", b"3")])
+        subscription.detach(collector.consumer)
+        assert len(collector.got) == 1
+
+    watched(scenario)
+
+
+def test_what_is_said_after_the_engine_was_closed_is_refused(tmp_path):
+    async def main() -> None:
+        engine = await Engine.open(f"sqlite:///{tmp_path}/store.db")
+        subscription = await subscribed(engine)
+        await engine.publish("t", [Outgoing("k", b"0")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+        await engine.close()
+        with pytest.raises(StoreLost, match="was closed"):
+            subscription.ack(one.lease)
+        with pytest.raises(StoreLost, match="was closed"):
+            engine.publish("t", [Outgoing("k", b"1")])
+
+    asyncio.run(main())
+
+
+def test_options_that_wait_for_a_lease_do_not_outlive_the_engine(watched):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine)
+        await engine.publish("t", [Outgoing("k", b"0")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        await collector.wait(1)
+        changing = asyncio.create_task(engine.update_subscription("s", SubscriptionOptions(ordering=False)))
+        await asyncio.sleep(0)
+        await settle_down(engine)
+        await engine.close()
+        with pytest.raises(StoreLost):
+            await changing
+
+    watched(scenario)
+
+
+def test_a_delivery_under_way_at_a_crash_counts_once_its_record_is_written(tmp_path):
+    """The files as they are at some moment are what a crash leaves."""
+
+    async def first() -> None:
+        engine = await Engine.open(f"sqlite:///{tmp_path}/store.db")
+        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=2)))
+        await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        await collector.wait(1)
+        await settle_down(engine)
+        for suffix in ("", "-wal"):
+            shutil.copy(tmp_path / f"store.db{suffix}", tmp_path / f"crashed.db{suffix}")
+        await engine.close()
+
+    async def second() -> None:
+        engine = await Engine.open(f"sqlite:///{tmp_path}/crashed.db")
+        subscription, collector = engine.get_subscription("s"), Collector()
+        subscription.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+        assert (one.record.data, one.lease.attempt) == (b"0", 2)
+        subscription.nack(one.lease)
+        await collector.wait(2)
+        assert collector.data == [b"0", b"1"]
+        await engine.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+# -- a fork -------------------------------------------------------------------------------------------------------------
+
+
+def in_child(work) -> None:
+    """Run ``work`` in a forked child, and fail here if it failed there."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - whatever it is, the parent must hear of it
+            traceback.print_exc(file=sys.__stderr__)
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_in_a_forked_child_the_engine_refuses_everything_and_the_parent_goes_on(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+
+    async def main() -> None:
+        engine = await Engine.open(url)
+        subscription = await subscribed(engine)
+        await engine.publish("t", [Outgoing("k", b"0")])
+        collector = Collector()
+        subscription.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+
+        def work() -> None:
+            with pytest.raises(StoreLost, match="before a fork"):
+                engine.publish("t", [Outgoing("k", b"child")])
+            with pytest.raises(StoreLost, match="before a fork"):
+                subscription.ack(one.lease)
+            with pytest.raises(StoreLost, match="before a fork"):
+                asyncio.run(engine.create_topic("child"))
+            asyncio.run(engine.close())
+
+        in_child(work)
+        subscription.ack(one.lease)
+        assert await engine.publish("t", [Outgoing("k", b"1")]) == range(1, 2)
+        await collector.wait(2)
+        assert collector.data == [b"0", b"1"]
+        await engine.close()
+
+    asyncio.run(main())
+    reader = open_store(url, read_only=True)
+    assert list(reader.check()) == []
+    reader.close()
+
+
+def test_in_a_forked_child_the_client_says_so_and_does_not_hang(tmp_path):
+    async def main() -> None:
+        async with PubSub(f"sqlite:///{tmp_path}/store.db") as pubsub:
+            topic = await pubsub.topic("t").create()
+            await topic.publish(b"0")
+
+            async def publish() -> None:
+                await topic.publish(b"child")
+
+            def work() -> None:
+                with pytest.raises(StoreLost, match="before a fork"):
+                    asyncio.run(publish())
+                asyncio.run(pubsub.close())
+
+            in_child(work)
+            assert await topic.publish(b"1") == "1"
+
+    asyncio.run(main())

@@ -1,0 +1,481 @@
+"""An operator's hand: what can be seen of a subscription and done to it, while it is at work and across restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+import pytest
+
+from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
+from seriatim.engine.engine import Engine
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import Consumer
+from seriatim.errors import FailedPrecondition, NotFound, StaleLease, StoreLost
+from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
+
+BACKING_OFF = replace(ORDERED, retry=RetryPolicy(min_backoff=300, max_backoff=300))
+
+
+async def keys_of(engine, **how):
+    return {info.key: info for info in await engine.list_keys("s", **how)}
+
+
+# -- looking ------------------------------------------------------------------------------------------------------------
+
+
+def test_stats_count_messages_keys_and_consumers(run):
+    async def scenario(engine):
+        await prepare(engine, BACKING_OFF)
+        got = Collector(max_messages=2)
+        await publish(engine, "1", "2", key="a")
+        await publish(engine, "3", key="b")
+        await publish(engine, "4", key="later", delay=60)
+        await publish(engine, "5", key="ready")
+        await engine.pause_key("s", "p", "on purpose")
+        attachment = engine.attach("s", got.consumer)
+        first, _ = await got.wait(2)
+        got.consumer.stop()
+        attachment.nack(first.lease, error="broken")
+        stats = await engine.stats("s")
+        assert (stats.subscription, stats.topic, stats.total, stats.consumers) == ("s", "t", 5, 1)
+        assert (stats.ready, stats.leased, stats.delayed, stats.blocked) == (1, 1, 2, 1)
+        assert (stats.keys, stats.blocked_keys, stats.paused_keys, stats.dead_letters) == (5, 3, 1, 0)
+        assert stats.oldest_age is not None
+        assert 0 <= stats.oldest_age < 10
+        assert not stats.paused
+
+    run(scenario)
+
+
+def test_stats_of_an_empty_subscription_have_no_oldest_message(run):
+    async def scenario(engine):
+        await prepare(engine)
+        assert (await engine.stats("s")).oldest_age is None
+        with pytest.raises(NotFound, match="subscription 'x' does not exist"):
+            await engine.stats("x")
+
+    run(scenario)
+
+
+def test_a_key_says_why_it_waits(run, monkeypatch):
+    async def scenario(engine):
+        await prepare(engine, BACKING_OFF)
+        got = Collector(max_messages=1)
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1", key="retrying")
+        attachment.nack((await got.wait(1))[0].lease, error="no such table")
+        await publish(engine, "2", key="working")
+        await got.wait(2)
+        await publish(engine, "3", "4", key="ready")
+        await publish(engine, "5", key="later", delay=60)
+        await engine.pause_key("s", "held", "Ann looks into it")
+        await engine.pause_key("s", "quiet")
+        keys = await keys_of(engine)
+        assert list(keys)[-2:] == ["working", "ready"], "those in trouble come first"
+        assert keys["working"].why == "message 1 is in flight (attempt 1)"
+        assert (keys["ready"].why, keys["ready"].depth, keys["ready"].head) == (None, 2, 2)
+        assert keys["held"].why == "paused: Ann looks into it"
+        assert keys["quiet"].why == "paused"
+        retrying = keys["retrying"]
+        assert retrying.why is not None
+        assert retrying.why.startswith("waits for its retry until 20")
+        assert retrying.why.endswith("UTC: no such table")
+        assert (retrying.state, retrying.attempts, retrying.error) == ("delayed", 1, "no such table")
+        assert retrying.not_before is not None
+        assert retrying.head_age is not None
+        assert keys["later"].why is not None
+        assert keys["later"].why.startswith("delayed until 20")
+        assert set(await keys_of(engine, blocked_only=True)) == {"held", "quiet", "retrying", "later"}
+        assert len(await engine.list_keys("s", limit=2)) == 2
+        await engine.pause("s")
+        assert (await keys_of(engine))["ready"].why == "the subscription is paused"
+
+    monkeypatch.setattr("seriatim.engine.operations.PIECE", 2)
+    run(scenario)
+
+
+def test_a_key_whose_ack_is_not_durable_yet_says_so():
+    async def scenario():
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await prepare(engine)
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1", "2")
+        await publish(engine, "3", key=None)
+        first, _ = await got.wait(2)
+        store.gate.clear()
+        attachment.ack(first.lease)
+        keys = await keys_of(engine)
+        assert keys["k"].why == "its acknowledgement is being written"
+        assert keys[None].why == "1 messages without a key are in flight"
+        store.gate.set()
+        await got.wait(3)
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_peeking_shows_messages_in_order_and_delivers_nothing(run, monkeypatch):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        await publish(engine, "1", "2", "3")
+        engine.attach("s", got.consumer)
+        await got.wait(1)
+        seen = await engine.peek("s", "k", limit=2)
+        assert [(message.offset, message.key, message.data) for message in seen] == [(0, "k", b"1"), (1, "k", b"2")]
+        assert await engine.peek("s", "nobody") == []
+        assert len(subscription.lanes) == 3
+        assert len(got.got) == 1
+
+    monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)
+    run(scenario)
+
+
+# -- the head of a key --------------------------------------------------------------------------------------------------
+
+
+def test_a_key_that_backs_off_is_retried_now_and_a_restart_does_not_bring_its_delay_back(run_with_restarts):
+    async def before(engine):
+        await prepare(engine, BACKING_OFF)
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1", key="a")
+        await publish(engine, "2", key="later", delay=600)
+        attachment.nack((await got.wait(1))[0].lease, error="down")
+        attachment.detach()
+        for key in ("a", "later"):
+            await engine.retry_key("s", key)
+        with pytest.raises(FailedPrecondition, match="nothing of key 'a' waits for its retry"):
+            await engine.retry_key("s", "a")
+
+    async def after(engine):
+        got = Collector()
+        engine.attach("s", got.consumer)
+        assert sorted((one.record.data, one.lease.attempt) for one in await got.wait(2)) == [(b"1", 2), (b"2", 1)]
+
+    run_with_restarts(before, after)
+
+
+def test_skipping_a_head_in_flight_fences_it_and_lets_the_next_one_go(run):
+    async def scenario(engine):
+        await prepare(engine)
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1", "2")
+        (stuck,) = await got.wait(1)
+        assert await engine.skip("s", "k") == 0
+        assert got.fenced == [0]
+        with pytest.raises(StaleLease):
+            attachment.ack(stuck.lease)
+        assert (await got.wait(2))[1].record.data == b"2"
+        with pytest.raises(NotFound, match="key 'x' has no message to skip"):
+            await engine.skip("s", "x")
+
+    run(scenario)
+
+
+def test_what_was_skipped_or_removed_is_gone_after_a_restart(run_with_restarts):
+    async def before(engine):
+        await prepare(engine)
+        await publish(engine, "1", "2", "3", "4")
+        assert await engine.skip("s", "k") == 0
+        await engine.remove("s", 2)
+        with pytest.raises(NotFound, match="topic 't' keeps no message 99"):
+            await engine.remove("s", 99)
+        with pytest.raises(NotFound, match="has no message 2 waiting"):
+            await engine.remove("s", 2)
+
+    async def after(engine):
+        assert [message.data for message in await engine.peek("s", "k")] == [b"2", b"4"]
+
+    run_with_restarts(before, after)
+
+
+def test_a_message_in_flight_is_not_removed(run):
+    async def scenario(engine):
+        await prepare(engine)
+        got = Collector()
+        engine.attach("s", got.consumer)
+        await publish(engine, "1")
+        await got.wait(1)
+        with pytest.raises(FailedPrecondition, match="message 0 is in flight"):
+            await engine.remove("s", 0)
+
+    run(scenario)
+
+
+def test_an_operator_who_comes_while_an_ack_is_written_is_told_so():
+    async def scenario():
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await prepare(engine)
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1", "2")
+        (first,) = await got.wait(1)
+        store.gate.clear()
+        attachment.ack(first.lease)
+        with pytest.raises(FailedPrecondition, match="message 0 is just being settled: try again"):
+            await engine.remove("s", 0)
+        skipped = asyncio.ensure_future(engine.skip("s", "k"))  # what is next, although it is not out yet
+        await asyncio.sleep(0)
+        assert not skipped.done(), "it is not durable yet"
+        store.gate.set()
+        assert await skipped == 1
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_operator_hears_when_the_engine_is_closed_before_the_word_was_written():
+    async def scenario():
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await prepare(engine)
+        await publish(engine, "1")
+        store.failures.append(StoreLost("another owner took over"))
+        with pytest.raises(StoreLost, match="another owner took over"):
+            await engine.skip("s", "k")
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+# -- pausing ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_key_waits_across_a_restart_and_others_go_on(run_with_restarts):
+    async def before(engine):
+        await prepare(engine)
+        await engine.pause_key("s", "a", "first reason")
+        await engine.pause_key("s", "a", "second reason")
+        await publish(engine, "1", key="a")
+        await publish(engine, "2", key="b")
+        got = Collector()
+        engine.attach("s", got.consumer)
+        assert (await got.wait(1))[0].record.key == "b"
+
+    async def between(engine):
+        assert (await keys_of(engine))["a"].why == "paused: second reason"
+        await engine.resume_key("s", "a")
+        with pytest.raises(FailedPrecondition, match="key 'a' of subscription 's' is not paused"):
+            await engine.resume_key("s", "a")
+
+    async def after(engine):
+        assert (await keys_of(engine))["a"].state == "ready"
+
+    run_with_restarts(before, between, after)
+
+
+def test_a_resumed_key_goes_on_at_once(run):
+    async def scenario(engine):
+        await prepare(engine)
+        got = Collector()
+        engine.attach("s", got.consumer)
+        await engine.pause_key("s", "k")
+        await publish(engine, "1")
+        await settle_down(engine)
+        assert got.got == []
+        await engine.resume_key("s", "k")
+        await got.wait(1)
+
+    run(scenario)
+
+
+def test_a_paused_subscription_gives_nothing_out_across_a_restart_and_leases_go_on(run_with_restarts):
+    async def before(engine):
+        await prepare(engine)
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1", "2")
+        (first,) = await got.wait(1)
+        await engine.pause("s")
+        told: asyncio.Queue[BaseException | None] = asyncio.Queue()
+        attachment.ack(first.lease, told.put_nowait)
+        assert await told.get() is None
+        await settle_down(engine)
+        assert len(got.got) == 1
+        await engine.update_subscription("s", replace(BACKING_OFF, paused=True))
+
+    async def after(engine):
+        got = Collector()
+        engine.attach("s", got.consumer)
+        await settle_down(engine)
+        assert ((await engine.stats("s")).paused, got.got) == (True, [])
+        await engine.resume("s")
+        assert (await got.wait(1))[0].record.data == b"2"
+        assert (await engine.describe_subscription("s")).options == BACKING_OFF
+
+    run_with_restarts(before, after)
+
+
+def test_operators_and_changes_of_options_at_once_lose_nothing(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        await publish(engine, *(str(number) for number in range(20)))
+        work = [
+            engine.update_subscription("s", replace(ORDERED, ack_deadline=20)),
+            engine.skip("s", "k"),
+            engine.pause("s"),
+            engine.remove("s", 5),
+            engine.dead_letter("s", "k"),
+            engine.update_subscription("s", replace(ORDERED, ack_deadline=30, paused=True)),
+            engine.remove("s", 7),
+            engine.resume("s"),
+        ]
+        await asyncio.gather(*work)
+        gone = {0, 1, 5, 7}
+        assert [m.offset for m in await engine.peek("s", "k", 99)] == [n for n in range(20) if n not in gone]
+        stored = (await engine.describe_subscription("s")).options
+        assert (stored.ack_deadline, stored.paused) == (30, False)
+        assert subscription.options == stored
+
+    run(scenario)
+
+
+def test_a_change_of_options_is_not_held_up_by_a_publisher_that_never_rests():
+    async def scenario():
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await prepare(engine, SubscriptionOptions())
+
+        async def publish_always():
+            while True:
+                publish(engine, "more")
+                await asyncio.sleep(0)
+
+        publisher = asyncio.ensure_future(publish_always())
+        await store.until_writing()
+        async with asyncio.timeout(10):
+            await engine.update_subscription("s", ORDERED)
+        publisher.cancel()
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mode", RetryMode)
+def test_a_key_that_used_up_its_attempts_is_paused_by_policy_and_says_why(run_with_restarts, mode):
+    policy = RetryPolicy(max_attempts=2, on_exhausted=OnExhausted.PAUSE, mode=mode)
+
+    async def before(engine):
+        await prepare(engine, replace(ORDERED, retry=policy))
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1", "2")
+        for count in (1, 2):
+            attachment.nack((await got.wait(count))[-1].lease, error="always")
+        await settle_down(engine)
+        assert len(got.got) == 2
+
+    async def after(engine):
+        info = (await keys_of(engine))["k"]
+        assert (info.state, info.why) == ("paused", "paused: 2 delivery attempts failed")
+        assert (info.attempts, info.error, info.depth) == (2, "always", 2)
+
+    run_with_restarts(before, after)
+
+
+# -- whatever happens at once -------------------------------------------------------------------------------------------
+
+
+class Crowd:
+    """A consumer and operators who all work on one subscription at the same time, by chance."""
+
+    def __init__(self, engine: Engine, seed: int) -> None:
+        self.engine = engine
+        self.random = Random(seed)
+        self.settled: list[int] = []
+        self.removed: list[int] = []
+        self.doomed: list[int] = []
+        self.refused = 0
+
+    def deliver(self, delivered) -> None:
+        for lease, _ in delivered:
+            asyncio.get_running_loop().call_later(self.random.random() * 0.005, self.finish, lease)
+
+    def finish(self, lease) -> None:
+        with suppress(StaleLease):
+            if self.random.random() < 0.3:
+                self.attachment.nack(lease)
+            else:
+                self.attachment.ack(lease, partial(self.told, lease))
+
+    def told(self, lease, error: BaseException | None) -> None:
+        if error is None:
+            self.settled.append(lease.offset)
+
+    async def work(self) -> None:
+        self.attachment = self.engine.attach("s", Consumer(self.deliver))
+        await asyncio.gather(self.publish(), *(self.operate() for _ in range(3)))
+        self.attachment.detach()
+
+    async def publish(self) -> None:
+        for number in range(60):
+            await publish(self.engine, str(number), key=self.random.choice(["a", "b", None]))
+
+    async def operate(self) -> None:
+        for _ in range(25):
+            try:
+                await self.command()
+            except FailedPrecondition:
+                self.refused += 1
+            except NotFound:
+                pass
+
+    async def command(self) -> None:
+        key, engine = self.random.choice(["a", "b", None]), self.engine
+        choice = self.random.randrange(8)
+        if choice == 0:
+            self.removed.append(await engine.skip("s", key))
+        elif choice == 1:
+            offset = self.random.randrange(60)
+            await engine.remove("s", offset)
+            self.removed.append(offset)
+        elif choice == 2:
+            self.doomed += await engine.dead_letter("s", key, rest=self.random.random() < 0.2)
+        elif choice == 3 and self.doomed:
+            offset = self.random.choice(self.doomed)
+            await engine.redrive("s", offset)
+            self.doomed.remove(offset)
+        elif choice == 4:
+            await engine.pause_key("s", key)
+        elif choice == 5:
+            await engine.resume_key("s", key)
+        elif choice == 6:
+            await engine.retry_key("s", key)
+        else:
+            await engine.update_subscription("s", replace(self.options, ack_deadline=self.random.randint(5, 9)))
+
+    options = replace(BACKING_OFF, retry=RetryPolicy(min_backoff=0.001, max_backoff=0.002))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_consumers_and_operators_do_at_once_every_message_is_accounted_for_once(run_with_restarts, seed):
+    known: list[int] = []
+
+    async def busy(engine):
+        crowd = Crowd(engine, seed)
+        crowd.options = replace(crowd.options, window=1 + seed % 3)
+        await prepare(engine, crowd.options)
+        await crowd.work()
+        await settle_down(engine)
+        known.extend([*crowd.settled, *crowd.removed])
+        assert crowd.refused > 0
+
+    async def after(engine):
+        queued = [message.offset for key in ("a", "b", None) for message in await engine.peek("s", key, 99)]
+        letters = [letter.offset for letter in await engine.dead_letters("s")]
+        assert sorted([*known, *queued, *letters]) == list(range(60))
+
+    run_with_restarts(busy, after)

@@ -11,7 +11,7 @@ import argparse
 import json
 import resource
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import process_time
 
 import numpy as np
@@ -27,7 +27,8 @@ ROWS = 2_000_000
 BATCH = 500_000
 SECONDS_PER_BATCH = 1.0
 CORE_ROWS = 100_000
-OPTIONS = Resequencing(start=Start.at(0), gap_timeout=2.0)
+TIMEOUT = 2.0
+OPTIONS = Resequencing(start=Start.at(0), gap_timeout=TIMEOUT)
 ROLES = Roles(key="key", sequence="seq", time="at")
 
 
@@ -85,9 +86,9 @@ def batch_of(key: np.ndarray, sequence: np.ndarray, time: np.ndarray) -> pa.Tabl
     )
 
 
-def run_kernel(batches: list[pa.Table]) -> tuple[float, int, int, float]:
+def run_kernel(batches: list[pa.Table], options: Resequencing = OPTIONS) -> tuple[float, int, int, float]:
     """Seconds, rows on the slow path, messages held at the end, and bytes of state for each key."""
-    kernel = Kernel(OPTIONS, ROLES)
+    kernel = Kernel(options, ROLES)
     partition = kernel.new_partition(batches[0].schema)
     slow, begin = 0, process_time()
     for number, batch in enumerate(batches):
@@ -125,12 +126,12 @@ def run_core(batch: pa.Table) -> float:
     return (process_time() - begin) / len(columns[0])
 
 
-def measure(keys: int, rows: int, rounds: int, fewest: float | None) -> Figure:
-    batches = list(mix(keys, rows))
+def measure(keys: int, rows: int, rounds: int, timeout: float, fewest: float | None) -> Figure:
+    batches, options = list(mix(keys, rows)), replace(OPTIONS, gap_timeout=timeout)
     count = sum(batch.num_rows for batch in batches)
     seconds, sorting, core = [], [], []
     for _ in range(rounds):
-        took, slow, held, size = run_kernel(batches)
+        took, slow, held, size = run_kernel(batches, options)
         seconds.append(took)
         sorting.append(run_sort(batches))
         core.append(run_core(batches[-1]))
@@ -155,11 +156,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="how long gaps stay open; a batch lasts 1")
     parser.add_argument("--keys", type=int, nargs="*", default=KEYS)
     arguments = parser.parse_args()
     fewest: float | None = None
     for keys in arguments.keys:
-        figure = measure(keys, arguments.rows, arguments.rounds, fewest)
+        figure = measure(keys, arguments.rows, arguments.rounds, arguments.timeout, fewest)
         fewest = fewest or 1 / figure.kernel_per_second
         print(json.dumps(asdict(figure)), flush=True)
 

@@ -30,105 +30,32 @@ was held before counts as having come just before its key's first place, and a g
 its last. So moments, too, rise along the line and no key's maximum reaches into the next.
 
 *Memory.* Ranges given up are only looked at for keys that have rows behind or lose numbers. Late numbers are cut out of
-them."""
+them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from math import inf
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from seriatim.core.resequencing import OnDuplicate, OnGap, OnLate, Reason, Resequencing, StartRule
-from seriatim.core.sequence import SequenceSpace
+from seriatim.core.resequencing import OnGap, OnLate, Resequencing
 from seriatim.spark.arrays import (
     Bools,
     Columns,
     Floats,
     Ints,
-    Objects,
     arange,
-    filled,
     first_at_least,
     first_of_each,
     reduce_runs,
     run_bounds,
 )
-from seriatim.spark.partition import Gaps, Held, KeyFacts, Ranges
-from seriatim.spark.work import NO_SOURCE, Batch, Entries, Released, Tag, Verdict
-
-WIDEST = 2**40
-"""A key whose numbers span more than this is left to the slow path, so that a million keys fit on the line."""
-
-
-class Cause(IntEnum):
-    """Why a key is left to the slow path."""
-
-    NONE = 0
-    GATHERING = 1  # the lowest number is still awaited
-    EPOCH = 2  # a session ends, or a row belongs to one that has ended
-    GRID = 3  # a row is off the grid of the increment
-    JUMP = 4  # the numbers span more than fits on the line
-    DEADLINES = 5  # deadlines do not rise with the numbers: the timeout was changed
-    DUE = 6  # a gap falls due, and it is not to be skipped
-    LATE = 7  # a row is late, and that is to be raised
-    ROOM = 8  # more was held than there is room for
-    CIRCLE = 9  # a row came from the other half of the circle
-    SYNC = 10  # sync was lost
-    MEMORY = 11  # what is remembered of the numbers given up moved past a row that is behind
-
-
-Causes: TypeAlias = npt.NDArray[np.int8]
-
-
-def begin_sessions(batch: Batch, options: Resequencing) -> Batch:
-    """The batch, with the keys that are new at their start, which a literal start or the first row tells."""
-    new = np.flatnonzero(~batch.known)
-    if not new.size:
-        return batch
-    facts = batch.facts
-    first = batch.starts[new]
-    facts.epoch[new] = batch.rows.epoch[first]
-    literal = options.start.rule is StartRule.LITERAL
-    facts.expected[new] = int(options.start.value) if literal else batch.rows.sequence[first]
-    facts.horizon[new] = facts.expected[new]
-    if options.start.rule is StartRule.LOWEST_WITHIN:
-        facts.start_deadline[new] = inf
-    return batch
-
-
-def obstacles(batch: Batch, options: Resequencing) -> Causes:
-    """Why keys can't take the fast path, as far as their rows and what is known of them tell."""
-    causes = np.zeros(len(batch), np.int8)
-    owner, rows, facts = batch.owner_of_rows(), batch.rows, batch.facts
-    distance = rows.sequence - facts.expected[owner]
-    if options.space.modulus is None:
-        causes[owner[np.abs(distance) > WIDEST]] = Cause.JUMP
-    if options.space.increment > 1:
-        causes[owner[distance % options.space.increment != 0]] = Cause.GRID
-    causes[_with_falling_deadlines(batch, options)] = Cause.DEADLINES
-    causes[owner[rows.epoch != facts.epoch[owner]]] = Cause.EPOCH
-    causes[~np.isnan(facts.start_deadline)] = Cause.GATHERING
-    return causes
-
-
-def _with_falling_deadlines(batch: Batch, options: Resequencing) -> Ints:
-    """The keys in which a gap may fall due before one below it; without a change of the timeout there are none."""
-    gaps = batch.gaps
-    falls = (gaps.owner[1:] == gaps.owner[:-1]) & (gaps.deadline[1:] < gaps.deadline[:-1])
-    timeout = inf if options.gap_timeout is None else options.gap_timeout
-    with_rows = batch.starts < batch.ends
-    next_deadline = np.full(len(batch), inf)
-    next_deadline[with_rows] = batch.rows.time[batch.starts[with_rows]] + timeout
-    # A gap that was reported has no deadline any more, and those above it wait for it: on_gap=HOLD looks at the first only.
-    beyond = (gaps.deadline > next_deadline[gaps.owner]) & ~gaps.reported
-    return np.concatenate([gaps.owner[1:][falls & ~gaps.reported[:-1]], gaps.owner[beyond]])
+from seriatim.spark.obstacles import Cause, Causes
+from seriatim.spark.partition import Gaps, Ranges
+from seriatim.spark.work import Batch
 
 
 @dataclass
@@ -383,9 +310,9 @@ class FastPath:
 
     def _lost(self) -> Gaps:
         """The gaps that were given up, with their numbers."""
-        return self._numbered(self.holes.take(self.holes.moment < self.never[self.holes.owner]))
+        return self.numbered(self.holes.take(self.holes.moment < self.never[self.holes.owner]))
 
-    def _numbered(self, holes: Holes) -> Gaps:
+    def numbered(self, holes: Holes) -> Gaps:
         shift = self.shift[holes.owner]
         return Gaps(
             holes.owner, holes.first - shift, holes.last - shift, holes.deadline, holes.requests, holes.reported
@@ -472,160 +399,3 @@ class FastPath:
         self.behind_run, self.behind_last = self.behind_run.copy(), self.behind_last.copy()
         self.behind_run[some] = np.where(behind[last], run[last], 0)
         self.behind_last[some] = np.where(behind[last], self.number[last], 0)
-
-    # -- the verdict ----------------------------------------------------------------------------------------------------
-
-    def verdict(self) -> Verdict:
-        """What became of the keys without a cause to leave them to the slow path."""
-        decided = self.causes == Cause.NONE
-        sources, dropped = self._sources()
-        chosen = decided[self.of_accepted]
-        released, waiting = chosen & self.is_released, chosen & ~self.is_released
-        open_holes = self.holes.take(self.holes.moment == self.never[self.holes.owner])
-        gaps = self._numbered(open_holes)
-        return Verdict(
-            owners=np.flatnonzero(decided),
-            released=self._released(np.flatnonzero(released), sources),
-            entries=self._entries(decided, dropped),
-            facts=self._facts(open_holes).take(decided),
-            gaps=gaps.take(decided[gaps.owner]),
-            fresh_memory=self.fresh_memory[decided],
-            given_up=self.given_up.take(decided[self.given_up.owner]),
-            held=self._held(np.flatnonzero(waiting), sources),
-        )
-
-    def _sources(self) -> tuple[Ints, Ints]:
-        """Which copy of each accepted number is kept, and which message each of the rest drops."""
-        all_sources = np.empty(len(self.place), np.int64)
-        all_sources[self.was_held] = self.batch.held.row[self.held_index[self.was_held]]
-        all_sources[~self.was_held] = self.batch.rows.source[self.row[~self.was_held]]
-        kept, dropped = all_sources[self.accepted], all_sources[self.rest]
-        if self.options.on_duplicate is OnDuplicate.LAST:
-            replacing = self.rest[self.meets_held]
-            dropped[self.meets_held] = all_sources[replacing - 1]
-            by_group = np.empty(self.group[-1] + 1 if len(self.group) else 0, np.int64)
-            by_group[self.group[self.accepted]] = kept
-            by_group[self.group[replacing]] = all_sources[replacing]  # of several, the last is assigned last
-            kept = by_group[self.group[self.accepted]]
-        return kept, dropped
-
-    def _released(self, index: Ints, sources: Ints) -> Released:
-        owner = self.of_accepted[index]
-        number = self.place[self.accepted[index]] - self.shift[owner]
-        return Released(owner, sources[index], self.batch.facts.epoch[owner], self._wrapped(number))
-
-    def _wrapped(self, number: Ints) -> Ints:
-        return wrapped(number, self.options.space)
-
-    def _held(self, index: Ints, sources: Ints) -> Held:
-        owner, at = self.of_accepted[index], self.accepted[index]
-        arrival = np.empty(len(index))
-        before = self.was_held[at]
-        arrival[before] = self.batch.held.arrival[self.held_index[at[before]]]
-        arrival[~before] = self.batch.rows.time[self.row[at[~before]]]
-        return Held(owner, self.place[at] - self.shift[owner], arrival, sources[index])
-
-    def _facts(self, open_holes: Holes) -> KeyFacts:
-        facts = self.batch.facts
-        end = self.end.copy()
-        end[self.of_accepted] = np.maximum(end[self.of_accepted], self.place[self.accepted] + self.step)
-        head = first_of_each(open_holes.owner)
-        end[open_holes.owner[head]] = open_holes.first[head]
-        released = np.bincount(self.of_accepted[self.is_released], minlength=len(self.batch))
-        return KeyFacts(
-            epoch=facts.epoch,
-            expected=end - self.shift,
-            horizon=self.horizon,
-            position=facts.position + released,
-            now=self.end_time,
-            start_deadline=facts.start_deadline,
-            behind_run=self.behind_run,
-            behind_last=self.behind_last,
-        )
-
-    def _entries(self, decided: Bools, dropped: Ints) -> Entries:
-        parts = [self._lost_entries(decided), self._rest_entries(decided, dropped)]
-        if self.options.on_late is OnLate.SIDE_OUTPUT:
-            parts.append(self._side_output(parts[1]))
-        entries = Entries.concat(parts)
-        return entries.take(np.argsort(entries.order, kind="stable"))
-
-    def _lost_entries(self, decided: Bools) -> Entries:
-        due = self.holes.moment < self.never[self.holes.owner]
-        holes = self.holes.take(due & decided[self.holes.owner])
-        gaps, count = self._numbered(holes), len(holes)
-        return Entries(
-            owner=gaps.owner,
-            order=2 * holes.moment,
-            tag=filled(count, Tag.LEDGER),
-            reason=filled(count, Reason.LOST),
-            epoch=self.batch.facts.epoch[gaps.owner],
-            first=self._wrapped(gaps.first),
-            last=self._wrapped(gaps.last),
-            size=(gaps.last - gaps.first) // self.step + 1,
-            time=gaps.deadline,
-            detail=filled(count, "gap timeout"),
-            source=np.full(count, NO_SOURCE, np.int64),
-        )
-
-    def _rest_entries(self, decided: Bools, dropped: Ints) -> Entries:
-        chosen = np.flatnonzero(decided[self.rest_owner])
-        owner, row = self.rest_owner[chosen], self.rest_row[chosen]
-        sequence = self.batch.rows.sequence[row]
-        return Entries(
-            owner=owner,
-            order=2 * (2 * (row + owner) + 1) + 1,
-            tag=filled(len(chosen), Tag.LEDGER),
-            reason=self._reasons()[chosen],
-            epoch=self.batch.facts.epoch[owner],
-            first=sequence,
-            last=sequence,
-            size=np.ones(len(chosen), np.int64),
-            time=self.batch.rows.time[row],
-            detail=self._details()[chosen],
-            source=dropped[chosen],
-        )
-
-    def _reasons(self) -> Objects:
-        reasons = filled(len(self.rest), Reason.DUPLICATE)
-        reasons[self.hits_memory | self.too_old] = Reason.LATE
-        digests = self.batch.digests
-        if self.options.on_duplicate is OnDuplicate.CONFLICT and digests is not None:
-            kept, dropped = self._sources()
-            by_group = np.full(self.group[-1] + 1 if len(self.group) else 0, NO_SOURCE, np.int64)
-            by_group[self.group[self.accepted]] = kept
-            meeting = np.flatnonzero(self.meets_held)
-            differ = _differ(digests, dropped[meeting], by_group[self.group[self.rest[meeting]]])
-            reasons[meeting[differ]] = Reason.CONFLICT
-        return reasons
-
-    def _details(self) -> Objects:
-        details = filled(len(self.rest), "released before")
-        details[self.meets_held] = "another copy is held"
-        details[self.hits_memory] = "its gap was given up"
-        details[self.too_old] = "before the start, or older than what is remembered"
-        return details
-
-    def _side_output(self, entries: Entries) -> Entries:
-        late = entries.take(entries.reason == Reason.LATE)
-        late.order = late.order - 1
-        late.tag = filled(len(late), Tag.LATE)
-        late.reason, late.detail = filled(len(late), None), filled(len(late), None)
-        return late
-
-
-def wrapped(number: Ints, space: SequenceSpace) -> Ints:
-    """The raw numbers of unwrapped ones."""
-    if space.modulus is None:
-        return number
-    raw: Ints = number % space.modulus
-    return raw
-
-
-def _differ(digests: pa.Array, some: Ints, others: Ints) -> Bools:
-    """Whether digests differ, pair by pair; a missing digest equals a missing one."""
-    left, right = digests.take(pa.array(some)), digests.take(pa.array(others))
-    both_missing = pc.and_(pc.is_null(left), pc.is_null(right))
-    same = pc.or_(pc.fill_null(pc.equal(left, right), False), both_missing)
-    differ: Bools = ~same.to_numpy(zero_copy_only=False)
-    return differ

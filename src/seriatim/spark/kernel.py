@@ -18,7 +18,8 @@ Theory of operation
 -------------------
 ``intake`` finds the rows that can be judged and groups them by key, ``keyindex`` finds what is known of those keys,
 ``fast`` decides all keys together with numpy, and ``slow`` those that it left, with the core's resequencer. Both give a
-``Verdict``; here the two are put together into one table and one change."""
+``Verdict``; here the two are put together into one table and one change.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,10 @@ import pyarrow as pa
 from seriatim.core.options import require_duration
 from seriatim.core.resequencing import OnDuplicate, Resequencing
 from seriatim.spark.arrays import Bools, Ints, Pool, arange, first_of_each, rising
-from seriatim.spark.fast import Cause, FastPath, begin_sessions, obstacles, wrapped
+from seriatim.spark.fast import FastPath
+from seriatim.spark.findings import Findings, wrapped
 from seriatim.spark.intake import Intake, OnInvalid, Roles, flat, refuse, take_in
+from seriatim.spark.obstacles import Cause, begin_sessions, obstacles
 from seriatim.spark.output import Output, expired_entries, output_schema
 from seriatim.spark.partition import Change, KeyFacts, Partition, Places, joined_rows, owned
 from seriatim.spark.slow import SlowPath
@@ -156,7 +159,7 @@ class Kernel:
         fast = FastPath(batch.select(tried), self.options)
         causes[tried] = fast.causes
         left = np.flatnonzero(causes)
-        verdict = fast.verdict()
+        verdict = Findings(fast).verdict()
         if left.size:
             slow = SlowPath(batch.select(left), self.options, raise_invalid=self.on_invalid is OnInvalid.RAISE)
             verdict = _joined(verdict.renumbered(tried), slow.verdict().renumbered(left))

@@ -120,6 +120,7 @@ class Places:
 
 MOSTLY_GONE = 2
 """How many times more rows are kept than are held, before those of messages that are gone are dropped."""
+MOST_CHUNKS = 64
 
 
 class Partition:
@@ -173,7 +174,8 @@ class Partition:
         parts, begin = [], 0
         for chunk in self.rows.to_batches():
             first, last = np.searchsorted(places, (begin, begin + chunk.num_rows))
-            parts.append(chunk.take(pa.array(places[first:last] - begin)))
+            if first < last:
+                parts.append(chunk.take(pa.array(places[first:last] - begin)))
             begin += chunk.num_rows
         return pa.Table.from_batches(parts, self.rows.schema)
 
@@ -217,12 +219,12 @@ class Partition:
         added.row = added.row + self.rows.num_rows
         self.held = Held.concat([self.held.take(keep), added])
         self.rows = joined_rows(self.rows, change.rows)
-        if self.rows.num_rows > MOSTLY_GONE * len(self.held):
+        if self.rows.num_rows > MOSTLY_GONE * len(self.held) or len(self.rows.to_batches()) > MOST_CHUNKS:
             self._pack_rows()
 
     def _pack_rows(self) -> None:
-        """Drop the rows of messages that are not held any more."""
-        self.rows = self.rows.take(pa.array(self.held.row))
+        """Drop the rows of messages that are not held any more. Rows are added at the end, so the others are in order."""
+        self.rows = self.rows_at(self.held.row).combine_chunks()
         self.held = replace(self.held, row=arange(len(self.held)))
 
     def _forget(self, expired: pa.Array) -> None:

@@ -10,14 +10,15 @@ Rules
    checksum, and renamed. Any attempt at a batch writes the same bytes, and attempts do not see each other's unfinished
    files.
 4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last have
-   grown to its size, or are many. The decision rests on what the versions say of themselves, so that every attempt
+   grown to twice its size, or are many. The decision rests on what the versions say of themselves, so that every attempt
    decides alike.
 5. The last ``keep`` versions can be read. What they don't need is deleted.
 6. A process that reads the version that it wrote last takes it from memory, when the file still has the same checksum.
 
 Layout: ``binding.json``, and ``of-00016/part-00003/batch-000000000042.state`` for partition 3 of 16. ``repartition``
 writes the folder of another count completely, then the binding (from that moment it counts), then deletes the old
-folder."""
+folder.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +54,8 @@ _WHAT_TO_DO = (
     "new checkpoint"
 )
 MOST_DELTAS = 20
+LARGEST_DELTAS = 2
+"""How many times larger than the last full version the deltas on it may grow together."""
 LONGEST_QUERY = 512
 
 
@@ -208,7 +211,11 @@ class StateFolder:
         before = known.header
         sections = sections_of(change)
         size = sum(map(len, sections))
-        if before is None or before.delta_bytes + size > before.base_bytes or batch - before.base >= MOST_DELTAS:
+        if (
+            before is None
+            or before.delta_bytes + size > LARGEST_DELTAS * before.base_bytes
+            or batch - before.base >= MOST_DELTAS
+        ):
             return self._full_version(known.partition, partition, batch)
         header = Header(
             **asdict(self.binding),

@@ -2,7 +2,8 @@
 
 A file is a magic line, the length of its header, the header (JSON), the sections (Arrow streams) one after another, and
 a checksum of everything before. The header binds it to its query, partition, partition count and batch; a *delta* also
-to the checksum of the version that it changes. Equal changes give equal bytes."""
+to the checksum of the version that it changes. Equal changes give equal bytes.
+"""
 
 from __future__ import annotations
 

@@ -96,6 +96,11 @@ def filled(count: int, value: object) -> Objects:
     return array
 
 
+def flat(column: pa.ChunkedArray) -> pa.Array:
+    """A column in one piece, without copying it if it is in one piece already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def owners(starts: Ints, ends: Ints) -> Ints:
     """For each row the number of the run that it lies in."""
     return np.repeat(arange(len(starts)), ends - starts)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence
-from seriatim.spark.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each
+from seriatim.spark.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each, flat
 from seriatim.spark.keyindex import check_key_type
 from seriatim.spark.work import Rows
 
@@ -138,13 +138,6 @@ def refuse(intake: Intake, table: pa.Table, roles: Roles) -> None:
             f"{intake.invalid.size} of {table.num_rows} rows are invalid, first message {sequence} of key {key!r}: "
             f"{intake.complaints[0]}; repair the source, or choose the policy that puts such rows into the ledger"
         )
-
-
-def flat(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def _group(key: pa.Array, rows: Rows) -> tuple[pa.Array, Ints, Rows]:

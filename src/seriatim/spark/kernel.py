@@ -32,10 +32,10 @@ import pyarrow as pa
 
 from seriatim.core.options import require_duration
 from seriatim.core.resequencing import OnDuplicate, Resequencing
-from seriatim.spark.arrays import Bools, Ints, Pool, arange, first_of_each, rising
+from seriatim.spark.arrays import Bools, Ints, Pool, arange, first_of_each, flat, rising
 from seriatim.spark.fast import FastPath
 from seriatim.spark.findings import Findings, wrapped
-from seriatim.spark.intake import Intake, OnInvalid, Roles, flat, refuse, take_in
+from seriatim.spark.intake import Intake, OnInvalid, Roles, refuse, take_in
 from seriatim.spark.obstacles import Cause, begin_sessions, obstacles
 from seriatim.spark.output import Output, expired_entries, output_schema
 from seriatim.spark.partition import Change, KeyFacts, Partition, Places, joined_rows, owned

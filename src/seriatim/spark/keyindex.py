@@ -49,7 +49,8 @@ class KeyIndex:
             return np.full(len(keys), EMPTY, np.int64)
         slots = self._probe(hash_keys(keys))
         found = np.flatnonzero(slots >= 0)
-        equal = pc.equal(self.keys.take(pa.array(slots[found])), keys.take(pa.array(found)))
+        asked = keys if len(found) == len(keys) else keys.take(pa.array(found))
+        equal = pc.equal(self.keys.take(pa.array(slots[found])), asked)
         other = found[~equal.to_numpy(zero_copy_only=False)]
         for place in other:
             slots[place] = self._twins.get(keys[int(place)].as_py(), EMPTY)

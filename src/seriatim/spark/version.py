@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from seriatim.errors import DamagedStore
+from seriatim.spark.arrays import flat
 from seriatim.spark.partition import Change, Gaps, Held, KeyFacts, Ranges
 
 MAGIC = b"seriatim-state-1\n"
@@ -127,7 +128,7 @@ def change_in(version: Version, name: str) -> Change:
     keys, gaps, given_up, released, held, rows, expired = tables
     return Change(
         clock=float.fromhex(version.header.clock),
-        keys=_one_array(keys["key"]),
+        keys=flat(keys["key"]),
         facts=KeyFacts.from_arrow(keys),
         gaps=Gaps.from_arrow(gaps),
         fresh_memory=keys["fresh_memory"].to_numpy(),
@@ -135,17 +136,13 @@ def change_in(version: Version, name: str) -> Change:
         released=_named(released),
         held=Held.from_arrow(held),
         rows=rows,
-        expired=_one_array(expired["key"]),
+        expired=flat(expired["key"]),
     )
 
 
 def _named(released: pa.Table) -> Held:
     owner, number = released["owner"].to_numpy(), released["number"].to_numpy()
     return Held(owner, number, number.astype("float64"), number)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def _damaged(name: str, what: str) -> DamagedStore:

@@ -224,6 +224,20 @@ def test_a_key_takes_the_slow_path_for_one_cause_and_its_neighbours_do_not(cause
     assert outcome.counters.fast_keys == 2 - neighbours
 
 
+def test_a_key_that_holds_a_number_far_away_stays_on_the_slow_path():
+    stream = Stream()
+    for key in "abcdefgh":
+        stream.run(stream.rows(2**61, key=key))
+    outcome = stream.run([row for key in "abcdefgh" for row in stream.rows(1, 0, key=key)])
+    assert outcome.counters.causes == {"jump": 8}
+
+
+def test_a_circle_that_does_not_fit_on_the_line_takes_the_slow_path():
+    stream = Stream(Resequencing(SequenceSpace(2**62), Start.at(0)))
+    outcome = stream.run(stream.rows(1, 2**61, 2**62 - 1, 0))
+    assert outcome.counters.causes == {"jump": 1}
+
+
 def test_late_messages_that_are_to_be_raised_are_raised_by_the_core():
     stream = Stream(replace(FROM_0, gap_timeout=1, on_late=OnLate.RAISE))
     with pytest.raises(LateMessage, match="message 0 of key 'k' came too late"):

@@ -60,6 +60,10 @@ def obstacles(batch: Batch, options: Resequencing) -> Causes:
     distance = rows.sequence - facts.expected[owner]
     if options.space.modulus is None:
         causes[owner[np.abs(distance) > WIDEST]] = Cause.JUMP
+    elif options.space.modulus > WIDEST:
+        causes[:] = Cause.JUMP
+    held = batch.held
+    causes[held.owner[held.number - facts.expected[held.owner] > WIDEST]] = Cause.JUMP
     if options.space.increment > 1:
         causes[owner[distance % options.space.increment != 0]] = Cause.GRID
     causes[_with_falling_deadlines(batch, options)] = Cause.DEADLINES

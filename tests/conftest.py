@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadGroupScheduling
 
 from seriatim import log
 
@@ -50,3 +52,25 @@ def postgres_url() -> str:
     from tests import postgres  # only those who need the server load its library
 
     return postgres.server().new_url()
+
+
+SPARK = "spark"
+"""The group of the tests that use Spark, each of which would otherwise start a session in every process."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SPARK in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(SPARK))
+
+
+@pytest.hookimpl(optionalhook=True)  # also without the plug-in, for mutation testing
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadGroupScheduling | None:
+    """With ``--dist loadgroup`` groups stay together, and otherwise the tests of a module, which share what they make."""
+    return ModulesTogether(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+class ModulesTogether(LoadGroupScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        return nodeid.rpartition("::")[0] if scope == nodeid else scope

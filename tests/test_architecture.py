@@ -29,8 +29,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": {"errors"},
     "store.base": {"core"} | BASE,
     "store": {"store.base", "core"} | BASE,
-    # Of the stores an engine knows the seam, and the functions that know addresses: one opens a store, one names its file.
-    "engine": {"core", "store.base", "store.open_store", "store.store_file"} | BASE,
+    # Of the stores an engine knows the seam, the functions that know addresses (one opens a store, one names its file), and
+    # the one that looks whether a staged file is whole.
+    "engine": {"core", "store.base", "store.open_store", "store.store_file", "store.check_staged"} | BASE,
     "wire": {"core"} | BASE,
     "client": FRONT | {"wire"},
     "pubsub": FRONT | {"wire"},
@@ -79,7 +80,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 def layer_of(module: str) -> str:
     """The part of the tree that a module (or a name in it) belongs to."""
     parts = module.split(".")[1:]
-    if parts[:2] in (["store", "base"], ["store", "open_store"], ["store", "store_file"]):
+    if parts[:2] in (["store", name] for name in ("base", "open_store", "store_file", "check_staged")):
         return ".".join(parts[:2])
     known = MAY_IMPORT.keys() | ANYTHING
     return parts[0] if parts and parts[0] in known else "(door)"
@@ -159,6 +160,22 @@ def test_listing_the_commands_loads_no_command_no_engine_and_nothing_that_needs_
     assert "seriatim.cli.audit" not in loaded
 
 
+def loaded_with(module: str) -> set[str]:
+    """The packages that a program has loaded when it has imported a module."""
+    program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def test_the_kernel_and_its_state_need_no_spark():
+    assert "pyspark" not in loaded_with("seriatim.spark.state")
+
+
+def test_the_public_door_needs_no_extra():
+    assert not {"numpy", "pyarrow", "pyspark"} & loaded_with("seriatim")
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
@@ -182,6 +199,9 @@ def test_listing_the_commands_loads_no_command_no_engine_and_nothing_that_needs_
         ("seriatim.engine.writer", "from seriatim.store.sqlite import SqliteStore"),
         ("seriatim.engine.writer", "from seriatim.client import PubSub"),
         ("seriatim.client.topic", "from seriatim.spark import audit"),
+        ("seriatim.core.resequencer", "from seriatim.spark.kernel import Kernel"),
+        ("seriatim.engine.writer", "from seriatim.spark.state import StateFolder"),
+        ("seriatim.spark.kernel", "from seriatim.client import PubSub"),
         ("seriatim.pubsub.server", "from seriatim.client import PubSub"),
         ("seriatim.pipes.route", "from seriatim.wire import encode"),
         ("seriatim.sparkplug.host", "from seriatim.store.sqlite import SqliteStore"),
@@ -209,6 +229,7 @@ def test_the_checker_finds_a_forbidden_import(module, source):
         ),
         ("seriatim.client.topic", "from seriatim.wire import encode\nfrom seriatim.engine import Engine"),
         ("seriatim.spark.source", "import pyspark\nfrom seriatim.store.sqlite import read_range"),
+        ("seriatim.spark.kernel", "import numpy\nfrom seriatim.core.resequencing import Resequencing"),
         ("seriatim.testing.model", "import random\nfrom seriatim.core.lane import Lane"),
         ("seriatim.cli.serve", "from seriatim.pubsub import serve\nfrom seriatim import __version__"),
         ("seriatim", "from seriatim.errors import SeriatimError"),

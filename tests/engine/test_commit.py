@@ -10,7 +10,7 @@ import pytest
 
 from seriatim.engine.commit import Committer
 from seriatim.errors import OutcomeUnknown, StoreFull, StoreLost
-from seriatim.store.base import Cursor, Record, TroubleRow
+from seriatim.store.base import Cursor, Position, Record, TroubleRow
 from tests.engine.conftest import WatchedStore
 
 
@@ -24,8 +24,18 @@ class Listener:
     def confirmed(self, offsets: Sequence[int]) -> None:
         self.heard.append(list(offsets))
 
+
+class ListeningLog(Listener):
+    is_followed = False
+
+    def reserve(self, count: int) -> int:
+        raise NotImplementedError
+
     def appended(self, records: Sequence[Record]) -> None:
         self.heard.append([record.offset for record in records])
+
+    def batch_appended(self, positions: Sequence[Position], messages: int, size: int) -> None:
+        raise NotImplementedError
 
 
 class Bench:
@@ -39,7 +49,7 @@ class Bench:
         self.store.watch()
         self.failures: list[BaseException] = []
         self.committer = Committer(self.store, lambda: None, self.failures.append)
-        self.log, self.lane = Listener(self.topic), Listener(self.subscription)
+        self.log, self.lane = ListeningLog(self.topic), Listener(self.subscription)
         self.heard: list[tuple[str, BaseException | None]] = []
 
     def append(self, *offsets: int) -> None:

@@ -8,5 +8,5 @@
     subscription.py  lanes, consumers, a timer                attachment.py  a consumer at work
     link/            the same, asked from another process
     seeking.py       seeks and snapshots                      sieve.py       what a filter rejects
-    reopening.py     a store that failed is opened again
+    readers.py       who reads logs by ranges                 reopening.py   a store that failed is opened again
 """

@@ -103,6 +103,23 @@ class SnapshotInfo:
     expires: float
 
 
+class StagedFile(NamedTuple):
+    """A file with messages that wait to be appended (``store/staging.py``): how many, and the bytes of their data."""
+
+    path: str
+    messages: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderInfo:
+    """A registered reader of a topic's log: what is at or above its position is kept for it."""
+
+    name: str
+    topic: str
+    position: int
+
+
 class Attachment(Protocol):
     """A consumer at work on a subscription."""
 
@@ -154,6 +171,23 @@ class Broker(Protocol):
 
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
         """Give a consumer messages from now on."""
+
+    async def append_batch(self, topic: str, writer: str, batch: int, files: Sequence[StagedFile]) -> range | None:
+        """Write the messages of staged files, all or none of them, once for each number that a writer gives its batches.
+
+        Returns their offsets, or None when that batch was written before: then nothing is added. Asking again is safe.
+        """
+
+    # -- readers of the log ---------------------------------------------------------------------------------------------
+
+    async def register_reader(self, name: str, topic: str, position: int) -> ReaderInfo:
+        """From now on keep what is at or above ``position`` for a reader. One of that name on the same topic is replaced."""
+
+    async def move_reader(self, name: str, start: int, end: int) -> None:
+        """A reader that stands at ``start`` has passed everything below ``end``. Refused when it stands elsewhere."""
+
+    async def delete_reader(self, name: str) -> None: ...
+    async def list_readers(self) -> list[ReaderInfo]: ...
 
     # -- an operator's hand ---------------------------------------------------------------------------------------------
 

@@ -27,13 +27,14 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Protocol
 from weakref import WeakSet
 
+from seriatim.engine.broker import StagedFile
 from seriatim.engine.metrics import CommitTimes
 from seriatim.errors import (
     AlreadyExists,
@@ -44,7 +45,7 @@ from seriatim.errors import (
     SeriatimError,
     StoreLost,
 )
-from seriatim.store.base import Record, Store, Transaction, TroubleRow
+from seriatim.store.base import Position, Record, Store, Transaction, TroubleRow
 
 RETRY_PAUSE = 0.25
 
@@ -59,7 +60,12 @@ class Log(Protocol):
     @property
     def id(self) -> int: ...
 
+    @property
+    def is_followed(self) -> bool: ...
+
+    def reserve(self, count: int) -> int: ...
     def appended(self, records: Sequence[Record]) -> None: ...
+    def batch_appended(self, positions: Sequence[Position], messages: int, size: int) -> None: ...
 
 
 class Settler(Protocol):
@@ -87,11 +93,61 @@ class _Request:
             self.refusal = refusal
 
 
+@dataclass(slots=True)
+class Batch:
+    """Messages that wait in files, to be written once for a writer and a number.
+
+    Files may hold more than fits into memory, so only the positions are kept, and only when somebody follows the log. A batch
+    gets its offsets when its commit starts and is written last: whatever else rides in the commit has lower ones.
+    """
+
+    log: Log
+    writer: str
+    number: int
+    files: Sequence[StagedFile]
+    published: float
+    answer: Callable[[range | None, BaseException | None], None]
+    offsets: range = range(0)
+    is_new: bool = False
+    refusal: NotFound | None = None
+    positions: list[Position] = field(default_factory=list)
+    is_followed: bool = False
+
+    @property
+    def messages(self) -> int:
+        return sum(file.messages for file in self.files)
+
+    def begin(self) -> None:
+        first = self.log.reserve(self.messages)
+        self.offsets, self.is_followed = range(first, first + self.messages), self.log.is_followed
+
+    def write(self, transaction: Transaction) -> None:
+        try:
+            transaction.append(self.log.id, ())  # before anything is claimed: the topic may have been deleted
+        except NotFound as deleted:
+            self.refusal = deleted
+            return
+        self.is_new = transaction.claim_batch(self.writer, self.number)
+        first, seen = self.offsets.start, self.positions.extend if self.is_followed else None
+        for file in self.files if self.is_new else ():
+            transaction.append_staged(self.log.id, file.path, first, self.published, seen)
+            first += file.messages
+
+    def finish(self) -> None:
+        if self.is_new:
+            self.log.batch_appended(self.positions, self.messages, sum(file.size for file in self.files))
+        self.answer(self.offsets if self.is_new else None, self.refusal)
+
+    def fail(self, error: BaseException) -> None:
+        self.answer(None, error)
+
+
 class Commit:
     """What rides in one transaction. While it ``is_open``, more may be added."""
 
     __slots__ = (
         "_appends",
+        "_batches",
         "_changes",
         "_copies",
         "_deleted",
@@ -108,6 +164,7 @@ class Commit:
         self._records: dict[Log, list[Record]] = {}
         self._appends: list[tuple[Log, Answer]] = []
         self._requests: list[_Request] = []
+        self._batches: list[Batch] = []
         # obligations
         self._settled: dict[Settler, list[int]] = {}
         self._troubles: dict[int, dict[int, TroubleRow]] = {}
@@ -124,6 +181,10 @@ class Commit:
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
         self._requests.append(_Request(change, answer))
+
+    def append_batch(self, batch: Batch) -> None:
+        """Request: messages that wait in files."""
+        self._batches.append(batch)
 
     def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
         self.settled_by(settler).extend(offsets)
@@ -143,6 +204,12 @@ class Commit:
     def oblige(self, change: Change, written: Written) -> None:
         self._changes.append((change, written))
 
+    def begin(self) -> None:
+        """Nothing more is added: it is about to be written."""
+        self.is_open = False
+        for batch in self._batches:
+            batch.begin()
+
     def write(self, transaction: Transaction) -> None:
         for subscription_id, troubles in self._troubles.items():
             with suppress(NotFound):
@@ -157,6 +224,8 @@ class Commit:
                 change(transaction)
         for request in self._requests:
             request.write(transaction)
+        for batch in self._batches:
+            batch.write(transaction)
 
     def _append(self, transaction: Transaction, log: Log, records: Sequence[Record]) -> None:
         try:
@@ -179,6 +248,8 @@ class Commit:
             answer(self._deleted.get(log))
         for request in self._requests:
             request.answer(request.refusal)
+        for batch in self._batches:
+            batch.finish()
         for _, written in self._changes:
             written()
         for settler, offsets in self._settled.items():
@@ -190,6 +261,8 @@ class Commit:
             answer(error)
         for request in self._requests:
             request.answer(error)
+        for batch in self._batches:
+            batch.fail(error)
 
     def has_obligations(self) -> bool:
         return bool(self._settled or self._troubles or self._copies or self._changes)
@@ -327,7 +400,7 @@ class Committer:
             return
         commit, self._filling = self._filling, None
         if commit is not None:
-            commit.is_open = False
+            commit.begin()
             self._writing = True
             self._at_rest.clear()
             self._queue.put(commit)

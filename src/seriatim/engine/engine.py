@@ -20,11 +20,12 @@ from functools import partial
 from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
-from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
-from seriatim.engine.commit import Commit, Committer
+from seriatim.engine.broker import Attachment, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
+from seriatim.engine.commit import Batch, Commit, Committer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.readers import Readers
 from seriatim.engine.reopening import Opener, open_again
 from seriatim.engine.seeking import Move, TimeTravel
 from seriatim.engine.services import Wakeful
@@ -41,8 +42,18 @@ from seriatim.errors import (
     StoreLost,
 )
 from seriatim.log import logger
-from seriatim.store import open_store
-from seriatim.store.base import Catalog, Cursor, Record, Standby, Store, StoreReader, SubscriptionRow, Transaction
+from seriatim.store import check_staged, open_store
+from seriatim.store.base import (
+    Catalog,
+    Cursor,
+    Position,
+    Record,
+    Standby,
+    Store,
+    StoreReader,
+    SubscriptionRow,
+    Transaction,
+)
 
 EPOCH_BITS = 40
 """A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
@@ -61,7 +72,7 @@ T = TypeVar("T")
 _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
 
 
-class Engine(Operations, TimeTravel):
+class Engine(Operations, TimeTravel, Readers):
     """Everything that one store holds, at work."""
 
     def __init__(self, store: Store, opener: Opener | None = None) -> None:
@@ -263,6 +274,17 @@ class Engine(Operations, TimeTravel):
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
+
+    async def append_batch(self, topic: str, writer: str, batch: int, files: Sequence[StagedFile]) -> range | None:
+        """Write the messages of staged files, once for each number that a writer gives its batches."""
+        await self._loop.run_in_executor(None, _check_all, files)
+        future: asyncio.Future[range | None] = self._loop.create_future()
+
+        def answer(offsets: range | None, error: BaseException | None) -> None:
+            _resolve(future, lambda: offsets, error)
+
+        self.commit().append_batch(Batch(self.get_topic(topic), writer, batch, files, self.now(), answer))
+        return await future
 
     # -- figures --------------------------------------------------------------------------------------------------------
 
@@ -506,10 +528,15 @@ class _Meanwhile:
     """Collects what is published while a subscription is being created."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[Record | Position] = []
 
-    def push(self, records: Sequence[Record]) -> None:
+    def push(self, records: Sequence[Record | Position]) -> None:
         self.records += records
+
+
+def _check_all(files: Sequence[StagedFile]) -> None:
+    for file in files:
+        check_staged(file.path, file.messages)
 
 
 def _resolve(future: asyncio.Future[T], result: Callable[[], T], error: BaseException | None) -> None:

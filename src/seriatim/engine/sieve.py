@@ -17,7 +17,7 @@ from seriatim.store.base import Position, Record
 
 MANY = 4096
 
-Message = TypeVar("Message", Record, Position)
+Message = TypeVar("Message", bound=Record | Position)
 
 
 class Sieve:

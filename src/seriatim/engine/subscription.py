@@ -174,7 +174,7 @@ class SubscriptionState:
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = False
         self._timer: asyncio.TimerHandle | None = None
-        self._held_back: list[Record] | None = None  # what comes while lanes are loaded anew
+        self._held_back: list[Record | Position] | None = None  # what comes while lanes are loaded anew
         self._quiet = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -187,7 +187,7 @@ class SubscriptionState:
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
-    def push(self, records: Sequence[Record]) -> None:
+    def push(self, records: Sequence[Record | Position]) -> None:
         """Queue messages that are durable."""
         if self._held_back is not None:
             self._held_back += records
@@ -201,7 +201,7 @@ class SubscriptionState:
             self.lanes.push_all(zip(repeat(None), map(_OFFSET, wanted)))
         self.wake()
 
-    def _push_delayed(self, records: Sequence[Record]) -> None:
+    def _push_delayed(self, records: Sequence[Record | Position]) -> None:
         now, ordering, lanes = self._services.now(), self.options.ordering, self.lanes
         for record in records:
             delay = record.not_before - now if record.not_before else 0

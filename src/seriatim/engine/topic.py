@@ -8,7 +8,7 @@ from typing import Protocol
 
 from seriatim.engine.metrics import TopicCounts
 from seriatim.engine.options import TopicOptions
-from seriatim.store.base import Record, TopicRow
+from seriatim.store.base import Position, Record, TopicRow
 
 CACHED_BYTES = 64 * 1024 * 1024
 
@@ -18,7 +18,7 @@ _OFFSET, _DATA = itemgetter(0), itemgetter(2)
 class Follower(Protocol):
     """Whoever wants to see every message of a topic once it is durable."""
 
-    def push(self, records: Sequence[Record]) -> None: ...
+    def push(self, records: Sequence[Record | Position]) -> None: ...
 
 
 class TopicState:
@@ -64,6 +64,17 @@ class TopicState:
             self._make_room()
         for follower in self.followers:
             follower.push(records)
+
+    @property
+    def is_followed(self) -> bool:
+        return bool(self.followers)
+
+    def batch_appended(self, positions: Sequence[Position], messages: int, size: int) -> None:
+        """Many messages are durable at once: whoever wants their data reads the store."""
+        self.counts.published += messages
+        self.counts.bytes += size
+        for follower in self.followers:
+            follower.push(positions)
 
     def settled(self, offsets: Iterable[int]) -> None:
         """A subscription is done with messages."""

@@ -24,7 +24,7 @@ from seriatim.extras import require_extra
 from seriatim.store.base import Standby, Store, StoreReader
 from seriatim.store.postgres_url import SCHEMES, without_secrets
 
-__all__ = ["Standby", "Store", "StoreReader", "open_store", "restore_backup", "store_file"]
+__all__ = ["Standby", "Store", "StoreReader", "check_staged", "open_store", "restore_backup", "store_file"]
 
 _MEMORY = "memory://"
 _SQLITE = "sqlite:///"
@@ -72,6 +72,13 @@ def _open_postgres(url: str, read_only: bool, standby: Standby | None) -> StoreR
     from seriatim.store.postgres import PostgresReader, PostgresStore
 
     return PostgresReader(url) if read_only else PostgresStore(url, standby)
+
+
+def check_staged(file: str, messages: int) -> None:
+    """Raise unless a staged file is whole and holds so many messages: what is damaged must not fail a whole commit."""
+    from seriatim.store import staging
+
+    staging.check_staged(Path(file), messages)
 
 
 def restore_backup(backup: str | Path, target: str | Path) -> None:

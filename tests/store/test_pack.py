@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.errors import DamagedStore, InvalidArgument
 from seriatim.store.base import Pack, Position, Record
-from seriatim.store.pack import NO_KEY, PackHead, encode
+from seriatim.store.pack import NO_KEY, PackHead, encode, encode_columns
 
 TIMES = st.sampled_from([0.0, 1.5, 1e9 + 0.25])
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -111,6 +113,21 @@ def test_a_pack_is_stamped_with_other_offsets_and_another_time(records, first, p
     head, data = encode(staged)
     stamped = PackHead(PackHead(head).stamped(first, published)).records(data)
     assert stamped == [r._replace(offset=first + n, published=published) for n, r in enumerate(staged)]
+
+
+@given(packs_of_records())
+def test_columns_are_packed_as_their_messages_are(records):
+    staged = [record._replace(offset=n, published=0.0, not_before=0.0) for n, record in enumerate(records)]
+    keys = [None if record.key is None else record.key.encode() for record in staged]
+    sizes = array("H", [NO_KEY if key is None else len(key) for key in keys])
+    data = [record.data for record in staged]
+    assert encode(staged) == encode_columns(
+        sizes.tobytes(),
+        b"".join(key or b"" for key in keys),
+        array("I", map(len, data)).tobytes(),
+        b"".join(data),
+        [record.attributes for record in staged],
+    )
 
 
 @pytest.mark.parametrize("other", [Record(2, None, b""), Record(1, None, b"", None, 3.0)])

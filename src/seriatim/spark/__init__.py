@@ -9,10 +9,27 @@
 ``output.py``     the tagged table
 ``partition.py``  what a partition knows, in columns, and the change that a batch makes to it; ``keyindex.py`` finds its keys
 ``state.py``      the state of the partitions on disk, one version a batch; ``version.py`` has the bytes, ``files.py`` the disks
+``datasource.py`` ``format("seriatim")``: topics as ``source.py`` and ``sink.py``; ``place.py`` finds them, ``ranges.py`` divides
+                  a log, ``messages.py`` makes columns of packs and packs of columns
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from seriatim.extras import require_extra
 
 require_extra("spark", "numpy", "pyarrow", what="seriatim.spark")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session read and write topics: ``format("seriatim")``."""
+    require_extra("spark", "pyspark", what="format('seriatim')")
+    from seriatim.spark.datasource import TopicDataSource
+
+    spark.dataSource.register(TopicDataSource)

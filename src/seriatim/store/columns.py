@@ -10,7 +10,7 @@ from seriatim.errors import DamagedStore
 
 
 def encode_column(code: str, values: Iterable[float]) -> bytes:
-    """The values one after another; ``code`` as in ``array.array``: Q, I, H, d."""
+    """The values one after another; ``code`` as in ``array.array``: Q, I, H, d. Bytes are values of this machine already."""
     column = array(code, values)
     if sys.byteorder == "big":
         column.byteswap()

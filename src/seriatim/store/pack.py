@@ -74,6 +74,23 @@ def encode(records: Sequence[Record]) -> Pack:
     return Pack(head + _CHECKSUM.pack(crc32(head)), data)
 
 
+def encode_columns(
+    key_sizes: bytes, key_bytes: bytes, data_sizes: bytes, data: bytes, attributes: Sequence[Attributes] | None
+) -> Pack:
+    """The blobs of messages that are columns already, at consecutive offsets from 0 on and time 0, as they are staged.
+
+    Sizes are numbers of this machine: 16 bits each for keys (NO_KEY for none), 32 bits for data.
+    """
+    columns = [encode_column("H", key_sizes), encode_column("I", data_sizes)]
+    flags, texts = 0, []
+    if attributes is not None and any(attributes):
+        flags, texts = ATTRIBUTES, [_encode_attributes(each) for each in attributes]
+        columns.append(encode_column("I", map(len, texts)))
+    fixed = _HEAD.pack(VERSION, flags, 0, len(key_sizes) // 2, 0, 0.0, crc32(data))
+    head = b"".join((fixed, *columns, key_bytes, *texts))
+    return Pack(head + _CHECKSUM.pack(crc32(head)), data)
+
+
 def _encode_keys(keys: Sequence[str | None]) -> tuple[Sequence[int], bytes]:
     """The size of each key in bytes (NO_KEY for none), and all of them joined."""
     present = keys if None not in keys else [key for key in keys if key is not None]
@@ -148,6 +165,10 @@ class PackHead:
         head = bytearray(memoryview(self._blob)[: -_CHECKSUM.size])
         _HEAD.pack_into(head, 0, VERSION, flags, 0, self.count, first, published, self._data_checksum)
         return bytes(head) + _CHECKSUM.pack(crc32(head))
+
+    @property
+    def has_attributes(self) -> bool:
+        return self._attribute_sizes is not None
 
     @property
     def key_bytes(self) -> bytes:

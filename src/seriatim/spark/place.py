@@ -1,0 +1,102 @@
+"""Where a topic is: the options that source and sink share, and the two ways to its store.
+
+Logs are read directly, by whoever reads (``open_reader``). Whatever changes the store is asked of its owner (``ask``); when
+there is none, this process is the owner for that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from seriatim.engine.broker import Broker
+from seriatim.engine.opening import open_broker
+from seriatim.errors import InvalidArgument, NotFound
+from seriatim.store import StoreReader, open_store, store_file
+from seriatim.store.base import TopicRow
+
+T = TypeVar("T")
+
+COMMON = ("url", "topic")
+SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname"})
+"""What Spark may put among our options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A topic of a store."""
+
+    url: str
+    topic: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Place:
+        """The place that options name. A file is meant where the driver is at work: others may be elsewhere."""
+        if missing := [name for name in COMMON if not options.get(name)]:
+            raise InvalidArgument(f"format 'seriatim' needs the option {missing[0]!r}: .option({missing[0]!r}, ...)")
+        url = options["url"]
+        file = store_file(url)
+        return cls(url if file is None else f"sqlite:///{file.absolute()}", options["topic"])
+
+    @property
+    def file(self) -> Path | None:
+        return store_file(self.url)
+
+    @contextmanager
+    def open_reader(self) -> Iterator[StoreReader]:
+        with closing(open_store(self.url, read_only=True)) as store:
+            yield store
+
+    def find_topic(self, store: StoreReader) -> TopicRow:
+        for row in store.catalog().topics:
+            if row.name == self.topic:
+                return row
+        raise NotFound(f"topic {self.topic!r} does not exist in '{store.url}': create it first")
+
+    def require_topic(self) -> None:
+        with self.open_reader() as store:
+            self.find_topic(store)
+
+    def ask(self, question: Callable[[Broker], Awaitable[T]]) -> T:
+        """Ask the owner of the store; without one, own it while the question is answered."""
+        if self.file is not None and not self.file.is_file():
+            raise NotFound(f"there is no store at '{self.file}'")
+        return asyncio.run(self._ask(question))
+
+    async def _ask(self, question: Callable[[Broker], Awaitable[T]]) -> T:
+        broker = await open_broker(self.url)
+        try:
+            return await question(broker)
+        finally:
+            await broker.close()
+
+
+def refuse_unknown(options: Mapping[str, str], known: Iterable[str]) -> None:
+    """A misspelt option must not be ignored."""
+    names = {name.lower(): name for name in (*COMMON, *known)}
+    for name in options:
+        if name.lower() not in names and name.lower() not in SPARKS_OWN:
+            raise InvalidArgument(
+                f"format 'seriatim' has no option {name!r} here: there are {', '.join(names.values())}"
+            )
+
+
+def whole_number(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a number of 1 or more."""
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidArgument(f"option {name!r} must be a whole number of 1 or more, not {text!r}")
+    return int(text)
+
+
+def yes_or_no(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in {"true", "false"}:
+        raise InvalidArgument(f"option {name!r} must be true or false, not {text!r}")
+    return text == "true"

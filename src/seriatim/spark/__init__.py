@@ -9,8 +9,8 @@
 ``output.py``     the tagged table
 ``partition.py``  what a partition knows, in columns, and the change that a batch makes to it; ``keyindex.py`` finds its keys
 ``state.py``      the state of the partitions on disk, one version a batch; ``version.py`` has the bytes, ``files.py`` the disks
-``datasource.py`` ``format("seriatim")``: topics as ``source.py`` and ``sink.py``; ``place.py`` finds them, ``ranges.py`` divides
-                  a log, ``messages.py`` makes columns of packs and packs of columns
+``datasource.py`` ``format("seriatim")``: topics as ``source.py`` and ``sink.py``; ``place.py`` finds them, ``ranges.py``
+                  divides a log, ``messages.py`` makes columns of packs and packs of columns
 """
 
 from __future__ import annotations

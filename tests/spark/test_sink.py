@@ -1,0 +1,253 @@
+"""Topics as a sink: a batch is written whole and once, beside whoever else uses the store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import IntegerType, MapType, StringType, StructType
+
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, OutcomeUnknown
+from seriatim.spark import register
+from seriatim.spark.datasource import SCHEMA
+from seriatim.spark.place import Place
+from seriatim.spark.sink import Staged, Staging, TopicStreamWriter, TopicWriter
+from tests.engine.conftest import Collector
+from tests.spark.streaming_child import ROWS_A_BATCH, copy
+from tests.spark.topics import live_engine, make_topics, numbers, outgoing, publish, stored
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    url = f"sqlite:///{tmp_path}/store.db"
+    make_topics(url, "raw", "ordered")
+    return url
+
+
+def options(url: str, **more: str) -> dict[str, str]:
+    return {"url": url, "topic": "ordered", **more}
+
+
+def rows(data: range) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"key": ["k"] * len(data), "data": [b"%d" % one for one in data]})
+
+
+def write(writer: TopicWriter, *tasks: range) -> None:
+    writer.commit([writer.write(rows(task)) for task in tasks])
+
+
+def staging(url: str) -> Path:
+    return Path(f"{url.removeprefix('sqlite:///')}.staging")
+
+
+# -- as Spark would ask ------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_appended_task_after_task_and_nothing_stays_staged(url):
+    writer = TopicWriter(options(url), SCHEMA, overwrite=False)
+    write(writer, range(3), range(0), range(3, 2000))
+    assert numbers(stored(url, "ordered")) == list(range(2000))
+    assert not staging(url).exists()
+
+
+def test_two_jobs_are_two_writers_unless_they_say_that_they_are_one(url):
+    for _ in range(2):
+        write(TopicWriter(options(url), SCHEMA, overwrite=False), range(2))
+    assert numbers(stored(url, "ordered")) == [0, 1, 0, 1]
+    for batch in ("0", "0", "1"):
+        named = options(url, writerName="pipeline", batchId=batch)
+        write(TopicWriter(named, SCHEMA, overwrite=False), range(7, 9))
+    assert numbers(stored(url, "ordered")) == [0, 1, 0, 1, 7, 8, 7, 8]
+
+
+def test_one_writer_may_write_the_same_batch_to_two_topics(url):
+    for topic in ("raw", "ordered"):
+        named = options(url, writerName="pipeline", batchId="0") | {"topic": topic}
+        write(TopicWriter(named, SCHEMA, overwrite=False), range(2))
+    assert numbers(stored(url, "raw")) == numbers(stored(url, "ordered")) == [0, 1]
+
+
+def test_attempts_that_do_not_count_are_not_written_and_do_not_stay(url):
+    writer = TopicWriter(options(url), SCHEMA, overwrite=False)
+    writer.write(rows(range(5)))  # a speculative attempt, say
+    counts = writer.write(rows(range(5)))
+    writer.commit([counts])
+    assert numbers(stored(url, "ordered")) == list(range(5))
+    assert not staging(url).exists()
+
+
+def test_an_aborted_job_writes_nothing_and_leaves_nothing(url):
+    writer = TopicWriter(options(url), SCHEMA, overwrite=False)
+    staged = writer.write(rows(range(5)))
+    assert staging(url).exists()
+    writer.abort([staged, None])
+    assert not staging(url).exists()
+    assert stored(url, "ordered") == []
+
+
+def test_staged_rows_that_the_driver_can_not_see_are_an_error_that_names_the_option(url, tmp_path):
+    writer = TopicWriter(options(url, staging=str(tmp_path / "elsewhere")), SCHEMA, overwrite=False)
+    staged = writer.write(rows(range(5)))
+    assert isinstance(staged, Staged)
+    assert staged.file is not None
+    Path(staged.file.path).unlink()
+    with pytest.raises(FailedPrecondition, match="set the option 'staging' to a folder that every machine sees"):
+        writer.commit([staged])
+
+
+def test_the_sink_works_on_postgresql_and_needs_a_staging_folder_there(postgres_url, tmp_path):
+    make_topics(postgres_url, "ordered")
+    with pytest.raises(InvalidArgument, match="needs the option 'staging'"):
+        TopicWriter(options(postgres_url), SCHEMA, overwrite=False)
+    named = options(postgres_url, staging=str(tmp_path), writerName="pipeline", batchId="3")
+    for _ in range(2):
+        write(TopicWriter(named, SCHEMA, overwrite=False), range(2000))
+    assert numbers(stored(postgres_url, "ordered")) == list(range(2000))
+
+
+def test_a_batch_of_unknown_outcome_is_asked_for_again(url, monkeypatch):
+    asked = []
+
+    class LostAnswers(Place):
+        def ask(self, question):
+            answer = super().ask(question)
+            asked.append(answer)
+            if len(asked) == 1:
+                raise OutcomeUnknown("the owner went away before it answered")
+            return answer
+
+    writer = TopicWriter(options(url), SCHEMA, overwrite=False)
+    place = writer._staging.place
+    monkeypatch.setattr(writer, "_staging", Staging(LostAnswers(place.url, place.topic), writer._staging.folder))
+    write(writer, range(3))
+    assert asked == [range(3), None]
+    assert numbers(stored(url, "ordered")) == [0, 1, 2]
+
+
+STRING = StringType()
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (StructType().add("key", STRING), "column 'data' is missing: .* there are key"),
+        (StructType().add("data", IntegerType()), "column 'data' must be binary or string, not int"),
+        (StructType().add("data", STRING).add("key", IntegerType()), "column 'key' must be string, not int"),
+        (StructType().add("data", STRING).add("attributes", STRING), "column 'attributes' must be map<string,string>"),
+        (
+            StructType().add("data", STRING).add("attributes", MapType(STRING, IntegerType())),
+            "column 'attributes' must be map<string,string>, not int",
+        ),
+    ],
+)
+def test_rows_that_can_be_no_messages_are_refused_before_anything_is_read(url, schema, text):
+    for kind in (TopicWriter, TopicStreamWriter):
+        with pytest.raises(InvalidArgument, match=text):
+            kind(options(url), schema, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"batchId": "1"}, "belong together"),
+        ({"writerName": "w", "batchId": "x"}, "'batchId' must be a whole number"),
+        ({"startingOffsets": "earliest"}, "no option 'startingOffsets' here"),
+    ],
+)
+def test_a_wrong_option_is_refused(url, more, text):
+    with pytest.raises(InvalidArgument, match=text):
+        TopicWriter(options(url, **more), SCHEMA, overwrite=False)
+
+
+def test_a_topic_is_never_overwritten_and_never_made_by_mistake(url):
+    with pytest.raises(InvalidArgument, match="can't be overwritten"):
+        TopicWriter(options(url), SCHEMA, overwrite=True)
+    with pytest.raises(NotFound, match="topic 'orderd' does not exist"):
+        TopicWriter(options(url) | {"topic": "orderd"}, SCHEMA, overwrite=False)
+
+
+# -- on Spark ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_spark_job_wakes_the_subscriber_of_a_live_engine(spark, url):
+    register(spark)
+    frame = spark.createDataFrame([("k", "first"), ("k", "second"), (None, "third")], "key string, data string")
+    with live_engine(url) as engine:
+
+        async def subscribe(broker):
+            await broker.create_subscription("ordered", "s")
+            got = Collector()
+            broker.attach("s", got.consumer)
+            return got
+
+        got = engine(subscribe)
+        frame.coalesce(1).write.format("seriatim").options(**options(url)).mode("append").save()
+        engine(lambda _: got.wait(3))
+        assert got.data == [b"first", b"second", b"third"]
+
+
+def test_a_null_among_the_data_fails_the_job_naming_the_column_and_nothing_is_written(spark, url):
+    register(spark)
+    frame = spark.createDataFrame([("k", "first"), ("k", None)], "key string, data string").coalesce(1)
+    with pytest.raises(Exception, match="column 'data' is null"):
+        frame.write.format("seriatim").options(**options(url)).mode("append").save()
+    assert stored(url, "ordered") == []
+
+
+def test_a_replayed_batch_adds_nothing(spark, url, tmp_path):
+    register(spark)
+    publish(url, "raw", range(25))
+    checkpoint = tmp_path / "checkpoint"
+
+    def run_once() -> None:
+        query = copy(spark, url, str(checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+
+    run_once()
+    assert numbers(stored(url, "ordered")) == list(range(25))
+    for done in (checkpoint / "commits").glob("*1*"):  # the driver died before Spark knew that batch 1 was done
+        done.unlink()
+    publish(url, "raw", range(25, 30))
+    run_once()
+    assert numbers(stored(url, "ordered")) == list(range(30))
+    assert not staging(url).exists()
+
+
+def test_a_driver_killed_in_the_middle_loses_and_repeats_nothing(spark, url, tmp_path):
+    register(spark)
+    count = 8 * ROWS_A_BATCH
+    publish(url, "raw", *(range(start, start + 40) for start in range(0, count, 40)))
+    checkpoint = str(tmp_path / "checkpoint")
+    command = [sys.executable, "-m", "tests.spark.streaming_child", url, checkpoint]
+    child = subprocess.Popen(command, start_new_session=True)
+    try:
+        wait_until_written(url, 3 * ROWS_A_BATCH, child)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)  # right after an append: Spark does not know of it yet
+        child.wait()
+    query = copy(spark, url, checkpoint).trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    records = stored(url, "ordered")
+    assert numbers(records) == list(range(count))
+    assert [(record.key, record.data, record.attributes) for record in records] == [
+        (one.key, one.data, one.attributes) for one in outgoing(range(count))
+    ]
+    assert not staging(url).exists()
+
+
+def wait_until_written(url: str, messages: int, child: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 100
+    while len(stored(url, "ordered")) < messages:
+        assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import click
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from seriatim.cli.commands import COMMANDS, load_command
 from seriatim.cli.main import cli
@@ -59,7 +60,13 @@ def page_id(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def grouped(page: Path) -> ParameterSet:
+    """Pages that use Spark run where the other tests that do have a session already."""
+    uses_spark = "seriatim.spark" in page.read_text(encoding="utf-8")
+    return pytest.param(page, marks=pytest.mark.xdist_group("spark") if uses_spark else ())
+
+
+@pytest.mark.parametrize("page", map(grouped, PAGES), ids=[page_id(page) for page in PAGES])
 def test_the_code_of_a_page_does_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -17,6 +17,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,11 +117,10 @@ class Staging:
         """Remove what was staged for a batch and those before it: nobody will ask for them any more."""
         folder = self._folder_of(writer)
         for old in list(folder.iterdir()) if folder.is_dir() else ():
-            if int(old.name) <= batch:
+            if old.name.isdecimal() and int(old.name) <= batch:
                 shutil.rmtree(old, ignore_errors=True)
-        for emptied in (folder, self.folder):
-            if emptied.is_dir() and not any(emptied.iterdir()):
-                shutil.rmtree(emptied, ignore_errors=True)
+        with suppress(OSError):  # the next batch has begun, or there was nothing
+            folder.rmdir()
 
     def _folder_of(self, writer: str) -> Path:
         """Names are the user's, and a topic has its own; a folder can't have every name."""

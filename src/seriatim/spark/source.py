@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from seriatim.store.base import TopicRow
 
 EARLIEST, LATEST = "earliest", "latest"
-ROWS_PER_PARTITION = 100_000
+ROWS_PER_PARTITION = 250_000
 MAX_PARTITIONS = 64
 
 _READING = ("startingOffsets", "rowsPerPartition", "maxPartitions", "failOnDataLoss")

@@ -22,13 +22,14 @@ from typing import Self, TypeVar
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import Attachment, Outgoing, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Commit, Committer
+from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.reopening import Opener, open_again
 from seriatim.engine.seeking import Move, TimeTravel
 from seriatim.engine.services import Wakeful
-from seriatim.engine.subscription import Consumer, SubscriptionState
+from seriatim.engine.subscription import SubscriptionState
 from seriatim.engine.topic import TopicState
 from seriatim.errors import (
     AlreadyExists,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import defaultdict
 from pathlib import Path
 
@@ -215,7 +214,7 @@ def test_every_error_of_the_document_has_its_code_and_its_text(run, options, key
 
 
 def test_note_a_key_is_part_of_a_message_that_can_not_be_changed():
-    assert "ordering_key" in inspect.signature(Message).parameters
+    assert "ordering_key" in vars(Message)
     message = Message.__new__(Message)
     with pytest.raises(AttributeError):
         message.ordering_key = "other"  # type: ignore[misc]

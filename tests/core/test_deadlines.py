@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from seriatim.core.deadlines import Deadlines
+from seriatim.core.deadlines import Deadlines, LeaseDeadlines
 
 SLACK = 64
 things = st.integers(0, 8)
@@ -159,3 +159,85 @@ class DeadlinesAgainstDict(RuleBasedStateMachine):
 
 
 TestDeadlinesAgainstDict = DeadlinesAgainstDict.TestCase
+
+
+# -- leases: told of in batches, and forgotten by whoever holds them ----------------------------------------------------
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Leases are given, moved, ended and fall due; a plain dict says what is scheduled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, str] = {}
+        self.deadlines = LeaseDeadlines(self.live)
+        self.model: dict[int, float] = {}
+        self.token = 0
+
+    @rule(count=st.integers(1, 5), when=times)
+    def give(self, count, when):
+        tokens = range(self.token, self.token + count)
+        self.token += count
+        self.live.update(dict.fromkeys(tokens, "lane"))
+        self.model.update(dict.fromkeys(tokens, when))
+        self.deadlines.add(tokens, when)
+
+    @rule(data=st.data(), when=times)
+    def move(self, data, when):
+        if self.model:
+            token = data.draw(st.sampled_from(sorted(self.model)))
+            self.model[token] = when
+            self.deadlines.move(token, when)
+
+    @rule(data=st.data())
+    def end(self, data):
+        if self.model:
+            token = data.draw(st.sampled_from(sorted(self.model)))
+            del self.model[token], self.live[token]
+
+    @rule(now=times)
+    def fall_due(self, now):
+        due = self.deadlines.pop_due(now)
+        assert [self.model[token] for token in due] == sorted(when for when in self.model.values() if when <= now)
+        for token in due:
+            del self.model[token], self.live[token]
+
+    @invariant()
+    def the_next_deadline_is_the_earliest(self):
+        assert len(self.deadlines) == len(self.model)
+        assert self.deadlines.next() == min(self.model.values(), default=None)
+
+
+TestLeases = LeaseMachine.TestCase
+
+
+def test_leases_that_ended_are_not_kept_behind_one_that_lasts():
+    live: dict[int, None] = {}
+    deadlines = LeaseDeadlines(live)
+    for token in range(10_000):
+        live[token] = None
+        deadlines.add([token], token)
+        if token:
+            del live[token]
+    assert len(deadlines._tokens) == len(deadlines._times) <= 2 + SLACK + 1
+    assert deadlines.next() == 0
+
+
+def test_a_lease_that_is_extended_again_and_again_is_kept_once():
+    live = {7: None}
+    deadlines = LeaseDeadlines(live)
+    deadlines.add([7], 0)
+    for when in range(10_000):
+        deadlines.move(7, when)
+    assert len(deadlines._heap) <= 2 + SLACK + 1
+    assert deadlines.pop_due(10_000) == [7]
+    assert deadlines.next() is None
+
+
+def test_leases_with_shorter_deadlines_come_out_earlier():
+    live = dict.fromkeys(range(4))
+    deadlines = LeaseDeadlines(live)
+    deadlines.add([0, 1], 10)
+    deadlines.add([2, 3], 5)
+    assert deadlines.next() == 5
+    assert deadlines.pop_due(10) == [2, 3, 0, 1]

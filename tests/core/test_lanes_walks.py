@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
+from typing import ClassVar, TypeVar
 
 import hypothesis.strategies as st
 import pytest
@@ -18,29 +21,52 @@ from seriatim.errors import IllegalTransition
 from tests.core.lanes_walk import LanesWalk, deliveries
 
 SEEDS = st.integers(0, 2**32)
+T = TypeVar("T")
 
 
 # -- the table ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_table_of_a_lane_names_every_transition_that_happens_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: set[tuple[LaneState, LaneEvent, LaneState]] = set()
-    refresh = Lanes._refresh
+class WatchedLanes(Lanes):
+    """Notes every transition. What most messages do is not decided by ``_refresh``, so it is watched as well."""
 
-    def record(self: Lanes, lane: Lane, event: LaneEvent) -> None:
-        before = lane.state
+    seen: ClassVar[set[tuple[LaneState, LaneEvent, LaneState]]] = set()
+
+    def _watch(self, lane: Lane, event: LaneEvent, change: Callable[[], T]) -> T:
+        before, result = lane.state, change()
+        self.seen.add((before, event, lane.state))
+        return result
+
+    def _refresh(self, lane: Lane, event: LaneEvent) -> None:
         try:
-            refresh(self, lane, event)
+            self._watch(lane, event, lambda: super(WatchedLanes, self)._refresh(lane, event))
         except IllegalTransition as missing:
             raise AssertionError(str(missing)) from None
-        seen.add((before, event, lane.state))
 
-    monkeypatch.setattr(Lanes, "_refresh", record)
+    def _lease(self, lane: Lane, deadline: float) -> Lease:
+        return self._watch(lane, LaneEvent.TAKE, lambda: super(WatchedLanes, self)._lease(lane, deadline))
+
+    def settle_into(self, settled: list[int], token: int) -> None:
+        if lane := self._leased.get(token):
+            self._watch(lane, LaneEvent.SETTLE, lambda: super(WatchedLanes, self).settle_into(settled, token))
+
+    def confirm_all(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            if waiting := self._unconfirmed.get(offset):
+                lane = waiting[0]
+                self._watch(lane, LaneEvent.CONFIRM, partial(super().confirm_all, [offset]))
+
+
+def test_the_table_of_a_lane_names_every_transition_that_happens_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.core.lanes_walk.Lanes", WatchedLanes)
     for seed, delivery in enumerate(list(deliveries()) * 8):
         walk = LanesWalk(seed, delivery)
         for _ in range(400):
             walk.step()
-    assert seen == set(TABLE)
+            for lane in walk.lanes._lanes.values():
+                assert lane.state is walk.lanes._state_of(lane)
+                assert lane.in_ring or lane.state is not LaneState.READY
+    assert WatchedLanes.seen == set(TABLE)
 
 
 # -- fairness -----------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Bench:
             self.subscription = transaction.create_subscription(self.topic, "s", {}, Cursor(0)).id
         self.store.watch()
         self.failures: list[BaseException] = []
-        self.committer = Committer(self.store, self.failures.append)
+        self.committer = Committer(self.store, lambda: None, self.failures.append)
         self.log, self.lane = Listener(self.topic), Listener(self.subscription)
         self.heard: list[tuple[str, BaseException | None]] = []
 

@@ -198,6 +198,28 @@ def test_messages_that_are_no_longer_in_memory_are_read_and_keep_their_order(run
     run(scenario)
 
 
+@pytest.mark.parametrize("acked", [False, True])
+def test_a_delivery_that_was_fenced_is_not_noted_as_an_attempt(run, acked):
+    """Also one whose ack was only provisional: its lease record is taken back, so that a restart does not count it."""
+
+    async def scenario(engine):
+        options = SubscriptionOptions(ordering=True, window=3, retry=RetryPolicy(max_attempts=2))
+        subscription = await prepare(engine, options)
+        got = Collector()
+        subscription.attach(got.consumer)
+        await publish(engine, "first", "second", "third")
+        first, second, _ = await got.wait(3)
+        await settle_down(engine)
+        assert [row.failures for row in engine._store.troubles(subscription.id)] == [1, 1, 1]
+        if acked:
+            subscription.ack(second.lease)
+        subscription.nack(first.lease, delay=3600, error="boom")
+        await settle_down(engine)
+        assert [row.failures for row in engine._store.troubles(subscription.id)] == [1, 0, 0]
+
+    run(scenario)
+
+
 def test_with_a_window_a_nack_fences_what_follows(run):
     async def scenario(engine):
         subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=3))

@@ -73,10 +73,10 @@ def test_an_owner_who_is_just_ending_is_waited_for(tmp_path):
 def test_whoever_gives_up_opening_a_store_half_way_leaves_it_to_others(tmp_path, monkeypatch):
     entered, go_on, opened = threading.Event(), threading.Event(), threading.Event()
 
-    def slow_open_store(url):
+    def slow_open_store(url, **options):
         entered.set()
         assert go_on.wait(10)
-        store = open_store(url)
+        store = open_store(url, **options)
         opened.set()
         return store
 
@@ -84,12 +84,12 @@ def test_whoever_gives_up_opening_a_store_half_way_leaves_it_to_others(tmp_path,
         url = f"sqlite:///{tmp_path}/store.db"
         monkeypatch.setattr(engine_module, "open_store", slow_open_store)
         opening = asyncio.create_task(open_broker(url))
-        await asyncio.to_thread(entered.wait)
+        assert await asyncio.to_thread(entered.wait, 10)
         opening.cancel()
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await asyncio.to_thread(opened.wait)
+        assert await asyncio.to_thread(opened.wait, 10)
         await (await Engine.open(url)).close()
 
     run_bounded(scenario)

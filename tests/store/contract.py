@@ -31,6 +31,7 @@ from seriatim.store.base import (
     UpkeepReport,
 )
 from seriatim.store.settled import SettledSet
+from seriatim.store.sql.upkeep import REWRITING_AGE
 
 NOW = 1_000_000_000.0
 DAY = 24 * 3600.0
@@ -70,7 +71,7 @@ def settle(store: Store, subscription: SubscriptionRow, offsets: Iterable[int]) 
         work.settle(subscription.id, list(offsets))
 
 
-def upkeep_until_done(store: Store, now: float = NOW) -> UpkeepReport:
+def upkeep_until_done(store: Store, now: float = NOW + REWRITING_AGE) -> UpkeepReport:
     """Everything that a round of clean-up did."""
     reports = [store.upkeep(now)]
     while reports[-1].more_to_do:
@@ -782,7 +783,7 @@ class UpkeepContract(StoreContract):
                 work.append(topic.id, records(batch, size=200))
                 work.settle(subscription.id, [offset for offset in batch if offset not in blocked])
             if start % 5000 == 0:
-                kit.store.upkeep(NOW)
+                kit.store.upkeep(NOW + REWRITING_AGE)
         upkeep_until_done(kit.store)
         assert set(kept(kit.store, topic)) == blocked
         assert settled(kit.store, subscription, blocked) == []

@@ -22,6 +22,7 @@ from seriatim.errors import (
 from seriatim.store import sqlite, sqlite_session
 from seriatim.store.base import BLOCK, Cursor, DeadLetterRow
 from seriatim.store.sql.queries import Migration, load_migrations
+from seriatim.store.sql.upkeep import REWRITING_AGE
 from seriatim.store.sqlite import SqliteReader, SqliteStore
 from tests.store.contract import (
     NOW,
@@ -34,6 +35,8 @@ from tests.store.contract import (
     trouble,
     upkeep_until_done,
 )
+
+LAST = load_migrations("sqlite")[-1].version
 
 
 @pytest.fixture
@@ -71,6 +74,26 @@ class TestSize:
         upkeep_until_done(store)
         assert ask(path, "SELECT count(*) FROM settled_blocks")[0][0] <= 2
         assert kept(store, topic) == [0, 1, 2, 3, 4, 5]
+
+    def test_a_young_pack_is_left_as_it_is_until_nothing_in_it_is_needed(self, store):
+        topic, subscription = topic_with_subscription(store, messages=10)
+        settle(store, subscription, range(9))
+        upkeep_until_done(store, NOW + REWRITING_AGE - 1)
+        assert kept(store, topic) == [*range(10)]
+        upkeep_until_done(store, NOW + REWRITING_AGE)
+        assert kept(store, topic) == [9]
+        with store.transaction() as work:
+            work.append(topic.id, records(range(10, 20)))
+        settle(store, subscription, range(9, 20))
+        upkeep_until_done(store, NOW)
+        assert kept(store, topic) == []
+
+    def test_no_offset_is_given_twice_although_the_end_of_the_log_was_rewritten(self, store):
+        topic, subscription = topic_with_subscription(store, messages=10)
+        settle(store, subscription, range(1, 10))
+        upkeep_until_done(store)
+        assert kept(store, topic) == [0]
+        assert store.catalog().topics[0].next_offset == 10
 
     def test_room_is_given_back_when_a_backlog_is_gone(self, store, path):
         topic, subscription = topic_with_subscription(store)
@@ -198,7 +221,7 @@ class TestSchema:
         ask(path, "INSERT INTO migrations VALUES (99, 'from the future')")
         before = path.read_bytes()
         for opener in (SqliteStore, SqliteReader):
-            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only 2"):
+            with pytest.raises(NewerSchema, match=f"schema 99 and this Seriatim knows only {LAST}"):
                 opener(path)
         assert path.read_bytes() == before
 
@@ -206,8 +229,10 @@ class TestSchema:
         topic_with_subscription(store, messages=3)
         store.close()
         more = (
-            Migration(3, "add", "CREATE TABLE extra (x);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"),
-            Migration(4, "change", "UPDATE extra SET x = 'changed';"),
+            Migration(
+                LAST + 1, "add", "CREATE TABLE extra (x);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"
+            ),
+            Migration(LAST + 2, "change", "UPDATE extra SET x = 'changed';"),
         )
         monkeypatch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
         with pytest.raises(NotAStore, match="older schema"):
@@ -215,7 +240,7 @@ class TestSchema:
         for _ in range(2):
             SqliteStore(path).close()
         assert ask(path, "SELECT x FROM extra") == [("changed",)]
-        assert [row[0] for row in ask(path, "SELECT version FROM migrations ORDER BY version")] == [1, 2, 3, 4]
+        assert [row[0] for row in ask(path, "SELECT version FROM migrations ORDER BY version")] == [*range(1, LAST + 3)]
 
     def test_a_store_of_the_first_schema_is_brought_to_the_present_one_with_what_it_holds(self, path, monkeypatch):
         with monkeypatch.context() as patch:
@@ -231,7 +256,10 @@ class TestSchema:
 
     def test_a_migration_that_fails_leaves_the_file_as_it_was(self, store, path, monkeypatch):
         store.close()
-        more = (Migration(3, "add", "CREATE TABLE extra (x);"), Migration(4, "broken", "DROP TABLE nothing;"))
+        more = (
+            Migration(LAST + 1, "add", "CREATE TABLE extra (x);"),
+            Migration(LAST + 2, "broken", "DROP TABLE nothing;"),
+        )
         with monkeypatch.context() as patch:
             patch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect) + more)
             with pytest.raises(StoreFailed, match="nothing"):

@@ -22,7 +22,6 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import fields
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -41,7 +40,7 @@ WORKERS = 32
 T = TypeVar("T")
 
 _OURS = (PubSub, Topic, Subscription, Publisher, Message, MessageStream)
-_PLAIN = frozenset(known.name for known in fields(Message) if not known.name.startswith("_"))
+_PLAIN = frozenset(name for name, known in vars(Message).items() if isinstance(known, property))
 """What can be read of a message without asking the loop: it never changes."""
 
 

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any
 
 from seriatim.client.leases import LeaseKeeper
-from seriatim.client.message import Message, attributes_of, time_of
+from seriatim.client.message import Message
 from seriatim.core.delivery import Lease
 from seriatim.core.options import require_whole
 from seriatim.engine.broker import Broker, Told
@@ -73,12 +73,8 @@ class _Source:
         """The store failed, and what was said about messages may have to wait."""
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
-        for lease, record in delivered:
-            attributes, published = attributes_of(record.attributes), time_of(record.published)
-            offset = str(record.offset)
-            self._take(
-                Message(offset, record.data, attributes, record.key, published, lease.attempt, lease, self), lease
-            )
+        for one in delivered:
+            self._take(Message(one, self), one.lease)
 
     def _take(self, message: Message, lease: Lease) -> None:
         raise NotImplementedError
@@ -112,7 +108,7 @@ class HandlerRunner(_Source):
         except Exception as error:  # noqa: BLE001 - a handler may raise anything; it is reported, and its message comes again
             self._failed(lease, error)
             return
-        if inspect.iscoroutine(result):
+        if result is not None and inspect.iscoroutine(result):
             self._keeper.keep(lease)
             task = self._loop.create_task(self._finish(result, lease))
             self._tasks.add(task)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import FrozenInstanceError, dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Told
+from seriatim.engine.subscription import Delivered
 
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
+_set = object.__setattr__
 
 
 @runtime_checkable
@@ -45,25 +47,55 @@ class Outcome(Protocol):
     def extend(self, lease: Lease, seconds: float) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
 class Message:
     """A delivery. Say ``ack`` when it is done or ``nack`` when it failed; both raise StaleLease when the lease is lost.
 
-    As an async context manager it acks at the end of the block, and nacks when the block raises.
+    As an async context manager it acks at the end of the block, and nacks when the block raises. What it says of itself is
+    worked out when it is asked: most handlers want the data and little else.
     """
 
-    id: str
-    data: bytes
-    attributes: Mapping[str, str]
-    ordering_key: str | None
-    publish_time: datetime
-    delivery_attempt: int
-    _lease: Lease = field(repr=False, compare=False)
-    _outcome: Outcome = field(repr=False, compare=False)
+    __slots__ = ("_delivered", "_outcome")
+    _delivered: Delivered
+    _outcome: Outcome
+
+    def __init__(self, delivered: Delivered, outcome: Outcome) -> None:
+        _set(self, "_delivered", delivered)
+        _set(self, "_outcome", outcome)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"a message can't be changed: its {name} stays as it is")
+
+    def __repr__(self) -> str:
+        return f"Message(id={self.id!r}, data={self.data!r}, ordering_key={self.ordering_key!r})"
+
+    @property
+    def id(self) -> str:
+        return str(self._delivered.record.offset)
+
+    @property
+    def data(self) -> bytes:
+        return self._delivered.record.data
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return attributes_of(self._delivered.record.attributes)
+
+    @property
+    def ordering_key(self) -> str | None:
+        return self._delivered.record.key
+
+    @property
+    def publish_time(self) -> datetime:
+        return time_of(self._delivered.record.published)
+
+    @property
+    def delivery_attempt(self) -> int:
+        """1 for the first delivery."""
+        return self._delivered.lease.attempt
 
     def ack(self) -> None:
         """It is done; the next message of its key may follow."""
-        self._outcome.ack(self._lease)
+        self._outcome.ack(self._delivered.lease)
 
     async def ack_durable(self) -> None:
         """Ack it, and return when that is durable: it will not be delivered again. Raises StaleLease when the lease is lost."""
@@ -77,16 +109,16 @@ class Message:
             else:
                 durable.set_exception(error)
 
-        self._outcome.ack(self._lease, told)
+        self._outcome.ack(self._delivered.lease, told)
         await durable
 
     def nack(self, delay: float | None = None, error: str | None = None) -> None:
         """It failed and comes again, at its place, after ``delay`` seconds or as the retry policy says."""
-        self._outcome.nack(self._lease, delay, error)
+        self._outcome.nack(self._delivered.lease, delay, error)
 
     def extend(self, seconds: float) -> None:
         """Keep it for ``seconds`` from now."""
-        self._outcome.extend(self._lease, seconds)
+        self._outcome.extend(self._delivered.lease, seconds)
 
     def json(self) -> Any:
         """The data, read as JSON."""

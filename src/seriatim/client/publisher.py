@@ -99,9 +99,12 @@ class Publisher:
         future = PublishFuture(loop=self._loop)
         waiting = _Waiting(Outgoing(ordering_key, data, attributes, delay), future)
         self._open[future] = None
+        now = self._now()
         try:
-            if self._gate.request(waiting, len(data), self._now()):
-                self._add([waiting])
+            if self._gate.request(waiting, len(data), now):
+                self._add_one(waiting, now)
+                if self._timer is not None:
+                    return future  # it rings early enough: no batch is older than the one that it was set for
         except FlowControlTimeout as error:
             self._settle_failure(future, error)
         self._set_timer()
@@ -149,12 +152,16 @@ class Publisher:
     def _add(self, admitted: Iterable[_Waiting]) -> None:
         """Put admitted messages into their batches."""
         for waiting in admitted:
-            message = waiting.message
-            try:
-                batches = self._batcher.add(message.key, waiting, len(message.data), self._now())
-            except PublishingPaused as error:
-                self._fail([waiting], error)
-            else:
+            self._add_one(waiting, self._now())
+
+    def _add_one(self, waiting: _Waiting, now: float) -> None:
+        message = waiting.message
+        try:
+            batches = self._batcher.add(message.key, waiting, len(message.data), now)
+        except PublishingPaused as error:
+            self._fail([waiting], error)
+        else:
+            if batches:
                 self._send(batches)
 
     def _send(self, batches: Iterable[Batch[_Waiting]]) -> None:
@@ -173,15 +180,17 @@ class Publisher:
                 self._batch_written(batch, written.result())
             else:
                 self._batch_failed(batch, error)
-            self._set_timer()
+            if self._timer is None:
+                self._set_timer()
 
         return done
 
     def _batch_written(self, batch: Batch[_Waiting], offsets: range) -> None:
         for waiting, offset in zip(batch.messages, offsets, strict=True):
-            self._open.pop(waiting.future, None)
-            if not waiting.future.done():
-                waiting.future.set_result(str(offset))
+            future = waiting.future
+            self._open.pop(future, None)
+            if not future.done():
+                future.set_result(str(offset))
         self._send(self._batcher.confirm(batch.number))
         self._release(batch.messages)
 
@@ -209,7 +218,8 @@ class Publisher:
 
     def _release(self, finished: Iterable[_Waiting]) -> None:
         for waiting in finished:
-            self._add(self._gate.release(waiting))
+            if admitted := self._gate.release(waiting):
+                self._add(admitted)
 
     def _expire(self, timed_out: Iterable[tuple[_Waiting, BaseException]]) -> None:
         for waiting, error in timed_out:

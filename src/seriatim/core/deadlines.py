@@ -4,14 +4,18 @@ Most deadlines are set in rising order (everybody gets the same time), and most 
 live in a linked queue, which stays sorted by itself and forgets at once. A deadline that is earlier than the last of that
 queue, and one that is moved, goes into a binary heap with lazy deletion; when stale entries outnumber live ones the heap is
 rebuilt, so memory stays proportional to what is scheduled and every operation costs O(log n) amortised at most.
+
+Leases are so many that even forgetting them one by one is felt. ``LeaseDeadlines`` is told of them a batch at a time and never
+hears of their end: whoever holds the leases shows which are live, and stale entries are skipped at the front, or swept out
+when they outnumber the live ones.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections import OrderedDict, deque
+from collections.abc import Collection, Hashable
 from heapq import heapify, heappop, heappush
-from itertools import takewhile
+from itertools import repeat, takewhile
 from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
@@ -93,3 +97,80 @@ class Deadlines(Generic[T]):
             self.discard(thing)
         due.sort(key=itemgetter(0))
         return [thing for _, thing in due]
+
+
+class LeaseDeadlines:
+    """The deadlines of the leases in ``live``, by token. A lease that leaves ``live`` has none any more."""
+
+    __slots__ = ("_heap", "_live", "_moved", "_times", "_tokens")
+
+    def __init__(self, live: Collection[int]) -> None:
+        self._live = live
+        self._tokens: deque[int] = deque()  # in rising order of their deadlines, which are in _times
+        self._times: deque[float] = deque()
+        self._moved: dict[int, float] = {}
+        self._heap: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, tokens: Collection[int], when: float) -> None:
+        """Schedule new leases, all for the same time."""
+        if self._times and when < self._times[-1]:
+            for token in tokens:
+                self.move(token, when)
+            return
+        self._tokens.extend(tokens)
+        self._times.extend(repeat(when, len(tokens)))
+        self._drop_stale_front()
+        if len(self._tokens) > 2 * len(self._live) + _SLACK:
+            self._sweep()
+
+    def move(self, token: int, when: float) -> None:
+        """Give a lease another deadline."""
+        self._moved[token] = when
+        heappush(self._heap, (when, token))
+        if max(len(self._heap), len(self._moved)) > 2 * len(self._live) + _SLACK:
+            self._moved = {token: when for token, when in self._moved.items() if token in self._live}
+            self._heap = [(when, token) for token, when in self._moved.items() if when < inf]
+            heapify(self._heap)
+
+    def next(self) -> float | None:
+        """The earliest deadline, or None when nothing is leased."""
+        self._drop_stale_front()
+        self._drop_stale_top()
+        fronts = [self._times[0]] if self._times else []
+        fronts += [self._heap[0][0]] if self._heap else []
+        return min(fronts, default=None)
+
+    def pop_due(self, now: float) -> list[int]:
+        """Unschedule and return every lease that is due at ``now``, earliest first."""
+        due: list[tuple[float, int]] = []
+        while (when := self.next()) is not None and when <= now:
+            if self._times and self._times[0] == when:
+                due.append((self._times.popleft(), self._tokens.popleft()))
+            else:
+                due.append(heappop(self._heap))
+                self._moved[due[-1][1]] = inf  # so that its other places, in the queue and in the heap, do not count
+        return [token for _, token in due]
+
+    def _is_queued(self, token: int) -> bool:
+        return token in self._live and token not in self._moved
+
+    def _drop_stale_front(self) -> None:
+        tokens, live, moved = self._tokens, self._live, self._moved
+        while tokens and (tokens[0] not in live or tokens[0] in moved):
+            tokens.popleft()
+            self._times.popleft()
+
+    def _drop_stale_top(self) -> None:
+        heap = self._heap
+        while heap and (heap[0][1] not in self._live or self._moved.get(heap[0][1]) != heap[0][0]):
+            heappop(heap)
+
+    def _sweep(self) -> None:
+        queued = [
+            (token, when) for token, when in zip(self._tokens, self._times, strict=True) if self._is_queued(token)
+        ]
+        self._tokens = deque(token for token, _ in queued)
+        self._times = deque(when for _, when in queued)

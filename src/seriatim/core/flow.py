@@ -129,10 +129,9 @@ class FlowGate(Generic[T]):
         """
         if size < 0:
             require_whole("size", size, 0)
-        room = not self._queue and self._fits(size)
-        answer = TicketState.ADMITTED if room else TicketState.WAITING
-        TICKETS.check(self.state(ticket), TicketEvent.REQUEST, answer)
-        if answer is TicketState.ADMITTED:
+        if ticket in self._admitted or ticket in self._queue:
+            TICKETS.targets(self.state(ticket), TicketEvent.REQUEST)  # which refuses
+        if not self._queue and self._fits(size):
             self._admit(ticket, size)
             return True
         if self._options.timeout == 0:
@@ -142,9 +141,12 @@ class FlowGate(Generic[T]):
 
     def release(self, ticket: T) -> tuple[T, ...]:
         """An admitted message is durable, or has failed: its room goes to those who wait."""
-        TICKETS.check(self.state(ticket), TicketEvent.RELEASE, TicketState.RELEASED)
-        self.outstanding_bytes -= self._admitted.pop(ticket)
-        return self._admit_waiting()
+        size = self._admitted.pop(ticket, None)
+        if size is None:
+            TICKETS.targets(self.state(ticket), TicketEvent.RELEASE)  # which refuses
+        else:
+            self.outstanding_bytes -= size
+        return self._admit_waiting() if self._queue else ()
 
     def cancel(self, ticket: T) -> tuple[T, ...]:
         """A waiting ticket gives up its place."""

@@ -52,7 +52,8 @@ class OffsetQueue:
         """Remove and return the front offset."""
         offset = self._array[self._first]
         self._first += 1
-        self._tidy_front()
+        if self._removed or self._first * 2 > len(self._array):
+            self._tidy_front()
         return offset
 
     def insert(self, offset: int) -> None:

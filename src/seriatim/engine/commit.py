@@ -15,6 +15,9 @@ Theory of operation
     The event loop fills one ``Commit`` while a thread writes another. An fsync costs about as much as writing a hundred
     messages, so what counts is how much rides in each commit; a commit therefore starts at the end of the current turn of the
     loop and not at the first change. The thread waits on a queue and costs nothing while there is nothing to write.
+
+    The next message of a busy key waits for the commit of the ack before it, so nothing may stand between two commits: what a
+    commit made possible is handed out at once, in the same turn of the loop, and what is acked thereby rides in the next one.
 """
 
 from __future__ import annotations
@@ -85,13 +88,25 @@ class _Request:
 
 
 class Commit:
-    """What rides in one transaction."""
+    """What rides in one transaction. While it ``is_open``, more may be added."""
 
-    __slots__ = ("_changes", "_copies", "_deleted", "_records", "_requests", "_settled", "_troubles")
+    __slots__ = (
+        "_appends",
+        "_changes",
+        "_copies",
+        "_deleted",
+        "_records",
+        "_requests",
+        "_settled",
+        "_troubles",
+        "is_open",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, is_open: bool = True) -> None:
+        self.is_open = is_open
         # requests
         self._records: dict[Log, list[Record]] = {}
+        self._appends: list[tuple[Log, Answer]] = []
         self._requests: list[_Request] = []
         # obligations
         self._settled: dict[Settler, list[int]] = {}
@@ -104,14 +119,18 @@ class Commit:
     def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
         """Request: messages for a log."""
         self._records.setdefault(log, []).extend(records)
-        self._requests.append(_Request(lambda _: self._require(log), answer))
+        self._appends.append((log, answer))
 
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
         self._requests.append(_Request(change, answer))
 
     def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
-        self._settled.setdefault(settler, []).extend(offsets)
+        self.settled_by(settler).extend(offsets)
+
+    def settled_by(self, settler: Settler) -> list[int]:
+        """What a subscription settles in this commit: it may add to the list itself while the commit is open."""
+        return self._settled.setdefault(settler, [])
 
     def note_trouble(self, subscription_id: int, trouble: TroubleRow) -> None:
         """Obligation: what is to be known about a message. Only the last note is written."""
@@ -145,10 +164,6 @@ class Commit:
         except NotFound as deleted:
             self._deleted[log] = deleted
 
-    def _require(self, log: Log) -> None:
-        if log in self._deleted:
-            raise self._deleted[log]
-
     def _all_records(self) -> dict[Log, list[Record]]:
         """Requested and obliged messages together. A copy that a failed commit left may be older than what came since."""
         if not self._copies:
@@ -160,6 +175,8 @@ class Commit:
         for log, records in self._all_records().items():
             if log not in self._deleted:
                 log.appended(records)
+        for log, answer in self._appends:
+            answer(self._deleted.get(log))
         for request in self._requests:
             request.answer(request.refusal)
         for _, written in self._changes:
@@ -169,6 +186,8 @@ class Commit:
 
     def fail(self, error: BaseException) -> None:
         """Answer the requests. The obligations are still there for ``take_over``."""
+        for _, answer in self._appends:
+            answer(error)
         for request in self._requests:
             request.answer(error)
 
@@ -178,7 +197,7 @@ class Commit:
     def take_over(self, failed: Commit) -> None:
         """Carry what a failed commit was obliged to write, before what has come since."""
         for settler, offsets in failed._settled.items():
-            self._settled[settler] = offsets + self._settled.get(settler, [])
+            self.settled_by(settler)[:0] = offsets
         for subscription_id, troubles in failed._troubles.items():
             self._troubles[subscription_id] = troubles | self._troubles.get(subscription_id, {})
         for log, records in failed._copies.items():
@@ -192,8 +211,11 @@ _OFFSET = attrgetter("offset")
 class Committer:
     """Writes commits one after another, in a thread."""
 
-    def __init__(self, store: Store, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, store: Store, on_success: Callable[[], None], on_failure: Callable[[BaseException], None]
+    ) -> None:
         self._store = store
+        self._on_success = on_success
         self._on_failure = on_failure
         self.times = CommitTimes()
         self._loop = asyncio.get_running_loop()
@@ -285,6 +307,7 @@ class Committer:
         """Fail what waits, so that nothing overtakes what failed before it. Obligations are forgotten."""
         waiting, self._filling = self._filling, None
         if waiting is not None:
+            waiting.is_open = False
             waiting.fail(error)
 
     # -- writing --------------------------------------------------------------------------------------------------------
@@ -304,6 +327,7 @@ class Committer:
             return
         commit, self._filling = self._filling, None
         if commit is not None:
+            commit.is_open = False
             self._writing = True
             self._at_rest.clear()
             self._queue.put(commit)
@@ -327,6 +351,7 @@ class Committer:
         self._at_rest.set()
         if error is None:
             commit.finish()
+            self._on_success()
         else:
             self._failed(commit, error)
         if self._filling is not None:

@@ -149,6 +149,11 @@ class DeadLetters:
 
     # -- later messages are settled -------------------------------------------------------------------------------------
 
+    @property
+    def has_places(self) -> bool:
+        """Whether a dead letter could still go back to its place, so that somebody must watch what is settled."""
+        return bool(self._places)
+
     def settled(self, settled: Iterable[Settled]) -> None:
         """Messages are being settled: in the same transaction, the dead letters before them lose their places."""
         if not self._places:

@@ -12,9 +12,18 @@ from seriatim.store.base import Record, StoreReader, Transaction
 T = TypeVar("T")
 
 
+class Wakeful(Protocol):
+    """Somebody who hands out messages when there is reason to."""
+
+    def pump(self) -> None: ...
+
+
 class Services(Protocol):
     def now(self) -> float:
         """Wall-clock time that does not jump."""
+
+    def wake(self, sleeper: Wakeful) -> None:
+        """Let somebody pump, at the end of this turn of the loop or as soon as a commit is done."""
 
     def first_token(self) -> int:
         """The first fencing token that is this owner's to give."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 from seriatim.engine.metrics import TopicCounts
@@ -11,6 +11,8 @@ from seriatim.engine.options import TopicOptions
 from seriatim.store.base import Record, TopicRow
 
 CACHED_BYTES = 64 * 1024 * 1024
+
+_OFFSET, _DATA = itemgetter(0), itemgetter(2)
 
 
 class Follower(Protocol):
@@ -23,7 +25,7 @@ class TopicState:
     """What the engine knows of one topic.
 
     Messages that were just published stay in memory until newer ones need the room, so that a subscriber who keeps up never
-    waits for a read.
+    waits for a read. When there is one subscription only, what it has settled leaves at once.
     """
 
     def __init__(self, row: TopicRow) -> None:
@@ -33,7 +35,7 @@ class TopicState:
         self.next_offset = row.next_offset
         self.counts = TopicCounts()
         self.followers: list[Follower] = []
-        self._recent: OrderedDict[int, Record] = OrderedDict()
+        self._recent: dict[int, Record] = {}
         self._recent_bytes = 0
 
     def update(self, row: TopicRow) -> None:
@@ -53,18 +55,42 @@ class TopicState:
 
     def appended(self, records: Sequence[Record]) -> None:
         """Messages are durable: remember them, and show them to everybody who follows."""
-        before = self._recent_bytes
-        for record in records:
-            self._recent[record.offset] = record
-            self._recent_bytes += len(record.data)
+        size = sum(map(len, map(_DATA, records)))
         self.counts.published += len(records)
-        self.counts.bytes += self._recent_bytes - before
-        while self._recent_bytes > CACHED_BYTES:
-            _, oldest = self._recent.popitem(last=False)
-            self._recent_bytes -= len(oldest.data)
+        self.counts.bytes += size
+        self._recent.update(zip(map(_OFFSET, records), records, strict=True))
+        self._recent_bytes += size
+        if self._recent_bytes > CACHED_BYTES:
+            self._make_room()
         for follower in self.followers:
             follower.push(records)
+
+    def settled(self, offsets: Iterable[int]) -> None:
+        """A subscription is done with messages."""
+        if len(self.followers) == 1:
+            self._forget(offsets)
 
     def recent(self, offset: int) -> Record | None:
         """A message, if it is still in memory."""
         return self._recent.get(offset)
+
+    def all_recent(self, offsets: Iterable[int]) -> list[Record] | None:
+        """Messages, if all of them are still in memory."""
+        found = list(map(self._recent.get, offsets))
+        return found if all(found) else None  # type: ignore[return-value]  # no record is empty
+
+    def _make_room(self) -> None:
+        """Forget the oldest, an eighth of all at a time: a dict whose first entries are gone is slow to find the next."""
+        surplus, oldest = self._recent_bytes - CACHED_BYTES * 7 // 8, list[int]()
+        for offset, record in self._recent.items():
+            if surplus <= 0:
+                break
+            surplus -= len(record.data)
+            oldest.append(offset)
+        self._forget(oldest)
+
+    def _forget(self, offsets: Iterable[int]) -> None:
+        recent = self._recent
+        for offset in offsets:
+            if (record := recent.pop(offset, None)) is not None:
+                self._recent_bytes -= len(record.data)

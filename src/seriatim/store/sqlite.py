@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from seriatim.errors import AlreadyExists, NotAStore, NotFound, OutcomeUnknown, StoreBusy, StoreError, StoreFull
+from seriatim.store.base import UpkeepReport
 from seriatim.store.ownership import OwnerLock, refuse_network_file_system
 from seriatim.store.sql.owner import SqlOwner
 from seriatim.store.sql.pool import Pool
@@ -36,7 +37,7 @@ from seriatim.store.sqlite_session import (
 FREE_PAGES_KEPT = 1024
 """Free pages that are not given back to the file system, because the next messages will need them."""
 
-PAGES_GIVEN_BACK = 64
+PAGES_GIVEN_BACK = 256
 """How many free pages are given back in one piece of clean-up."""
 
 
@@ -95,6 +96,7 @@ class SqliteStore(SqliteReader, SqlOwner[SqliteSession]):
 
     def __init__(self, path: str | Path) -> None:
         refuse_network_file_system(Path(path).parent)
+        self._surplus = 0
         with ExitStack() as undo:
             self._lock = OwnerLock(Path(f"{path}.lock"))
             undo.callback(self._lock.release)
@@ -126,13 +128,29 @@ class SqliteStore(SqliteReader, SqlOwner[SqliteSession]):
             self._writer.close()
         self._lock.release()
 
+    def upkeep(self, now: float) -> UpkeepReport:
+        report = super().upkeep(now)
+        if self._surplus > 0:
+            self._give_back_pages(min(self._surplus, PAGES_GIVEN_BACK))
+        return report
+
     def _tidy(self, session: SqliteSession) -> bool:
-        """Shrink the file a little when much of it is free; True when there is more to give back."""
+        """Find out how many free pages will not be needed soon; True when they are more than one piece gives back."""
         free, pages = session.rows("free_pages")[0][0], session.rows("all_pages")[0][0]
-        surplus = free - max(FREE_PAGES_KEPT, pages // 4)
-        for _ in range(min(surplus, PAGES_GIVEN_BACK)):
-            session.run("give_back_page")
-        return bool(surplus > PAGES_GIVEN_BACK)
+        self._surplus = free - max(FREE_PAGES_KEPT, pages // 4)
+        return bool(self._surplus > PAGES_GIVEN_BACK)
+
+    def _give_back_pages(self, pages: int) -> None:
+        """Shrink the file, in a transaction of SQLite's own.
+
+        As a script, because ``execute`` lets this pragma run for one step only, whatever number it is given.
+        """
+        with self._turn:
+            self._require_usable()
+            try:
+                self._writer.executescript(f"PRAGMA incremental_vacuum({pages})")
+            except sqlite3.Error as error:
+                raise as_store_error(error) from error
 
     @contextmanager
     def _working(self) -> Iterator[SqliteSession]:

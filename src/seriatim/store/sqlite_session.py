@@ -17,7 +17,7 @@ from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.session import Row, UnitOfWork
 
 BUSY_SECONDS = 5.0
-CHECKPOINT_PAGES = 1000
+CHECKPOINT_PAGES = 256  # so many that it pays, and so few that no commit waits long for it
 LARGEST_IDLE_WAL = 16 * 1024 * 1024
 
 _KINDS: dict[int, tuple[type[StoreError], str]] = {

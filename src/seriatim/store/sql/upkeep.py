@@ -7,7 +7,8 @@ Theory of operation
 
     - a pack of which nothing is needed is deleted;
     - a pack of which at least half of the bytes may go is written anew without them, together with its neighbours of the same
-      kind, so that one blocked key can't pin the rest, and leftovers do not stay scattered in many small packs;
+      kind, so that one blocked key can't pin the rest, and leftovers do not stay scattered in many small packs; but not while
+      it is young, because the rest of it will most likely be settled in a moment;
     - blocks in which no message is kept any more are dropped: what they say means nothing.
 
     A piece ends after so many settlement rows, packs or bytes; where it ended is remembered, and the next one goes on there.
@@ -37,6 +38,9 @@ OFFSETS_A_PIECE = 20_000
 PACKS_A_PIECE = 64
 BYTES_A_PIECE = 1024 * 1024
 BLOCKS_A_RISE = 256
+
+REWRITING_AGE = 10.0
+"""Seconds for which a pack is left as it is, or deleted whole."""
 
 
 class PackRow(NamedTuple):
@@ -186,11 +190,12 @@ class _Topic:
         cleaner = _PackCleaner(self._session, walk.topic_id, self._next_offset, self._tally)
         looked_at = 0
         for row in rows:
-            cleaner.look_at(row, retention if retention.is_old_enough(row.newest, now) else None)
+            young = row.newest + REWRITING_AGE > now
+            cleaner.look_at(row, retention if retention.is_old_enough(row.newest, now) else None, young)
             looked_at += 1
             if self._tally.bytes >= BYTES_A_PIECE:
                 break
-        cleaner.write_leftovers()
+        cleaner.finish()
         self._drop_blocks(cleaner.kept_blocks, rows[looked_at - 1].last + 1)
         return looked_at
 
@@ -257,32 +262,41 @@ class _PackCleaner:
         self._topic_id = topic_id
         self._next_offset = next_offset
         self._tally = tally
+        self._doomed: list[PackRow] = []  # one after another, none of them needed
         self._sources: list[PackRow] = []
         self._leftovers: list[Record] = []
         self._leftover_bytes = 0
         self.kept_blocks: set[int] = set()
 
-    def look_at(self, pack: PackRow, retention: Retention | None) -> None:
+    def look_at(self, pack: PackRow, retention: Retention | None, young: bool) -> None:
         """Decide about one pack; without a retention it is too young to lose anything."""
         offsets = range(pack.first, pack.last + 1) if pack.is_dense else self._head(pack).offsets
         needed = retention.needed(offsets) if retention else offsets
         if not needed:
-            self._delete(pack)
+            self._doomed.append(pack)
             self._tally.removed += 1
             self._tally.messages += pack.messages
-        elif pack.is_small_leftover or self._is_mostly_removable(pack, offsets, needed):
+            self._tally.bytes += pack.bytes // 4  # freeing pages costs less than reading or writing them
+            return
+        self._delete_doomed()
+        if not young and (pack.is_small_leftover or self._is_mostly_removable(pack, offsets, needed)):
             self._note_blocks(needed)
             self._gather(pack, needed)
         else:
             self._note_blocks(offsets)  # also of what is settled: it stays with the others, and must stay settled
             self.write_leftovers()
 
+    def finish(self) -> None:
+        """Nothing more is looked at."""
+        self._delete_doomed()
+        self.write_leftovers()
+
     def write_leftovers(self) -> None:
         """Replace the packs that were gathered by one with what is needed of them."""
         before = sum(pack.messages for pack in self._sources)
         if len(self._sources) > 1 or before > len(self._leftovers):
-            for pack in self._sources:
-                self._delete(pack)
+            self._remember_end(self._sources[-1])
+            self._session.run_many("delete_pack", [(pack.id,) for pack in self._sources])
             write_pack(self._session, self._topic_id, self._leftovers, leftover=True)
             self._tally.rewritten += len(self._sources)
             self._tally.messages += before - len(self._leftovers)
@@ -306,11 +320,18 @@ class _PackCleaner:
         self._tally.bytes += len(row[0])
         return PackHead(row[0])
 
-    def _delete(self, pack: PackRow) -> None:
+    def _delete_doomed(self) -> None:
+        """Delete a run of packs at once: while a piece lasts everybody else waits, and each statement is a step of its own."""
+        if not self._doomed:
+            return
+        self._remember_end(self._doomed[-1])
+        self._session.run("delete_packs_between", self._topic_id, self._doomed[0].last, self._doomed[-1].last)
+        self._doomed = []
+
+    def _remember_end(self, pack: PackRow) -> None:
+        """Before the end of a log is removed, so that no offset is given twice."""
         if pack.last + 1 == self._next_offset:
             self._session.run("remember_next_offset", self._next_offset, self._topic_id)
-        self._session.run("delete_pack", pack.id)
-        self._tally.bytes += pack.bytes // 4  # freeing pages costs less than reading or writing them
 
     def _note_blocks(self, offsets: Sequence[int]) -> None:
         if isinstance(offsets, range):

@@ -172,6 +172,10 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
 -- Nothing in it is needed any more, or what is has been written anew.
 DELETE FROM packs WHERE id = $1;
 
+-- name: delete_packs_between
+-- Nothing in a run of packs is needed any more; both ends are last offsets, and included.
+DELETE FROM packs WHERE topic_id = $1 AND last_offset BETWEEN $2 AND $3;
+
 -- name: packs_from
 -- What clean-up must know of the packs that hold an offset or come after it.
 SELECT id, first_offset, last_offset, messages, bytes, newest, leftover

@@ -125,6 +125,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- Nothing in it is needed any more, or what is has been written anew.
 DELETE FROM packs WHERE id = ?;
 
+-- name: delete_packs_between
+-- Nothing in a run of packs is needed any more; both ends are last offsets, and included.
+DELETE FROM packs WHERE topic_id = ? AND last_offset BETWEEN ? AND ?;
+
 -- name: packs_from
 -- What clean-up must know of the packs that hold an offset or come after it.
 SELECT id, first_offset, last_offset, messages, bytes, newest, leftover
@@ -333,10 +337,6 @@ PRAGMA freelist_count;
 -- name: all_pages
 -- The size of the file in pages.
 PRAGMA page_count;
-
--- name: give_back_page
--- Shrink the file by one free page (Python lets this pragma run for one step only, whatever number it is given).
-PRAGMA incremental_vacuum(1);
 
 -- name: write_ahead_log
 -- Readers and the writer do not wait for each other; says which mode it is in.

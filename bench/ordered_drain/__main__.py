@@ -1,0 +1,240 @@
+"""The command line, and what is measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from bench.ordered_drain import __doc__ as about
+from bench.ordered_drain import disk, embedded, growth, latency, postgres_lanes, redis_streams
+from bench.ordered_drain.embedded import DURABLE, RECEIPT, WINDOW, Level, api_level, engine_level
+from bench.ordered_drain.workload import Workload, in_turn, uniform, zipf
+from seriatim.errors import SeriatimError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    work: str
+    figure: str
+    beside: str = ""
+    goal: str = ""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done."""
+
+    messages: int
+    slow: int
+    """For what is known to take long: Zipf keys with a durable release, and PostgreSQL."""
+    keys: tuple[int, ...]
+    many: int
+    rounds: int
+
+
+FULL = Size(messages=60_000, slow=20_000, keys=(1_000, 100_000, 1_000_000), many=1_000_000, rounds=3)
+QUICK = Size(messages=5_000, slow=2_000, keys=(100, 1_000), many=10_000, rounds=1)
+
+
+class Found:
+    """What several rounds found. A ratio is taken within each round, between neighbours in time, and then the median."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.values: dict[str, list[float]] = {name: [] for name in names}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def of(self, name: str) -> float:
+        return median(self.values[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        return median(a / b for a, b in zip(self.values[name], self.values[other], strict=True))
+
+
+class Bench:
+    """Measures part by part. Figures of one part stand side by side in time, so that a noisy moment hits all of them."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.rows: list[Row] = []
+
+    def say(self, what: str) -> None:
+        print(f"measuring {what} ...", file=sys.stderr, flush=True)
+
+    def add(self, work: str, figure: str, beside: str = "", goal: str = "") -> None:
+        self.rows.append(Row(work, figure, beside, goal))
+
+    def rounds(self, works: dict[str, Callable[[], float]], at_most: int = 5) -> Found:
+        """Several rounds, in each of which everybody has a turn."""
+        found, rounds = Found(works), min(self.size.rounds, at_most)
+        for number in range(rounds):
+            for name, work in works.items():
+                self.say(f"{name}, round {number + 1} of {rounds}")
+                found.values[name].append(work())
+        return found
+
+    # -- the parts ------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """The drain on SQLite, beside Redis. Who is compared stands side by side."""
+        even, skewed, hot = uniform(self.size.messages), zipf(self.size.messages), zipf(self.size.slow)
+        per_hot = 1 / hot.hottest_share
+        works: dict[str, Callable[[], float]] = {
+            "API, uniform": _ours(api_level, even),
+            "engine, uniform": _ours(engine_level, even),
+            "Redis, uniform": lambda: redis_streams.rate(even),
+            "Redis, uniform, publisher in its own process": lambda: redis_streams.rate(even, own_process=True),
+            "engine, Zipf, window 16": lambda: embedded.rate(engine_level, skewed, WINDOW),
+            "API, Zipf, window 16": lambda: embedded.rate(api_level, skewed, WINDOW),
+            "API, Zipf, receipt": lambda: embedded.rate(api_level, skewed, RECEIPT),
+            "engine, Zipf, receipt": lambda: embedded.rate(engine_level, skewed, RECEIPT),
+            "Redis, Zipf": lambda: redis_streams.rate(hot),
+            "engine, Zipf, durable": _ours(engine_level, hot),
+            LIMIT: lambda: disk.commits_per_second(round(per_hot)) * per_hot,
+            "API, Zipf, durable": _ours(api_level, hot),
+            "Redis, Zipf, publisher in its own process": lambda: redis_streams.rate(hot, own_process=True),
+            "fsyncs and nothing else": disk.fsyncs_per_second,
+        }
+        missing = redis_streams.is_missing()
+        if missing:
+            self.add("Redis", f"left out: {missing}")
+            works = {name: work for name, work in works.items() if "Redis" not in name}
+        found = self.rounds(works)
+        for name in works:
+            self.add(name, f"{found.of(name):,.0f}/s", self._beside(name, found), _GOALS.get(name, ""))
+
+    @staticmethod
+    def _beside(name: str, found: Found) -> str:
+        level, *how = name.split(", ")
+        if level not in ("engine", "API"):
+            return ""
+        said = []
+        peer = "Redis, uniform" if "uniform" in how else "Redis, Zipf"
+        if peer in found:
+            said.append(f"{found.ratio(name, peer):.2f}x Redis")
+        if "durable" in how:
+            said.append(f"{found.ratio(name, LIMIT):.2f}x limit")
+        if "window 16" in how:
+            said.append(f"{found.ratio(name, f'{level}, uniform'):.2f}x uniform")
+        return ", ".join(said)
+
+    def postgres(self) -> None:
+        """The drain on SQLite and on PostgreSQL, beside the recipe."""
+        missing = postgres_lanes.is_missing()
+        if missing:
+            self.add("PostgreSQL", f"left out: {missing}")
+            return
+        with postgres_lanes.running_server() as url:
+            for workload in (uniform(self.size.slow), zipf(self.size.slow // 4)):
+                found = self.rounds(
+                    {
+                        f"PostgreSQL recipe, {workload.name}": lambda w=workload: postgres_lanes.rate(url, w),
+                        f"engine on SQLite, {workload.name}": _ours(engine_level, workload),
+                    }
+                )
+                recipe, ours = found.values
+                goal = "≥ 8x" if workload.name == "uniform" else "≥ 10x"
+                self.add(recipe, f"{found.of(recipe):,.0f}/s")
+                self.add(ours, f"{found.of(ours):,.0f}/s", f"{found.ratio(ours, recipe):.2f}x recipe", goal)
+                self._on_postgres(url, workload, found.of(recipe))
+
+    def _on_postgres(self, url: str, workload: Workload, recipe: float) -> None:
+        name = f"engine on PostgreSQL, {workload.name}"
+        self.say(name)
+        try:
+            ours = embedded.rate(engine_level, workload, DURABLE, f"{url}&schema={workload.name}")
+        except SeriatimError as error:
+            self.add(name, f"left out: {error}")
+        else:
+            self.add(name, f"{ours:,.0f}/s", f"{ours / recipe:.2f}x recipe", "≥ 3x")
+
+    def keys(self) -> None:
+        """More keys, the same messages."""
+        works = {f"{keys:,} keys": _ours(engine_level, in_turn(self.size.many, keys)) for keys in self.size.keys}
+        found = self.rounds(works, at_most=LONG_ROUNDS)
+        first = next(iter(works))
+        for name in works:
+            ratio = f"1/{found.ratio(first, name):.2f}"
+            self.add(f"{self.size.many:,} messages over {name}", f"{found.of(name):,.0f}/s", ratio, "≥ 1/1.2")
+
+    def blocked(self) -> None:
+        """One key that is blocked."""
+        few, many = (
+            f"1,000 keys beside {blocked:,} messages behind one blocked key" for blocked in (0, self.size.many)
+        )
+        bytes_each = 0.0
+
+        def run(blocked: int) -> float:
+            nonlocal bytes_each
+            result = growth.behind_one_blocked(self.size.messages, blocked)
+            bytes_each = result.bytes_each if blocked else bytes_each
+            return result.rate
+
+        found = self.rounds({few: lambda: run(0), many: lambda: run(self.size.many)}, at_most=LONG_ROUNDS)
+        self.add(few, f"{found.of(few):,.0f}/s")
+        self.add(many, f"{found.of(many):,.0f}/s", f"1/{found.ratio(few, many):.2f}", "≥ 1/1.2")
+        self.add("memory of a message behind a blocked key", f"{bytes_each:.0f} bytes", "", "≤ 64")
+
+    def reopen(self) -> None:
+        """A store with a long queue."""
+        self.say(f"reopening with {self.size.many:,} queued")
+        seconds = growth.seconds_to_reopen(self.size.many)
+        rate = f"{self.size.many / seconds:,.0f} messages/s"
+        self.add(f"open a store with {self.size.many:,} queued, first delivery", f"{seconds:.2f} s", rate)
+
+    def latency(self) -> None:
+        """At half load."""
+        workload = zipf(self.size.slow)
+        self.say("Zipf, durable, for half of its load")
+        half = embedded.rate(engine_level, workload, DURABLE) / 2
+        self.say(f"latency at {half:,.0f}/s")
+        found = latency.at_rate(zipf(max(self.size.slow, int(half * 5))), half)
+        figures = " · ".join(f"{name} {value * 1000:.1f} ms" for name, value in found._asdict().items())
+        self.add(f"publish → deliver at half load ({half:,.0f}/s), Zipf", figures, "", "p99 ≤ 5 ms")
+
+
+LONG_ROUNDS = 2
+LIMIT = "limit of Zipf, durable: one bare commit for each message of the hottest key"
+_GOALS = {
+    "engine, uniform": "≥ 4x Redis",
+    "engine, Zipf, durable": "≥ 2.2x Redis, ≥ 0.85x limit",
+    "engine, Zipf, receipt": "≥ 8x Redis",
+    "engine, Zipf, window 16": "≥ 0.7x uniform",
+}
+PARTS = ("drain", "postgres", "keys", "blocked", "reopen", "latency")
+
+
+def _ours(level: Level, workload: Workload) -> Callable[[], float]:
+    return lambda: embedded.rate(level, workload, DURABLE)
+
+
+def _table(rows: Iterable[Row]) -> str:
+    lines = [Row("work", "figure", "beside", "goal"), *rows]
+    widths = [max(len(getattr(row, name)) for row in lines) for name in ("work", "figure", "beside")]
+    return "\n".join(
+        f"{row.work:{widths[0]}}  {row.figure:>{widths[1]}}  {row.beside:{widths[2]}}  {row.goal}".rstrip()
+        for row in lines
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ordered_drain", description=about)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be given several times")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    bench = Bench(QUICK if arguments.quick else FULL)
+    for part in arguments.only or PARTS:
+        getattr(bench, part)()
+    print(json.dumps([asdict(row) for row in bench.rows], indent=1) if arguments.json else _table(bench.rows))
+
+
+if __name__ == "__main__":
+    main()

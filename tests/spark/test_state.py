@@ -1,0 +1,493 @@
+"""State of a stream: bound to its query, complete or absent, never guessed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as arrow_fs
+import pytest
+
+from seriatim.core.resequencing import Resequencing, Start
+from seriatim.errors import DamagedStore, InvalidArgument, SeriatimError, StateMismatch, StoreFailed, StoreFull
+from seriatim.spark.files import ArrowFiles, Files, LocalFiles, files_at
+from seriatim.spark.kernel import Kernel
+from seriatim.spark.state import MOST_DELTAS, Cache, StateFolder, repartition
+from tests.spark.memory_files import MemoryFiles
+from tests.spark.traces import ROLES, SCHEMA, Row, known_to, table
+
+KERNEL = Kernel(Resequencing(start=Start.at(0), gap_timeout=3), ROLES)
+
+
+class Query:
+    """A query that runs batches over a state folder, as tasks of several processes would."""
+
+    def __init__(self, files: Files, query: str = "q", partitions: int = 1, keep: int = 100) -> None:
+        self.files, self.query, self.partitions, self.keep = files, query, partitions, keep
+
+    def folder(self, cache: Cache | None = None) -> StateFolder:
+        return StateFolder(
+            self.files, query=self.query, partitions=self.partitions, keep=self.keep, cache=cache or Cache()
+        )
+
+    def run(self, batch: int, rows: list[Row], partition: int = 0, cache: Cache | None = None) -> list[tuple[str, int]]:
+        """One attempt at a batch; the ordered rows that it gives out."""
+        folder = self.folder(cache)
+        known = folder.open(partition, batch, lambda: KERNEL.new_partition(SCHEMA))
+        outcome = KERNEL.run(known.partition, table(rows), float(batch))
+        folder.commit(known, partition, batch, outcome)
+        released = outcome.table.filter(pa.compute.equal(outcome.table["_tag"], "ordered"))
+        return list(zip(released["key"].to_pylist(), released["seq"].to_pylist(), strict=True))
+
+
+def rows(*numbers: int, key: str = "k", at: float = 0) -> list[Row]:
+    return [Row(key, number, at, number) for number in numbers]
+
+
+@pytest.fixture(params=["memory", "local", "arrow"])
+def files(request, tmp_path: Path) -> Files:
+    if request.param == "memory":
+        return MemoryFiles()
+    if request.param == "local":
+        return LocalFiles(str(tmp_path / "state"))
+    return ArrowFiles(arrow_fs.LocalFileSystem(), str(tmp_path / "state"), "arrow")
+
+
+def state_path(batch: int, partition: int = 0, partitions: int = 1) -> str:
+    return f"of-{partitions:05d}/part-{partition:05d}/batch-{batch:012d}.state"
+
+
+def damage(files: Files, path: str, change) -> None:
+    content = files.read(path)
+    assert content is not None
+    files.write(path, change(content))
+
+
+# -- going on -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_goes_on_where_the_one_before_ended_in_another_process(files):
+    query = Query(files)
+    assert query.run(0, rows(0, 2)) == [("k", 0)]
+    assert query.run(1, rows(1)) == [("k", 1), ("k", 2)]
+    assert query.run(2, rows(1, 3)) == [("k", 3)]
+
+
+def test_a_repeated_attempt_gives_out_and_writes_the_same(files):
+    query = Query(files)
+    query.run(0, rows(0, 2))
+    first = query.run(1, rows(1, 4))
+    written = files.read(state_path(1))
+    assert query.run(1, rows(1, 4)) == first
+    assert files.read(state_path(1)) == written
+
+
+def test_attempts_at_the_same_time_do_not_disturb_each_other(files):
+    query = Query(files)
+    query.run(0, rows(0, 2))
+    one, other = query.folder(), query.folder()
+    known = [folder.open(0, 1, lambda: KERNEL.new_partition(SCHEMA)) for folder in (one, other)]
+    outcomes = [KERNEL.run(each.partition, table(rows(1)), 1.0) for each in known]
+    one.commit(known[0], 0, 1, outcomes[0])
+    written = files.read(state_path(1))
+    other.commit(known[1], 0, 1, outcomes[1])
+    assert outcomes[0].table == outcomes[1].table
+    assert files.read(state_path(1)) == written
+
+
+def test_a_process_that_wrote_the_version_does_not_read_it_again():
+    files, cache = MemoryFiles(), Cache()
+    query = Query(files)
+    query.run(0, rows(0, 2), cache=cache)
+    query.run(1, rows(1), cache=cache)
+    assert f"read {state_path(0)}" not in files.operations
+    query.run(2, rows(3))
+    assert f"read {state_path(1)}" in files.operations
+
+
+def test_what_is_remembered_does_not_count_when_the_file_is_another_one():
+    files, cache = MemoryFiles(), Cache()
+    query = Query(files)
+    query.run(0, rows(0), cache=cache)
+    query.run(0, rows(0, 1, 2))  # a later attempt of another process, with other rows
+    assert query.run(1, rows(3), cache=cache) == [("k", 3)]
+
+
+def test_a_failed_attempt_leaves_nothing_half_changed_in_memory():
+    files, cache = MemoryFiles(), Cache()
+    query = Query(files)
+    query.run(0, rows(0, 2), cache=cache)
+    files.fail_at = len(files.operations) + 2  # the write
+    with pytest.raises(StoreFailed):
+        query.run(1, rows(1), cache=cache)
+    files.fail_at = None
+    assert query.run(1, rows(1), cache=cache) == [("k", 1), ("k", 2)]
+
+
+def test_the_cache_keeps_only_so_many_partitions():
+    files, cache = MemoryFiles(), Cache(limit=1)
+    query = Query(files, partitions=2)
+    for partition in (0, 1):
+        query.run(0, rows(0), partition, cache=cache)
+    for partition in (0, 1):
+        query.run(1, rows(1), partition, cache=cache)
+    read = [operation for operation in files.operations if operation.startswith("read of")]
+    assert f"read {state_path(0, 0, 2)}" in read
+
+
+# -- what is written ----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_batch_writes_is_proportional_to_what_changed(files):
+    query = Query(files)
+    query.run(0, [row for number in range(5_000) for row in rows(0, key=f"key-{number:05d}")])
+    query.run(1, rows(1, key="key-00007"))
+    full, delta = files.read(state_path(0)), files.read(state_path(1))
+    assert full is not None
+    assert delta is not None
+    assert len(delta) < len(full) / 10
+
+
+def test_messages_that_stay_held_are_not_written_again(files):
+    query = Query(files)
+    query.run(0, rows(*range(1, 2_000)))
+    query.run(1, rows(3_000))
+    full, delta = files.read(state_path(0)), files.read(state_path(1))
+    assert full is not None
+    assert delta is not None
+    assert len(delta) < len(full) / 3
+
+
+def test_deltas_are_compacted_into_a_full_version_when_they_are_many(files):
+    query = Query(files)
+    many = [row for number in range(20_000) for row in rows(0, key=f"key-{number:05d}")]
+    query.run(0, many)
+    for batch in range(1, MOST_DELTAS + 2):
+        query.run(batch, rows(batch, key="key-00001"))
+    folder = query.folder()
+    bases = [folder._look(0, batch)[0].base for batch in range(MOST_DELTAS + 2)]
+    assert bases == [0] * MOST_DELTAS + [MOST_DELTAS, MOST_DELTAS]
+
+
+def test_a_partition_read_from_a_chain_is_the_one_that_wrote_it():
+    files, cache = MemoryFiles(), Cache()
+    query = Query(files)
+    for batch in range(6):
+        query.run(batch, [*rows(2 * batch + 1, key="a"), *rows(batch, key=f"b{batch}", at=batch)], cache=cache)
+    (remembered,) = cache._known.values()
+    assert known_to(query.folder().read(0, 5).partition) == known_to(remembered.partition)
+
+
+@pytest.mark.parametrize("keep", [2, 5])
+def test_as_many_versions_can_be_read_as_are_to_be_kept_and_older_ones_go(files, keep):
+    query = Query(files, keep=keep)
+    for batch in range(60):
+        query.run(batch, [*rows(batch), *rows(batch, key="other")])
+    batches = query.folder().batches(0)
+    assert batches[-keep:] == list(range(60 - keep, 60))
+    assert len(batches) <= keep + MOST_DELTAS
+    for batch in batches[-keep:]:
+        assert query.folder().read(0, batch).header.batch == batch  # type: ignore[union-attr]
+
+
+def test_garbage_under_missing_values_does_not_show_in_what_is_written():
+    def written(under: int) -> dict[str, bytes]:
+        digest = pa.Array.from_buffers(pa.int64(), 1, [pa.py_buffer(b"\0"), pa.py_buffer(np.array([under], np.int64))])
+        held = table(rows(1)).set_column(4, SCHEMA.field(4), digest)
+        files = MemoryFiles()
+        folder = Query(files).folder()
+        known = folder.open(0, 0, lambda: KERNEL.new_partition(SCHEMA))
+        folder.commit(known, 0, 0, KERNEL.run(known.partition, held, 0.0))
+        return files.content
+
+    assert written(1) == written(2)
+
+
+# -- whose it is --------------------------------------------------------------------------------------------------------
+
+
+def test_another_query_is_refused_from_its_first_batch_on(files):
+    Query(files).run(0, rows(0))
+    for batch in (0, 1):
+        with pytest.raises(StateMismatch, match="belongs to the query q, and this is another"):
+            Query(files, query="another").run(batch, rows(0))
+
+
+def test_another_partition_count_is_refused_and_says_what_to_do(files):
+    Query(files, partitions=4).run(0, rows(0))
+    with pytest.raises(StateMismatch, match="has 4 partitions, and the query runs with 3: set 4, or repartition"):
+        Query(files, partitions=3).run(1, rows(1))
+
+
+def test_a_partition_beyond_the_count_is_refused(files):
+    with pytest.raises(StateMismatch, match="partition 2 does not exist"):
+        Query(files, partitions=2).run(0, rows(0), partition=2)
+
+
+def test_a_folder_with_other_things_in_it_is_refused(files):
+    files.write("precious.txt", b"something else")
+    with pytest.raises(StateMismatch, match=r"not empty \(there is precious.txt\)"):
+        Query(files).run(0, rows(0))
+
+
+def test_state_whose_binding_was_deleted_is_refused(files):
+    Query(files).run(0, rows(0))
+    files.delete("binding.json")
+    with pytest.raises(StateMismatch, match="not empty"):
+        Query(files).run(0, rows(0))
+    with pytest.raises(StateMismatch, match=r"there is no state in .*, but batch 1 goes on from batch 0"):
+        Query(files).run(1, rows(1))
+
+
+def test_several_tasks_may_begin_the_first_batch_at_once():
+    class Slow(MemoryFiles):
+        def names(self, folder: str) -> list[str]:
+            if folder == "" and "binding.json" not in self.content:
+                Query(MemoryFiles(content=self.content), partitions=2).run(0, rows(0), partition=1)
+            return super().names(folder)
+
+    assert Query(Slow(), partitions=2).run(0, rows(0), partition=0) == [("k", 0)]
+
+
+@pytest.mark.parametrize(
+    "other", [Query(MemoryFiles(), query="p"), Query(MemoryFiles(), partitions=2), Query(MemoryFiles())]
+)
+def test_a_version_that_somebody_put_there_is_refused(other):
+    other.run(0, rows(0, 1, 2))
+    other.run(1, rows(3))
+    foreign = other.files.read(state_path(1, partitions=other.partitions))
+    assert foreign is not None
+    files = MemoryFiles()
+    Query(files).run(0, rows(0))
+    files.write(state_path(0), foreign)
+    with pytest.raises(StateMismatch, match="it was put there by somebody"):
+        Query(files).run(1, rows(1))
+
+
+def test_a_missing_version_is_an_error_that_says_which_are_there(files):
+    query = Query(files)
+    for batch in range(3):
+        query.run(batch, rows(batch))
+    files.delete(state_path(2))
+    with pytest.raises(StateMismatch, match=r"batch-000000000002.state is missing \(batches 0 to 1 are there\)"):
+        query.run(3, rows(3))
+
+
+def test_a_link_of_the_chain_that_is_missing_or_another_is_an_error(files):
+    query = Query(files)
+    query.run(0, [row for number in range(5_000) for row in rows(0, key=f"key-{number}")])
+    query.run(1, rows(1, key="key-1"))
+    query.run(2, rows(2, key="key-1"))
+    kept = files.read(state_path(1))
+    assert kept is not None
+    query.run(1, rows(1, key="key-2"))
+    with pytest.raises(StateMismatch, match="is not the version that the one after it was made from"):
+        query.run(3, rows(3, key="key-1"))
+    files.delete(state_path(1))
+    with pytest.raises(StateMismatch, match=r"batch-000000000001\.state is missing"):
+        query.run(3, rows(3, key="key-1"))
+    files.write(state_path(1), kept)
+    assert query.run(3, rows(3, key="key-1")) == [("key-1", 3)]
+
+
+def test_damage_anywhere_in_a_version_is_an_error():
+    files = MemoryFiles()
+    query = Query(files)
+    query.run(0, rows(0, 2))
+    content = files.content[state_path(0)]
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 0x40
+        files.content[state_path(0)] = bytes(damaged)
+        with pytest.raises((DamagedStore, StateMismatch)):
+            query.run(1, rows(1))
+
+
+@pytest.mark.parametrize("length", [0, 5, 40, -1])
+def test_a_version_that_was_cut_short_is_an_error(files, length):
+    query = Query(files)
+    query.run(0, rows(0, 2))
+    damage(files, state_path(0), lambda content: content[:length])
+    with pytest.raises(DamagedStore, match="is damaged"):
+        query.run(1, rows(1))
+
+
+def test_a_damaged_binding_is_an_error(files):
+    Query(files).run(0, rows(0))
+    files.write("binding.json", b"{")
+    with pytest.raises(DamagedStore, match=r"binding.json is damaged"):
+        Query(files).run(1, rows(1))
+
+
+# -- when writing fails -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_whichever_operation_fails_the_next_attempt_writes_what_an_undisturbed_one_would(killed):
+    """A killed writer leaves half a file under a temporary name; any failure may hit any operation."""
+    undisturbed = MemoryFiles()
+    for batch in range(4):
+        Query(undisturbed, keep=2).run(batch, rows(batch, batch + 2))
+    files = MemoryFiles()
+    for batch in range(4):
+        attempt = 0
+        while True:
+            files.fail_at, files.leave_unfinished = len(files.operations) + attempt, killed
+            try:
+                Query(files, keep=2).run(batch, rows(batch, batch + 2))
+                break
+            except StoreFailed:
+                attempt += 1
+    complete = {path: content for path, content in files.content.items() if not path.endswith(".tmp")}
+    assert complete == undisturbed.content
+    assert any(path.endswith(".tmp") for path in files.content) == killed
+
+
+def test_what_killed_writers_left_goes_with_its_batch(files):
+    query = Query(files, keep=2)
+    query.run(0, rows(0))
+    files.write(f"{state_path(0)}.deadbeef.tmp", b"half")
+    for batch in range(1, 2 * MOST_DELTAS):
+        query.run(batch, rows(batch))
+    assert [name for name in files.names("of-00001/part-00000") if name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("operation", ["_write_through", "_sync", "_rename", "_sync_folder"])
+@pytest.mark.parametrize(("number", "error"), [(5, StoreFailed), (28, StoreFull)])
+def test_a_local_write_that_fails_shows_nothing_and_leaves_nothing(tmp_path, monkeypatch, operation, number, error):
+    local = LocalFiles(str(tmp_path))
+    query = Query(local)
+    query.run(0, rows(0))
+
+    def fail(*arguments):
+        raise OSError(number, "injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, operation, fail)
+        with pytest.raises(error, match=r"writing .* failed: .*injected"):
+            query.run(1, rows(1))
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert query.run(1, rows(1)) == [("k", 1)]
+
+
+@pytest.mark.parametrize("operation", ["read_bytes", "open", "iterdir", "unlink"])
+def test_a_local_read_that_fails_is_an_error_and_not_an_empty_state(tmp_path, monkeypatch, operation):
+    local = LocalFiles(str(tmp_path))
+    local.write("folder/file", b"content")
+
+    def fail(*arguments, **options):
+        raise PermissionError(13, "injected")
+
+    monkeypatch.setattr(Path, operation, fail)
+    with pytest.raises(StoreFailed, match="injected"):
+        {
+            "read_bytes": lambda: local.read("folder/file"),
+            "open": lambda: local.read_ends("folder/file", 1, 1),
+            "iterdir": lambda: local.names("folder"),
+            "unlink": lambda: local.delete("folder/file"),
+        }[operation]()
+
+
+# -- where it may be ----------------------------------------------------------------------------------------------------
+
+
+def test_a_local_address_is_a_local_folder(tmp_path):
+    assert isinstance(files_at(f"file://{tmp_path}"), LocalFiles)
+    assert isinstance(files_at(str(tmp_path)), LocalFiles)
+
+
+def test_an_address_that_nobody_knows_is_refused_at_once():
+    with pytest.raises(InvalidArgument, match="state can't be kept at ftp://somewhere"):
+        StateFolder("ftp://somewhere", query="q", partitions=1)
+
+
+@pytest.mark.parametrize("wrong", [{"partitions": 0}, {"keep": 1}, {"query": ""}, {"query": "q" * 513}])
+def test_settings_that_can_never_work_are_refused(wrong):
+    with pytest.raises(SeriatimError):
+        StateFolder(MemoryFiles(), **{"query": "q", "partitions": 1, **wrong})
+
+
+# -- another partition count --------------------------------------------------------------------------------------------
+
+
+def by_length(count: int):
+    return lambda keys: np.array([len(key) % count for key in keys.to_pylist()], np.int64)
+
+
+def test_repartitioned_state_goes_on_as_if_it_had_always_been_so(files):
+    old = Query(files, partitions=2)
+    for batch in (0, 1):
+        old.run(batch, [*rows(3 * batch + 2, 3 * batch, key="aa"), *rows(batch, key="aaaa")], partition=0)
+        old.run(batch, rows(2 * batch + 1, key="a"), partition=1)
+    before = {**known_to(old.folder().read(0, 1).partition), **known_to(old.folder().read(1, 1).partition)}
+    assert repartition(files, 3, by_length(3)) == [0, 1]
+    new = Query(files, partitions=3)
+    parts = [known_to(new.folder().read(number, 1).partition) for number in range(3)]
+    assert [sorted(part) for part in parts] == [[], ["a", "aaaa"], ["aa"]]
+    assert {key: fact for part in parts for key, fact in part.items()} == before
+    assert new.run(2, [*rows(0, key="a"), *rows(2, key="aaaa")], partition=1) == [("a", 0), ("a", 1), ("aaaa", 2)]
+    assert files.names("of-00002") == []
+    with pytest.raises(StateMismatch, match="has 3 partitions"):
+        old.run(2, rows(0))
+
+
+def test_only_batches_that_every_partition_has_are_repartitioned(files):
+    query = Query(files, partitions=2)
+    for partition in (0, 1):
+        query.run(0, rows(0, key="a" * (2 + partition)), partition)
+    query.run(1, rows(1, key="aa"), partition=0)
+    assert repartition(files, 1, by_length(1)) == [0]
+
+
+def test_an_interrupted_repartition_changes_nothing_until_the_binding_is_written():
+    for fail_at in range(100):
+        files = MemoryFiles()
+        query = Query(files, partitions=2)
+        for partition in (0, 1):
+            query.run(0, rows(0, 2, key="a" * (2 + partition)), partition)
+        files.operations.clear()
+        files.fail_at = fail_at
+        try:
+            repartition(files, 3, by_length(3))
+        except StoreFailed:
+            files.fail_at = None
+            bound = b'"partitions": 3' in files.content["binding.json"]
+            if bound:
+                assert files.operations[-1].startswith("delete folder")
+            else:
+                assert query.run(1, rows(1, key="aa")) == [("aa", 1), ("aa", 2)]
+                assert repartition(files, 3, by_length(3)) == [0]
+        else:
+            return
+    pytest.fail("it never came to an end")
+
+
+@pytest.mark.parametrize(
+    ("count", "assign", "error"),
+    [
+        (1, by_length(1), "has 1 partitions already"),
+        (2, by_length(3), "must give each key a number from 0 to 1"),
+        (2, lambda keys: np.zeros(0, np.int64), "must give each key a number from 0 to 1"),
+    ],
+)
+def test_a_repartition_that_can_never_work_is_refused(count, assign, error):
+    files = MemoryFiles()
+    Query(files).run(0, rows(0, key="aa"))
+    with pytest.raises(InvalidArgument, match=error):
+        repartition(files, count, assign)
+
+
+def test_nothing_can_be_repartitioned_where_there_is_nothing():
+    with pytest.raises(StateMismatch, match="there is no state"):
+        repartition(MemoryFiles(), 2, by_length(2))
+
+
+def test_expired_keys_are_gone_from_what_is_read(files):
+    kernel = replace(KERNEL, idle_after=5)
+    folder = Query(files).folder()
+    for batch, row in enumerate([rows(0, key="gone"), rows(0, key="here", at=9)]):
+        known = folder.open(0, batch, lambda: kernel.new_partition(SCHEMA))
+        folder.commit(known, 0, batch, kernel.run(known.partition, table(row), batch * 9.0))
+    assert sorted(known_to(folder.read(0, 1).partition)) == ["here"]

@@ -1,0 +1,185 @@
+"""Random batches, the core as the measure of the kernel, and the kernel's output in the core's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import pyarrow as pa
+
+from seriatim.core.resequencer import Resequencer, SavedResequencer
+from seriatim.core.resequencing import (
+    DeadLettered,
+    GapReported,
+    Late,
+    LedgerEntry,
+    Released,
+    ResendRequested,
+    Resequencing,
+    SyncLost,
+)
+from seriatim.errors import InvalidSequence
+from seriatim.spark.intake import Roles
+from seriatim.spark.kernel import Outcome
+from seriatim.spark.partition import Partition
+
+ROLES = Roles(key="key", sequence="seq", time="at", epoch="epoch", digest="digest")
+SCHEMA = pa.schema(
+    {
+        "key": pa.string(),
+        "seq": pa.int64(),
+        "epoch": pa.int64(),
+        "at": pa.float64(),
+        "digest": pa.int64(),
+        "body": pa.int64(),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    seq: int
+    at: float
+    body: int
+    epoch: int = 0
+    digest: int | None = None
+
+
+def table(rows: list[Row]) -> pa.Table:
+    """The rows as Spark hands them over: sorted by key, and within a key in order of arrival."""
+    ordered = sorted(rows, key=lambda row: row.key)
+    return pa.table({name: [getattr(row, name) for row in ordered] for name in SCHEMA.names}, schema=SCHEMA)
+
+
+@dataclass
+class Core:
+    """The same batches, message by message through the core's resequencers."""
+
+    options: Resequencing
+    machines: dict[str, Resequencer[int]] = field(default_factory=dict)
+    positions: dict[str, int] = field(default_factory=dict)
+    clock: float = -inf
+
+    def run(self, rows: list[Row], now: float) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        """The ordered rows and everything else, each key by itself and sorted by key."""
+        self.clock = max(now, self.clock)
+        for row in rows:
+            if row.key not in self.machines:
+                self.machines[row.key] = Resequencer(self.options, row.key)
+        ordered: list[tuple[Any, ...]] = []
+        told: list[tuple[Any, ...]] = []
+        for key, machine in sorted(self.machines.items()):
+            for effect in self._effects(machine, [row for row in rows if row.key == key]):
+                if isinstance(effect, Released):
+                    position = self.positions.get(key, 0)
+                    self.positions[key] = position + 1
+                    ordered.append((key, effect.message, position))
+                else:
+                    told.append(effect)
+        self.machines = {key: machine for key, machine in self.machines.items() if machine.epoch is not None}
+        return ordered, told
+
+    def _effects(self, machine: Resequencer[int], rows: list[Row]) -> Iterator[Any]:
+        for row in rows:
+            yield from self._told(machine.advance(row.at))
+            try:
+                yield from self._told(machine.push(row.seq, row.body, row.at, epoch=row.epoch, digest=row.digest))
+            except InvalidSequence as error:
+                yield (
+                    "ledger",
+                    row.key,
+                    "invalid",
+                    row.epoch,
+                    row.seq,
+                    row.seq,
+                    1,
+                    machine.save().now,
+                    str(error),
+                    row.body,
+                )
+        yield from self._told(machine.advance(self.clock))
+
+    def _told(self, effects: list[Any]) -> Iterator[Any]:
+        for effect in effects:
+            match effect:
+                case LedgerEntry(key, epoch, reason, first, last, size, time, detail, message):
+                    yield ("ledger", key, str(reason), epoch, first, last, size, time, detail, message)
+                case Late(key, epoch, sequence, message):
+                    yield ("late", key, None, epoch, sequence, sequence, 1, None, None, message)
+                case DeadLettered(key, epoch, sequence, message):
+                    yield ("dead-letter", key, None, epoch, sequence, sequence, 1, None, None, message)
+                case SyncLost(key, epoch, sequence):
+                    yield ("sync-lost", key, None, epoch, sequence, sequence, 1, None, None, None)
+                case ResendRequested(key, epoch, ranges):
+                    yield from (("request", key, None, epoch, *span, None, None, None, None) for span in ranges)
+                case GapReported(key, epoch, ranges):
+                    yield from (("report", key, None, epoch, *span, None, None, None, None) for span in ranges)
+                case _:
+                    yield effect
+
+    def saved(self) -> dict[str, SavedResequencer[int]]:
+        return {key: machine.save() for key, machine in self.machines.items()}
+
+
+def told_by(outcome: Outcome) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The kernel's output in the words of ``Core.run``."""
+    ordered, told = [], []
+    for row in outcome.table.to_pylist():
+        if row["_tag"] == "ordered":
+            ordered.append((row["key"], row["body"], row["_position"]))
+            continue
+        ranges = row["_tag"] in ("request", "report")
+        told.append(
+            (
+                *(row["_tag"], row["key"], row["_reason"], row["_epoch"], row["_first"], row["_last"]),
+                None if ranges else row["_size"],
+                row["_time"] if row["_tag"] == "ledger" else None,
+                row["_detail"],
+                row["body"],
+            )
+        )
+    return sorted(ordered, key=lambda row: str(row[0])), sorted(told, key=lambda entry: str(entry[1]))
+
+
+def known_to(partition: Partition) -> dict[str, tuple[Any, ...]]:
+    """What the partition knows of each key, in plain data."""
+    facts: dict[str, tuple[Any, ...]] = {}
+    held = list(zip(*(column.tolist() for column in partition.held.arrays()), strict=True))
+    gaps = list(zip(*(column.tolist() for column in partition.gaps.arrays()), strict=True))
+    given_up = list(zip(*(column.tolist() for column in partition.given_up.arrays()), strict=True))
+    bodies = partition.rows["body"].to_pylist()
+    for slot, key in enumerate(partition.keys.to_pylist()):
+        row = {name: getattr(partition.facts, name)[slot].item() for name in vars(partition.facts)}
+        gathering = row["start_deadline"] == row["start_deadline"]
+        facts[key] = (
+            max(row["now"], partition.clock),
+            row["epoch"],
+            None if gathering else row["expected"],
+            row["horizon"],
+            row["start_deadline"] if gathering else None,
+            sorted((number, arrival, bodies[place]) for owner, number, arrival, place in held if owner == slot),
+            sorted(gap[1:] for gap in gaps if gap[0] == slot),
+            sorted(span[1:] for span in given_up if span[0] == slot),
+            row["behind_run"],
+        )
+    return facts
+
+
+def known_to_core(core: Core) -> dict[str, tuple[Any, ...]]:
+    return {
+        key: (
+            saved.now,
+            saved.epoch,
+            saved.expected,
+            saved.horizon,
+            saved.start_deadline,
+            sorted((number, item.arrival, item.message) for number, item in saved.held),
+            sorted(saved.gaps),
+            sorted(saved.given_up),
+            saved.behind_run,
+        )
+        for key, saved in core.saved().items()
+    }

@@ -21,9 +21,10 @@ from functools import partial
 from random import Random
 
 from seriatim.core.delivery import RetryPolicy
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
+from seriatim.engine.subscription import SubscriptionState
 from seriatim.errors import OutcomeUnknown, StoreBroken, StoreLost
 from tests.witness import KEYLESS
 

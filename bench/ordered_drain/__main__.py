@@ -132,7 +132,7 @@ class Bench:
             self.add("PostgreSQL", f"left out: {missing}")
             return
         with postgres_lanes.running_server() as url:
-            for workload in (uniform(self.size.slow), zipf(self.size.slow // 4)):
+            for workload in (uniform(self.size.messages), zipf(self.size.slow // 4)):
                 found = self.rounds(
                     {
                         f"PostgreSQL recipe, {workload.name}": lambda w=workload: postgres_lanes.rate(url, w),

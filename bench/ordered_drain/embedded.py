@@ -14,9 +14,9 @@ from seriatim import Batching, PublishOptions, PubSub
 from seriatim.client.message import Message
 from seriatim.core.delivery import Release
 from seriatim.engine.broker import Outgoing
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer, Delivered
 
 # A lease outlives the longest run: what a blocked key holds must stay blocked.
 DURABLE = SubscriptionOptions(ordering=True, ack_deadline=600)

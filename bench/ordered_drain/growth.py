@@ -16,8 +16,8 @@ from typing import NamedTuple
 from bench.ordered_drain.embedded import DURABLE, consume, opened, outgoing
 from bench.ordered_drain.workload import Workload, uniform
 from seriatim.engine import topic as topic_module
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
-from seriatim.engine.subscription import Consumer, Delivered
 
 BLOCKED = "blocked"
 AT_ONCE = 50

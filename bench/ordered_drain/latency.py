@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bench.ordered_drain.embedded import DURABLE, opened, outgoing
 from bench.ordered_drain.workload import Workload
-from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.engine.consumer import Consumer, Delivered
 
 TICK = 0.001
 WARM_UP = 0.2

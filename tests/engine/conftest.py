@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from seriatim.engine.broker import Outgoing
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer, Delivered, SubscriptionState
+from seriatim.engine.subscription import SubscriptionState
 from seriatim.store import open_store
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore

@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from seriatim.core.delivery import RetryPolicy
 from seriatim.engine.broker import Outgoing
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer, Delivered
 from seriatim.errors import StaleLease
 from seriatim.testing import VirtualTimeLoop
 from tests.conftest import fast_folder

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.core.delivery import Lease
+from seriatim.engine.consumer import Delivered
 from seriatim.engine.link import frames
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
 from seriatim.engine.link.frames import Decoder, Malformed, Message, encode
-from seriatim.engine.subscription import Delivered
 from seriatim.errors import InvalidArgument, ResourceExhausted
 from seriatim.store.base import Record
 from tests.engine.linked import linked

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
+from seriatim.engine.consumer import Consumer
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer
 from seriatim.errors import FailedPrecondition, NotFound, StaleLease, StoreLost
 from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
 

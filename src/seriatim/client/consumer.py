@@ -23,7 +23,7 @@ from seriatim.client.message import Message
 from seriatim.core.delivery import Lease
 from seriatim.core.options import require_whole
 from seriatim.engine.broker import Broker, Told
-from seriatim.engine.subscription import Consumer, Delivered
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.errors import InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
 
 Handler = Callable[[Message], object]

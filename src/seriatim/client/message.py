@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Told
-from seriatim.engine.subscription import Delivered
+from seriatim.engine.consumer import Delivered
 
 _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 _set = object.__setattr__

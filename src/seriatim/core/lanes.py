@@ -430,6 +430,11 @@ class Lanes:
         return bool(self._troubles)
 
     @property
+    def now(self) -> float:
+        """The latest time that passed."""
+        return self._now
+
+    @property
     def next_token(self) -> int:
         """The token that the next lease will carry."""
         return self._next_token

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Told
-from seriatim.engine.subscription import Consumer, SubscriptionState
+from seriatim.engine.consumer import Consumer
+from seriatim.engine.subscription import SubscriptionState
 
 
 class LocalAttachment:

@@ -22,8 +22,8 @@ from seriatim.engine.metrics import Metrics, SubscriptionStats
 
 if TYPE_CHECKING:
     from seriatim.core.delivery import Lease
+    from seriatim.engine.consumer import Consumer
     from seriatim.engine.options import SubscriptionOptions, TopicOptions
-    from seriatim.engine.subscription import Consumer
 
 Told = Callable[[BaseException | None], None]
 """Called once: with None when something is durable, or with the reason why it did not happen."""

@@ -22,6 +22,7 @@ from typing import Self, TypeVar
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import Attachment, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Batch, Commit, Committer
+from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
@@ -29,7 +30,7 @@ from seriatim.engine.readers import Readers
 from seriatim.engine.reopening import Opener, open_again
 from seriatim.engine.seeking import Move, TimeTravel
 from seriatim.engine.services import Wakeful
-from seriatim.engine.subscription import Consumer, SubscriptionState
+from seriatim.engine.subscription import SubscriptionState
 from seriatim.engine.topic import TopicState
 from seriatim.errors import (
     AlreadyExists,

@@ -25,11 +25,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
-from math import inf
 from operator import attrgetter
-from typing import NamedTuple
 
 from seriatim.core.delivery import (
     DeadLettered,
@@ -40,34 +37,29 @@ from seriatim.core.delivery import (
     Redriven,
     Release,
     Removed,
-    RetryMode,
     Returned,
-    SavedMessage,
     Settled,
 )
 from seriatim.core.lanes import EXPIRED, Lanes
 from seriatim.engine.broker import SubscriptionInfo, Told
 from seriatim.engine.commit import RETRY_PAUSE, Change, Commit
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.dead_letters import DeadLetters
+from seriatim.engine.loading import Loaded, load_lanes, passes_retries
 from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.promises import Promises, all_of
 from seriatim.engine.services import Services
 from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
 from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
 from seriatim.store.base import (
-    DeadLetterRow,
-    PausedRow,
-    Position,
     Record,
     StoreReader,
     SubscriptionRow,
     Transaction,
     TroubleRow,
 )
-
-TURN = 64
-"""How many messages a consumer gets before the next one has its turn."""
 
 SLICE = 256
 """After so many messages a commit may begin with what was acked, and is written while the next ones are handed out."""
@@ -78,75 +70,6 @@ OVERTAKEN_ACK = "an earlier message of its key failed, and it is delivered again
 _CLOSED = Commit(is_open=False)
 _OFFSET, _NOT_BEFORE = attrgetter("offset"), attrgetter("not_before")
 _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
-
-
-class Delivered(NamedTuple):
-    """A message given out under a lease."""
-
-    lease: Lease
-    record: Record
-
-
-class Consumer:
-    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, ``failed`` with what
-    the store did wrong.
-
-    It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
-    """
-
-    def __init__(
-        self,
-        deliver: Callable[[Sequence[Delivered]], None],
-        fenced: Callable[[Lease], None] = lambda _: None,
-        max_messages: int = 1000,
-        max_bytes: float = inf,
-        failed: Callable[[BaseException], None] = lambda _: None,
-    ) -> None:
-        self.deliver = deliver
-        self.fenced = fenced
-        self.failed = failed
-        # to be called when it has room for another reason than what it said
-        self.wake: Callable[[], None] = lambda: None
-        self.max_messages = max_messages
-        self.max_bytes = max_bytes
-        self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
-        self.batches: deque[list[Lease]] = deque()  # what waits for a read
-        self._sizes: dict[int, int] = {}
-        self._bytes = 0
-
-    def stop(self) -> None:
-        """Take nothing more; what is outstanding goes on."""
-        self.max_messages = 0
-
-    def room(self) -> int:
-        """How many messages it takes now."""
-        if self._bytes >= self.max_bytes:
-            return 0
-        # With a limit on bytes one at a time: how large a message is, is known only when it is at hand.
-        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else 1)
-
-    def weigh(self, delivered: Sequence[Delivered]) -> None:
-        """Count the bytes of what it gets, if they are limited."""
-        if self.max_bytes < inf:
-            for lease, record in delivered:
-                self._sizes[lease.offset] = len(record.data)
-                self._bytes += len(record.data)
-
-    def let_go(self, offset: int) -> Lease:
-        if self._sizes:
-            self._bytes -= self._sizes.pop(offset, 0)
-        return self.leases.pop(offset)
-
-
-class Loaded(NamedTuple):
-    """What the store holds of a subscription, up to and with the offset ``until``, but for what its filter ``rejected``."""
-
-    lanes: Lanes
-    floor: int
-    until: int
-    rejected: list[int]
-    letters: list[DeadLetterRow]
-    paused: list[PausedRow]
 
 
 class SubscriptionState:
@@ -169,8 +92,7 @@ class SubscriptionState:
         self.dead_letters = DeadLetters(self, services)
         self.pause_reasons: dict[str | None, str | None] = {}
         self.steady = asyncio.Lock()  # held while somebody relies on the lanes not being replaced
-        self._promises: set[asyncio.Future[None]] = set()
-        self._told: dict[int, Told] = {}  # who waits for an ack to be durable, by offset
+        self._promises = Promises()
         self._tasks: set[asyncio.Task[None]] = set()
         self._awake = False
         self._timer: asyncio.TimerHandle | None = None
@@ -318,39 +240,11 @@ class SubscriptionState:
         if not self._exchanging:
             self._release_held_back(loaded.until)
 
-    # -- loading --------------------------------------------------------------------------------------------------------
-
     def load(self, store: StoreReader, options: SubscriptionOptions) -> Loaded:
         """What the store holds for this subscription, in lanes that nobody else uses yet. May run in a thread."""
         lanes = Lanes(options.delivery, max(self.lanes.next_token, self._services.first_token()))
         lanes.advance(self._services.now())  # so that what is due is not taken for delayed
-        cursor, until, rejected = store.cursor(self.id), -1, list[int]()
-        troubles = {row.offset: row for row in store.troubles(self.id)}
-        letters, paused = store.dead_letters(self.id), store.paused_keys(self.id)
-        buried = {row.offset for row in letters}
-        for row in paused:
-            lanes.pause(row.key)
-        for positions in store.positions(self.topic.id, cursor.floor):
-            for position in positions:
-                if cursor.has(position.offset) or position.offset in buried:
-                    continue
-                if self.sieve.rejects(position):
-                    rejected.append(position.offset)
-                else:
-                    self._load_one(lanes, options, position, troubles.get(position.offset))
-            until = positions[-1].offset
-        return Loaded(lanes, cursor.floor, until, rejected, letters, paused)
-
-    def _load_one(
-        self, lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None
-    ) -> None:
-        key, now = position.key if options.ordering else None, self._services.now()
-        if trouble is None:
-            lanes.push(key, position.offset, now, position.not_before - now if position.not_before else 0)
-        else:
-            # Whether others may pass it is decided anew: it may have been noted while other options were in force.
-            passes = trouble.steps_aside and _passes(key, options)
-            lanes.admit(SavedMessage(key, *trouble[:4], steps_aside=passes))
+        return load_lanes(lanes, store, self.id, self.topic.id, options, self.sieve)
 
     # -- messages out ---------------------------------------------------------------------------------------------------
 
@@ -499,7 +393,7 @@ class SubscriptionState:
         else:
             self._take_settled(self.lanes.settle(lease.token))
         if told is not None:
-            self._told[lease.offset] = told
+            self._promises.expect(lease.offset, told)
         self._let_go(lease.offset)
         self.counts.acked += 1
         if not self._awake:
@@ -531,9 +425,9 @@ class SubscriptionState:
         if self.options.release is Release.DURABLE:
             self.lanes.confirm_all(offsets)
         self.topic.settled(offsets)
-        if self._told:
+        if self._promises:
             for offset in offsets:
-                self._tell(offset, None)
+                self._promises.tell(offset, None)
         self.wake()
 
     # -- what the lanes decided -----------------------------------------------------------------------------------------
@@ -573,7 +467,7 @@ class SubscriptionState:
             failures, error = self.lanes.failures(fenced.offset)
             self._note(fenced.key, fenced.offset, failures, 0.0, error)
         stale = StaleLease(f"the ack of message {fenced.offset} came to nothing: {OVERTAKEN_ACK}")
-        self._tell(fenced.offset, self._closed or stale)
+        self._promises.tell(fenced.offset, self._closed or stale)
 
     # -- what is promised to be durable ---------------------------------------------------------------------------------
 
@@ -582,11 +476,11 @@ class SubscriptionState:
         self._apply(effects)
         self.wake()
         confirmed = [
-            self._confirmation(effect.offset)
+            self._promises.of(effect.offset)
             for effect in effects
             if isinstance(effect, Removed | DeadLettered | Redriven)
         ]
-        return _all(self.accepted(), *confirmed)
+        return all_of(self.accepted(), *confirmed)
 
     def accepted(self) -> asyncio.Future[None]:
         """Await it to have everything that was accepted before durable."""
@@ -594,31 +488,13 @@ class SubscriptionState:
 
     def promise(self, change: Change) -> asyncio.Future[None]:
         """Let a change ride in the next commit. The future tells when it, and all that was accepted before, is durable."""
-        promise = self._new_promise()
-        self._services.commit().oblige(change, partial(_tell_future, promise, None))
+        promise, kept = self._promises.new()
+        self._services.commit().oblige(change, kept)
         return promise
-
-    def _confirmation(self, offset: int) -> asyncio.Future[None]:
-        promise = self._new_promise()
-        self._told[offset] = partial(_tell_future, promise)
-        return promise
-
-    def _new_promise(self) -> asyncio.Future[None]:
-        promise: asyncio.Future[None] = self._loop.create_future()
-        self._promises.add(promise)
-        promise.add_done_callback(self._promises.discard)
-        return promise
-
-    def _tell(self, offset: int, error: BaseException | None) -> None:
-        if (told := self._told.pop(offset, None)) is not None:
-            told(error)
 
     def give_up(self, error: BaseException) -> None:
         """Nothing more becomes durable: tell everybody who waits for it."""
-        for offset in list(self._told):
-            self._tell(offset, error)
-        for promise in list(self._promises):
-            _tell_future(promise, error)
+        self._promises.break_all(error)
 
     # -- trouble --------------------------------------------------------------------------------------------------------
 
@@ -632,7 +508,7 @@ class SubscriptionState:
         return consumer, consumer.let_go(offset) if consumer is not None else None
 
     def _note(self, key: str | None, offset: int, failures: int, not_before: float, error: str | None) -> None:
-        passes = _passes(key, self.options)
+        passes = passes_retries(key, self.options)
         self._services.commit().note_trouble(self.id, TroubleRow(offset, failures, not_before, error, passes))
 
     def _pause(self, paused: KeyPaused) -> None:
@@ -691,21 +567,3 @@ class SubscriptionState:
 
 def _nothing(_: Transaction) -> None:
     """A change that only marks a place in the order of commits."""
-
-
-def _tell_future(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
-
-
-async def _all(*futures: asyncio.Future[None]) -> None:
-    await asyncio.gather(*futures)
-
-
-def _passes(key: str | None, options: SubscriptionOptions) -> bool:
-    """Whether later messages pass one that waits for its retry."""
-    return key is None or options.retry.mode is RetryMode.OVERTAKE

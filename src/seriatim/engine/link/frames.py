@@ -24,8 +24,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from seriatim import errors
+from seriatim.engine.consumer import Delivered
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
-from seriatim.engine.subscription import Delivered
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError
 
 VERSION = 1

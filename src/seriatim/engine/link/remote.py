@@ -20,6 +20,7 @@ from typing import Any
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Attachment, Outgoing, Told
+from seriatim.engine.consumer import Consumer
 from seriatim.engine.link.address import connect
 from seriatim.engine.link.connection import Connection
 from seriatim.engine.link.frames import (
@@ -46,7 +47,6 @@ from seriatim.engine.link.frames import (
 )
 from seriatim.engine.link.verbs import VERBS, Verb
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer
 from seriatim.errors import FailedPrecondition, OutcomeUnknown, SeriatimError, StaleLease, StoreLost
 from seriatim.log import logger
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Broker
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.link.address import Listener, keep_from_children, may_enter
 from seriatim.engine.link.codec import Blobs
 from seriatim.engine.link.connection import Connection
@@ -52,7 +53,6 @@ from seriatim.engine.link.frames import (
     text_of,
 )
 from seriatim.engine.link.verbs import VERBS, Verb
-from seriatim.engine.subscription import Consumer, Delivered
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError, StaleLease
 from seriatim.log import logger
 

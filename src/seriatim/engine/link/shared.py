@@ -17,10 +17,10 @@ from typing import Any
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Attachment, Broker, Outgoing, Told
+from seriatim.engine.consumer import Consumer
 from seriatim.engine.link.remote import Lost
 from seriatim.engine.link.verbs import VERBS
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import Consumer
 from seriatim.errors import SeriatimError, StaleLease, StoreLost
 from seriatim.log import logger
 

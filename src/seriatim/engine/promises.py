@@ -1,0 +1,64 @@
+"""Who waits for something to become durable, and hears of it, or of the reason why it did not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from seriatim.engine.broker import Told
+
+
+class Promises:
+    """What a subscription owes: answers about single messages, by their offsets, and about whole commits."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._told: dict[int, Told] = {}
+        self._open: set[asyncio.Future[None]] = set()
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits for a message."""
+        return bool(self._told)
+
+    def expect(self, offset: int, told: Told) -> None:
+        """Somebody wants to hear what becomes of a message."""
+        self._told[offset] = told
+
+    def of(self, offset: int) -> asyncio.Future[None]:
+        """What becomes of a message, as a future."""
+        promise, _ = self.new()
+        self._told[offset] = partial(_tell_future, promise)
+        return promise
+
+    def new(self) -> tuple[asyncio.Future[None], Callable[[], None]]:
+        """A future, and how to keep what it promises."""
+        promise: asyncio.Future[None] = self._loop.create_future()
+        self._open.add(promise)
+        promise.add_done_callback(self._open.discard)
+        return promise, partial(_tell_future, promise, None)
+
+    def tell(self, offset: int, error: BaseException | None) -> None:
+        """A message is settled for good, or will not be."""
+        if (told := self._told.pop(offset, None)) is not None:
+            told(error)
+
+    def break_all(self, error: BaseException) -> None:
+        """Nothing more becomes durable."""
+        for offset in list(self._told):
+            self.tell(offset, error)
+        for promise in list(self._open):
+            _tell_future(promise, error)
+
+
+def _tell_future(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+async def all_of(*futures: asyncio.Future[None]) -> None:
+    await asyncio.gather(*futures)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -23,6 +25,9 @@ from seriatim.errors import InvalidArgument
 from seriatim.spark.sink import TopicStreamWriter, TopicWriter
 from seriatim.spark.source import TopicReader, TopicStreamReader
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 SCHEMA = StructType(
     [
         StructField("offset", LongType(), nullable=False),
@@ -33,6 +38,11 @@ SCHEMA = StructType(
         StructField("not_before", TimestampType()),
     ]
 )
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session read and write topics: ``format("seriatim")``."""
+    spark.dataSource.register(TopicDataSource)
 
 
 class TopicDataSource(DataSource):

@@ -1,0 +1,209 @@
+"""In what order did a table arrive, per key? In pure SQL.
+
+Rules
+-----
+1. The verdict on a key is the core's (``core/traces.py``) on its rows in order of arrival: the same counts, the same
+   guarantee and the same first witnesses, word for word.
+2. A *conflict* is a further copy of a number whose payload is not that of the first copy.
+3. Without a column of arrival nobody can say what came first: ``no_inversion`` and ``guarantee`` are null, and so are
+   ``reordered`` and ``max_displacement``. Duplicates, conflicts and losses need no order.
+4. A row that nobody can judge (no key, no number, no time) counts as ``invalid`` and takes part in nothing else.
+
+Theory of operation
+-------------------
+One shuffle brings the rows of a key together, without their payload, of which a digest is enough. Sorted by arrival, the
+highest number so far tells what was overtaken, and by how much. Sorted by number, the row before tells copies and holes.
+The second sort moves no data between machines, and what it sorts is almost in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from seriatim.core.guarantees import Level
+from seriatim.errors import InvalidArgument
+from seriatim.spark.batch import Transformation
+from seriatim.spark.roles import ColumnRoles, column, first_fault
+
+KEY, NUMBER, ARRIVAL, DIGEST = "key", "number", "arrival", "digest"
+AT, HIGHEST, PREVIOUS, FIRST_DIGEST = "at", "highest", "previous", "first_digest"
+
+COUNTS = ("rows", "distinct", "duplicates", "conflicts", "lost", "reordered", "max_displacement", "invalid")
+BITS = ("no_inversion", "no_duplicate", "no_loss")
+TOLD = (*COUNTS, *BITS, "guarantee", "witnesses")
+"""The columns of an audit besides the key."""
+
+
+def audit(*, key: str, sequence: str, arrival: str | None = None, payload: str | Sequence[str] = ()) -> Transformation:
+    """A transformation that gives one row for each key: what was received, and which guarantee held.
+
+    ``arrival`` is the column that gives the order of arrival, by default ``offset`` if there is one. Copies of a number are
+    compared by the columns ``payload``.
+    """
+    roles = ColumnRoles(key, sequence, arrival, None, (payload,) if isinstance(payload, str) else tuple(payload))
+
+    def transformation(frame: DataFrame) -> DataFrame:
+        if frame.isStreaming:
+            raise InvalidArgument("an audit looks at all rows: write the stream down, and audit what was written")
+        if key in TOLD:
+            raise InvalidArgument(f"the audit has a column '{key}' of its own: rename yours")
+        found = roles.found_in(frame)
+        return _verdicts(_facts(judged(frame, found)), key, has_order=found.arrival is not None)
+
+    return transformation
+
+
+def total(verdicts: DataFrame) -> DataFrame:
+    """One row for all keys together: the sums, the furthest displacement, and the guarantee that held for every key."""
+    is_judged = F.count("*") == F.count(BITS[0])  # all keys or none
+    bits = {name: F.coalesce(F.every(name), F.lit(True)) for name in BITS}  # an empty table breaks no promise
+    bits[BITS[0]] = F.when(is_judged, bits[BITS[0]])
+    totals = {"keys": F.count(column(verdicts.columns[0])), **{name: _together(name) for name in COUNTS}, **bits}
+    return verdicts.agg(*(value.alias(name) for name, value in totals.items())).withColumn("guarantee", _level())
+
+
+def _together(count: str) -> Column:
+    if count == "max_displacement":
+        return F.max(count)
+    # Where order was not judged, nobody counted what was reordered.
+    is_unknown = F.count("*") > F.count(count)
+    return F.when(~is_unknown, F.coalesce(F.sum(count), F.lit(0))).cast("bigint")
+
+
+# --- rows ---------------------------------------------------------------------------------------------------------------
+
+
+def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
+    """The rows of a frame, narrow, with what their neighbours in both orders tell.
+
+    ``number`` is null for a row that nobody can judge. ``at`` counts the rows of a key by arrival, and ``highest`` is the
+    highest number before (both null without an arrival). ``previous`` is the next lower number, or the same for a copy;
+    ``first_digest`` is that of the first copy.
+    """
+    rows = _in_order_of_arrival(_narrow(frame, roles).repartition(F.col(KEY)), roles)
+    by_number = Window.partitionBy(KEY).orderBy(NUMBER)
+    # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
+    rows = rows.sortWithinPartitions(KEY, NUMBER, AT)
+    told = [F.lag(NUMBER).over(by_number).alias(PREVIOUS)]
+    if roles.payload:
+        copies = by_number.rangeBetween(Window.currentRow, Window.currentRow)
+        told.append(F.first(DIGEST).over(copies).alias(FIRST_DIGEST))
+    return rows.select("*", *told)
+
+
+def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
+    """All that is needed of a row. Of the payload a digest of 64 bits: two payloads are taken for one once in 10**19."""
+    is_valid = first_fault(list(roles.faults(frame))) == 0
+    columns = {KEY: column(roles.key), NUMBER: F.when(is_valid, column(roles.sequence).cast("bigint"))}
+    if roles.arrival is not None:
+        columns[ARRIVAL] = column(roles.arrival)
+    if roles.payload:
+        columns[DIGEST] = F.xxhash64(*map(column, roles.payload))
+    return frame.select(*(value.alias(name) for name, value in columns.items()))
+
+
+def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
+    if roles.arrival is None:
+        return rows.withColumns({AT: F.lit(None).cast("bigint"), HIGHEST: F.lit(None).cast("bigint")})
+    by_arrival = Window.partitionBy(KEY).orderBy(ARRIVAL)
+    before = by_arrival.rowsBetween(Window.unboundedPreceding, -1)
+    return rows.withColumns({AT: F.count(NUMBER).over(before), HIGHEST: F.max(NUMBER).over(before)})
+
+
+# --- keys ---------------------------------------------------------------------------------------------------------------
+
+
+def _facts(rows: DataFrame) -> DataFrame:
+    """One row for each key: counts, and the first of each kind of trouble."""
+    trouble = Trouble(has_digest=DIGEST in rows.columns)
+    inverted_at, copied_at = F.when(trouble.inverted, F.col(AT)), F.when(trouble.copied, F.col(AT))
+    behind = F.when(trouble.inverted & ~trouble.copied, F.col(HIGHEST) - F.col(NUMBER))
+    missing = F.when(trouble.after_hole, F.col(PREVIOUS) + 1)
+    facts = {
+        "rows": F.count(NUMBER),
+        "invalid": F.count("*") - F.count(NUMBER),
+        "duplicates": F.count_if(trouble.copied),
+        "conflicts": F.count_if(trouble.conflicting),
+        "reordered": F.count(behind),
+        "max_displacement": F.coalesce(F.max(behind), F.lit(0)),
+        "span": F.coalesce(F.max(NUMBER) - F.min(NUMBER) + 1, F.lit(0)),
+        "inverted_at": F.min(inverted_at),
+        "inverted": F.min_by(NUMBER, inverted_at),
+        "overtaker": F.min_by(HIGHEST, inverted_at),
+        "copied_at": F.min(copied_at),
+        # Without an arrival no copy came first: the one with the lowest number.
+        "copied": F.coalesce(F.min_by(NUMBER, copied_at), F.min(F.when(trouble.copied, F.col(NUMBER)))),
+        "missing": F.min(missing),
+        "after_hole": F.min(F.when(trouble.after_hole, F.col(NUMBER))),
+    }
+    return rows.groupBy(KEY).agg(*(value.alias(name) for name, value in facts.items()))
+
+
+class Trouble:
+    """What is the matter with a row, told by its neighbours."""
+
+    def __init__(self, *, has_digest: bool) -> None:
+        self.copied = F.coalesce(F.col(PREVIOUS) == F.col(NUMBER), F.lit(False))
+        self.inverted = F.coalesce(F.col(HIGHEST) > F.col(NUMBER), F.lit(False))
+        self.after_hole = F.coalesce(F.col(PREVIOUS) + 1 < F.col(NUMBER), F.lit(False))
+        self.conflicting = self.copied & (F.col(DIGEST) != F.col(FIRST_DIGEST)) if has_digest else F.lit(False)
+
+
+def _verdicts(facts: DataFrame, key: str, *, has_order: bool) -> DataFrame:
+    distinct = F.col("rows") - F.col("duplicates")
+    lost = F.col("span") - distinct
+    no_inversion = F.col("inverted_at").isNull() if has_order else F.lit(None).cast("boolean")
+    counts = {
+        "rows": F.col("rows"),
+        "distinct": distinct,
+        "duplicates": F.col("duplicates"),
+        "conflicts": F.col("conflicts"),
+        "lost": lost,
+        "reordered": F.when(F.lit(has_order), F.col("reordered")),
+        "max_displacement": F.when(F.lit(has_order), F.col("max_displacement")),
+        "invalid": F.col("invalid"),
+    }
+    bits = dict(zip(BITS, (no_inversion, F.col("duplicates") == 0, lost == 0), strict=True))
+    named = (value.alias(name) for name, value in (counts | bits).items())
+    verdicts = facts.select(column(KEY).alias(key), *named, _witnesses().alias("witnesses"))
+    return verdicts.select(column(key), *COUNTS, *BITS, _level().alias("guarantee"), "witnesses")
+
+
+def _level() -> Column:
+    """The strongest named level, from the bits; null when order was not judged."""
+    in_order, once, all_there = (F.col(name) for name in BITS)
+    return (
+        F.when(in_order.isNull(), None)
+        .when(~in_order, F.lit(Level.NONE))
+        .when(once & all_there, F.lit(Level.ABSOLUTE))
+        .when(once, F.lit(Level.STRICT))
+        .when(all_there, F.lit(Level.CONTINUOUS))
+        .otherwise(F.lit(Level.MONOTONIC))
+    )
+
+
+def _witnesses() -> Column:
+    """The first of each kind, in the order and the words of the core."""
+    found = (
+        _witness("inversion", "inverted_at", "inverted", "overtaker", " was received after ", ", which was sent later"),
+        _witness("duplicate", "copied_at", "copied", None, " was received before", ""),
+        _witness("loss", None, "missing", "after_hole", " is missing before ", ""),
+    )
+    return F.array_compact(F.array(*found))
+
+
+def _witness(kind: str, at: str | None, sequence: str, other: str | None, verb: str, rest: str) -> Column:
+    index = F.lit(None).cast("bigint") if at is None else F.col(at)
+    object_ = F.lit("") if other is None else F.col(other).cast("string")
+    place = F.coalesce(F.concat(F.lit(" at index "), index.cast("string")), F.lit(""))
+    fields = {
+        "kind": F.lit(kind),
+        "at": index,
+        "sequence": F.col(sequence),
+        "other": F.col(sequence if other is None else other),
+        "text": F.concat(F.col(sequence).cast("string"), place, F.lit(verb), object_, F.lit(rest)),
+    }
+    return F.when(F.col(sequence).isNotNull(), F.struct(*(value.alias(name) for name, value in fields.items())))

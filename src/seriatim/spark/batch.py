@@ -1,0 +1,275 @@
+"""Putting a whole table in order, in pure SQL.
+
+Rules
+-----
+1. The outcome is the core's (``core/resequencer.py``) for the same rows, epoch by epoch in order of arrival, when nothing is
+   given up before the last row is there: every number is released once, in order, and its first copy by arrival is the one.
+2. Everything else has a ledger entry: a further copy (``duplicate``, or ``conflict`` where its payload is another), a range
+   of numbers that is not there (``lost``; its time is the arrival of the row behind it), a row before a literal start
+   (``late``), a row that nobody can judge (``invalid``).
+3. The output is that of the streaming kernel (``output.py``): one tagged table, so that whoever works with the one can work
+   with the other. ``ordered`` and ``ledger`` take it apart. It is one table because two would be computed twice.
+
+Theory of operation
+-------------------
+One shuffle brings the rows of a key together and one sort puts them in order; then a row and the row before it tell all.
+Rows that can't be released whatever the others are sort behind those of their key, so that ``dense_rank`` of the rest is
+the release position. A hole becomes a row of its own by ``explode`` of a constant list, of one element for most rows.
+
+What depends on the order of arrival can't be told from two neighbours. Whether a number on a circle (``wrap``) is ahead or
+behind depends on all that came before it, also within an epoch, which may go round more than once; what is late after a
+``gap_timeout`` depends on when; and a session that starts with whatever came first makes others late. The kernel judges
+those, row by row in order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
+from pyspark.sql import functions as F  # noqa: N812
+
+from seriatim.core.resequencing import OnDuplicate, Reason
+from seriatim.core.sequence import SequenceSpace
+from seriatim.errors import InvalidArgument
+from seriatim.spark.intake import LIMIT, OnInvalid
+from seriatim.spark.output import LEDGER, OWN, POSITION
+from seriatim.spark.roles import ColumnRoles, Fault, chosen, column, first_fault
+from seriatim.spark.work import INVALID, Tag
+
+Transformation = Callable[[DataFrame], DataFrame]
+
+LOWEST: Literal["lowest"] = "lowest"
+
+# Columns on the way; none of them is in the output.
+ON_THE_WAY = tuple(
+    f"__seriatim_{name}" for name in ("fault", "previous", "new_epoch", "rank", "first_payload", "is_hole", "reason")
+)
+FAULT, PREVIOUS, NEW_EPOCH, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
+
+
+def resequence(
+    *,
+    key: str,
+    sequence: str,
+    arrival: str | None = None,
+    epoch: str | None = None,
+    payload: str | Sequence[str] = (),
+    start: int | Literal["lowest", "first"] = LOWEST,
+    increment: int = 1,
+    wrap: int | None = None,
+    gap_timeout: str | float | None = None,
+    on_duplicate: str = OnDuplicate.FIRST,
+    on_invalid: str = OnInvalid.LEDGER,
+) -> Transformation:
+    """A transformation that puts the rows of each key in order: ``df.transform(resequence(key=…, sequence=…))``.
+
+    ``arrival`` is the column that says which of several copies came first (by default ``offset``, if there is one; without it
+    any of them may be kept). ``epoch`` is the column with the number of a source's session: sequences begin anew with each.
+    ``start`` is the first number of each session, or ``lowest``: the lowest that is there. ``on_duplicate="conflict"`` compares
+    the columns ``payload`` of a copy with those of the first. ``on_invalid="raise"`` fails for a row that nobody can judge.
+    """
+    _refuse_what_needs_arrival(wrap=wrap, gap_timeout=gap_timeout, start="first" if start == "first" else None)
+    names = (payload,) if isinstance(payload, str) else tuple(payload)
+    roles = ColumnRoles(key, sequence, arrival, epoch, names)
+    literal = None if start == LOWEST else _whole(start)
+    duplicates, invalid = chosen("on_duplicate", OnDuplicate, on_duplicate), chosen("on_invalid", OnInvalid, on_invalid)
+    rules = Rules(SequenceSpace(increment=increment), literal, duplicates, invalid)
+    rules.check(roles)
+
+    def transformation(frame: DataFrame) -> DataFrame:
+        return _Batch(frame, roles.found_in(frame), rules).tagged()
+
+    return transformation
+
+
+def ordered(tagged: DataFrame) -> DataFrame:
+    """The released rows of a resequenced frame: the columns of the input, and ``_position``."""
+    return tagged.filter(F.col("_tag") == Tag.ORDERED).drop("_tag", *(field.name for field in LEDGER))
+
+
+def ledger(tagged: DataFrame) -> DataFrame:
+    """What was not released, and why; an entry about one row has the columns of that row, otherwise only its key."""
+    return tagged.filter(F.col("_tag") == Tag.LEDGER).drop("_tag", POSITION.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The options of a batch. ``start`` is None for the lowest number there is."""
+
+    space: SequenceSpace
+    start: int | None
+    on_duplicate: OnDuplicate
+    on_invalid: OnInvalid
+
+    def check(self, roles: ColumnRoles) -> None:
+        if self.on_duplicate is OnDuplicate.LAST:
+            raise InvalidArgument(
+                "on_duplicate='last' depends on how long a message is held: it is for streams, where the kernel judges it"
+            )
+        if self.on_duplicate is OnDuplicate.CONFLICT and not roles.payload:
+            raise InvalidArgument("on_duplicate='conflict' compares payloads: name their columns, payload=…")
+        if self.space.increment > 1 and self.start is None:
+            raise InvalidArgument(
+                f"with increment={self.space.increment} say which numbers there are: start=NUMBER is one of them"
+            )
+
+    def faults(self, roles: ColumnRoles) -> list[Fault]:
+        """What more can be wrong with a number, once it is one."""
+        if self.start is None or self.space.increment == 1:
+            return []
+        step, number = self.space.increment, column(roles.sequence)
+        off_grid = F.pmod(number.cast("bigint"), F.lit(step)) != self.start % step
+        return [Fault(f"its number is off the grid: {self.start} and multiples of {step} from there", off_grid)]
+
+    def too_low(self, roles: ColumnRoles) -> list[Fault]:
+        if self.start is None:
+            return []
+        return [Fault("before the start", column(roles.sequence) < self.start)]
+
+
+def _whole(start: object) -> int:
+    if isinstance(start, bool) or not isinstance(start, int) or abs(start) > LIMIT:
+        raise InvalidArgument(f"start must be a whole number or 'lowest', not {start!r}")
+    return start
+
+
+def _refuse_what_needs_arrival(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidArgument(
+                f"{name}={value!r} is judged row by row in order of arrival, by the kernel for streams; "
+                "a static frame is put in order by SQL, which can't: leave it out"
+            )
+
+
+class _Batch:
+    """One static frame on its way. Expressions are over the rows as the step before leaves them."""
+
+    def __init__(self, frame: DataFrame, roles: ColumnRoles, rules: Rules) -> None:
+        if frame.isStreaming:
+            raise InvalidArgument("this is a streaming frame; so far only static ones can be put in order")
+        taken = {*OWN, *ON_THE_WAY} & set(frame.columns)
+        if taken:
+            raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added here: rename yours")
+        self.frame, self.roles, self.rules = frame, roles, rules
+        self.invalid = [*roles.faults(frame), *rules.faults(roles)]
+        self.late = rules.too_low(roles)
+        self.number = column(roles.sequence).cast("bigint")
+
+    def tagged(self) -> DataFrame:
+        return self._tagged(self._with_holes(self._with_neighbours(self._with_faults())))
+
+    # -- order ----------------------------------------------------------------------------------------------------------
+
+    def _with_faults(self) -> DataFrame:
+        invalid = self.invalid
+        if self.rules.on_invalid is OnInvalid.RAISE:
+            refusal = "on_invalid='raise': row with key %s and number %s can't be judged"
+            complaint = F.raise_error(F.format_string(refusal, column(self.roles.key), column(self.roles.sequence)))
+            invalid = [fault._replace(code=complaint.cast("int")) for fault in invalid]
+        return self.frame.withColumn(FAULT, first_fault([*invalid, *self.late]).cast("tinyint"))
+
+    def _with_neighbours(self, rows: DataFrame) -> DataFrame:
+        """Every row of a key in order, with what the row before it and its place tell."""
+        key, fault = column(self.roles.key), F.col(FAULT)
+        in_order = [column(name) for name in (self.roles.epoch, self.roles.sequence) if name is not None]
+        by_arrival = [] if self.roles.arrival is None else [column(self.roles.arrival)]
+        # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
+        rows = rows.repartition(key).sortWithinPartitions(key, fault, *in_order, *by_arrival)
+        return rows.select("*", *self._told_by(Window.partitionBy(key, fault).orderBy(*in_order)))
+
+    def _told_by(self, neighbours: WindowSpec) -> Iterator[Column]:
+        yield F.lag(self.number).over(neighbours).alias(PREVIOUS)
+        yield F.dense_rank().over(neighbours).alias(RANK)
+        if self.roles.epoch is not None:
+            epoch = column(self.roles.epoch)
+            yield (~epoch.eqNullSafe(F.lag(epoch).over(neighbours))).alias(NEW_EPOCH)
+        if self.rules.on_duplicate is OnDuplicate.CONFLICT:
+            copies = neighbours.rangeBetween(Window.currentRow, Window.currentRow)
+            yield F.first(self._payload()).over(copies).alias(FIRST_PAYLOAD)
+
+    def _payload(self) -> Column:
+        return F.struct(*map(column, self.roles.payload))
+
+    def _is_first_of_session(self) -> Column:
+        return F.col(PREVIOUS).isNull() if self.roles.epoch is None else F.col(NEW_EPOCH)
+
+    # -- holes ----------------------------------------------------------------------------------------------------------
+
+    def _with_holes(self, rows: DataFrame) -> DataFrame:
+        """Each row that follows a hole, twice; ``IS_HOLE`` is true for the one that stands for the hole."""
+        twice, once = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
+        return rows.select("*", F.explode(F.when(self._follows_hole(), twice).otherwise(once)).alias(IS_HOLE))
+
+    def _follows_hole(self) -> Column:
+        is_first = self._is_first_of_session()
+        follows = ~is_first & (F.col(PREVIOUS) + self.rules.space.increment < self.number)
+        if self.rules.start is not None:
+            follows = follows | (is_first & (self.number > self.rules.start))
+        return (F.col(FAULT) == 0) & follows
+
+    def _first_missing(self) -> Column:
+        after_previous = F.col(PREVIOUS) + self.rules.space.increment
+        if self.rules.start is None:
+            return after_previous
+        return F.when(self._is_first_of_session(), F.lit(self.rules.start).cast("bigint")).otherwise(after_previous)
+
+    # -- tags -----------------------------------------------------------------------------------------------------------
+
+    def _tagged(self, rows: DataFrame) -> DataFrame:
+        rows = rows.withColumn(REASON, self._reason())
+        is_ordered = F.col(REASON).isNull()
+        own = {
+            "_tag": F.when(is_ordered, F.lit(Tag.ORDERED)).otherwise(F.lit(Tag.LEDGER)),
+            "_position": F.when(is_ordered, F.col(RANK).cast("bigint") - 1),
+            **{name: F.when(~is_ordered, value) for name, value in self._entry().items()},
+        }
+        tag, *others = (own[name].alias(name) for name in OWN)
+        return rows.select(tag, *map(self._of_message, self.frame.columns), *others)
+
+    def _reason(self) -> Column:
+        is_copy = ~self._is_first_of_session() & (F.col(PREVIOUS) == self.number)
+        copy: Column = F.lit(Reason.DUPLICATE)
+        if self.rules.on_duplicate is OnDuplicate.CONFLICT:
+            copy = F.when(self._payload().eqNullSafe(F.col(FIRST_PAYLOAD)), copy).otherwise(F.lit(Reason.CONFLICT))
+        return (
+            F.when(F.col(IS_HOLE), F.lit(Reason.LOST))
+            .when(F.col(FAULT) > len(self.invalid), F.lit(Reason.LATE))
+            .when(F.col(FAULT) > 0, F.lit(INVALID))
+            .when(is_copy, copy)
+        )
+
+    def _of_message(self, name: str) -> Column:
+        value = column(name)
+        return (value if name == self.roles.key else F.when(~F.col(IS_HOLE), value)).alias(name)
+
+    def _entry(self) -> dict[str, Column]:
+        """The columns of a ledger entry. Nobody knows the numbers of an invalid row; its own columns tell."""
+        is_hole, is_judged = F.col(IS_HOLE), F.col(REASON) != INVALID
+        first = F.when(is_hole, self._first_missing()).otherwise(self.number)
+        last = F.when(is_hole, self.number - self.rules.space.increment).otherwise(self.number)
+        epoch = F.lit(0) if self.roles.epoch is None else column(self.roles.epoch)
+        return {
+            "_epoch": F.when(is_judged, epoch.cast("bigint")),
+            "_reason": F.col(REASON),
+            "_first": F.when(is_judged, first),
+            "_last": F.when(is_judged, last),
+            "_size": F.when(is_hole, self._steps(last - first) + 1).otherwise(F.lit(1)).cast("bigint"),
+            "_time": self.roles.time(self.frame),
+            "_detail": self._detail(),
+        }
+
+    def _steps(self, distance: Column) -> Column:
+        step = self.rules.space.increment
+        return distance if step == 1 else F.call_function("div", distance, F.lit(step))
+
+    def _detail(self) -> Column:
+        detail = F.when(F.col(IS_HOLE), F.lit("no row has these numbers")).when(
+            F.col(FAULT) == 0, F.lit("another copy came first")
+        )
+        for number, fault in enumerate([*self.invalid, *self.late], 1):
+            detail = detail.when(F.col(FAULT) == number, F.lit(fault.detail))
+        return detail

@@ -18,8 +18,11 @@ For streams:
 ``output.py``     the tagged table
 ``partition.py``  what a partition knows, in columns, and the change that a batch makes to it; ``keyindex.py`` finds its keys
 ``state.py``      the state of the partitions on disk, one version a batch; ``version.py`` has the bytes, ``files.py`` the disks
-``datasource.py`` ``format("seriatim")``: topics as ``source.py`` and ``sink.py``; ``place.py`` finds them, ``ranges.py``
-                  divides a log, ``messages.py`` makes columns of packs and packs of columns
+
+Topics as ``format("seriatim")``:
+
+``datasource.py`` what Spark asks first; ``source.py`` reads topics, ``sink.py`` writes them, ``place.py`` finds them
+``messages.py``   columns of packs, and packs of columns; ``ranges.py`` divides a log
 """
 
 from __future__ import annotations

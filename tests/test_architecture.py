@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pubsub": FRONT | {"wire"},
     "sparkplug": FRONT,
     "pipes": FRONT,
-    "spark": FRONT | {"store", "store.base"},
+    "spark": FRONT | {"store", "store.base", "store.open_store", "store.store_file"},
     # The loop with virtual time asks the engine whether a writer thread is at work.
     "testing": {"errors", "core", "store.base", "engine"},
     "(door)": {"errors", "core", "client"},

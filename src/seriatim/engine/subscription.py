@@ -54,6 +54,7 @@ from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
 from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
 from seriatim.store.base import (
+    Position,
     Record,
     StoreReader,
     SubscriptionRow,

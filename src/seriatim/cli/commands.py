@@ -32,6 +32,7 @@ COMMANDS = {
     "keys": Row("seriatim.cli.keys", "See what the keys of a subscription wait for, and free them."),
     "publish": Row("seriatim.cli.publish", "Publish a message, or one for each line of the input."),
     "pull": Row("seriatim.cli.pull", "Print messages of a subscription, and ack them if told to."),
+    "readers": Row("seriatim.cli.readers", "See which Spark queries clean-up waits for."),
     "restore": Row("seriatim.cli.restore", "Make a store from a backup."),
     "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
     "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),

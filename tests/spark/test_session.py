@@ -19,7 +19,7 @@ def test_a_session_is_local_quiet_and_the_same_for_all(spark):
     assert spark.range(10).count() == 10
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.conf.get("spark.ui.enabled") == "false"
-    assert int(spark.conf.get("spark.sql.shuffle.partitions")) == os.cpu_count()
+    assert spark.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count())
 
 
 @pytest.fixture

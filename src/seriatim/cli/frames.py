@@ -62,10 +62,13 @@ def _follow_tasks(session: SparkSession, progress: ProgressDisplay, done: thread
 
 def read_frame(spark: SparkSession, path: str, kind: str | None) -> DataFrame:
     """The table in a file or a folder, in the format that is named or that the names of its files tell."""
-    if "://" not in path and not Path(path).exists():
+    is_local = "://" not in path
+    if is_local and not Path(path).exists():
         raise NotFound(f"there is no file or folder '{path}'")
     kind = kind or format_of(path)
-    return spark.read.format(kind).options(**HEADING.get(kind, {})).load(path)
+    # Java has a working folder of its own.
+    place = str(Path(path).absolute()) if is_local else path
+    return spark.read.format(kind).options(**HEADING.get(kind, {})).load(place)
 
 
 def format_of(path: str) -> str:

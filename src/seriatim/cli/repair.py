@@ -39,6 +39,7 @@ LEDGER_ENDING = "-ledger"
 @configured
 def command(
     loaded: LoadedConfig,
+    /,
     source: str,
     target: Path,
     kind: str | None,
@@ -81,7 +82,7 @@ def _write(tagged: DataFrame, target: Path, entries: Path, kind: str) -> dict[st
         # The rows come last: where they are, their ledger is too.
         for part, path in ((ledger(tagged), entries), (ordered(tagged), target)):
             writer = part.write.format(kind).mode("error")
-            (writer.option("header", "true") if kind == "csv" else writer).save(str(path))
+            (writer.option("header", "true") if kind == "csv" else writer).save(str(path.absolute()))
     finally:
         tagged.unpersist()
     return dict(sorted(counts.items()))

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import click
 
-from seriatim.extras import require_extra
+from seriatim.extras import EXTRAS, require_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ COMMANDS = {
     "publish": Row("seriatim.cli.publish", "Publish a message, or one for each line of the input."),
     "pull": Row("seriatim.cli.pull", "Print messages of a subscription, and ack them if told to."),
     "readers": Row("seriatim.cli.readers", "See which Spark queries clean-up waits for."),
+    "repair": Row("seriatim.cli.repair", "Put a whole table in order, with a ledger.", "spark", EXTRAS["spark"]),
     "restore": Row("seriatim.cli.restore", "Make a store from a backup."),
     "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
     "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),

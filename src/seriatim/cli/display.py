@@ -39,8 +39,9 @@ class ProgressDisplay:
         self._progress = progress
         self._task = progress.add_task(label, total=total)
 
-    def move_to(self, position: int) -> None:
-        self._progress.update(self._task, completed=position)
+    def move_to(self, position: int, total: int | None = None) -> None:
+        """Where it is now, and of how much, if that has changed."""
+        self._progress.update(self._task, completed=position, total=total)
 
 
 @contextmanager

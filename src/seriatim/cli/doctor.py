@@ -78,6 +78,18 @@ def _about_the_program() -> Iterator[Finding]:
     for extra, modules in EXTRAS.items():
         there = all(map(is_installed, modules))
         yield Finding(f"extra {extra}", OK, "installed" if there else "not installed, only needed if you use it")
+        if extra == "spark" and there:
+            yield _about_java()
+
+
+def _about_java() -> Finding:
+    from seriatim.spark.java import find_java
+
+    try:
+        java = find_java()
+    except SeriatimError as error:
+        return Finding("java", FAIL, "none that can run Spark", str(error))
+    return Finding("java", OK, f"{java.version}, from {java.origin}")
 
 
 def _about_the_store(url: str) -> Iterator[Finding]:

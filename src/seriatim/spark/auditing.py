@@ -73,6 +73,13 @@ def _together(count: str) -> Column:
     return F.when(~is_unknown, F.coalesce(F.sum(count), F.lit(0))).cast("bigint")
 
 
+def worst_first(key: str) -> list[Column]:
+    """The order of keys from the worst to the best: by level, then by the number of faults."""
+    bits = [F.when(F.col("no_inversion") & F.col(name), 1).otherwise(0) for name in BITS]
+    faults = F.col("duplicates") + F.col("lost") + F.coalesce(F.col("reordered"), F.lit(0))
+    return [bits[0] + bits[1] + bits[2], faults.desc(), column(key)]
+
+
 # --- rows ---------------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,87 @@
+"""Tables for commands that work with Spark: where they are read from, and how long that takes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seriatim.cli.display import ProgressDisplay, progress_display
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".orc": "orc",
+    ".avro": "avro",
+}
+HEADING = {"csv": {"header": "true", "inferSchema": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
+"""How formats without types of their own are read: a line that does not fit is an error, and nothing is skipped."""
+SECONDS_BETWEEN_UPDATES = 0.2
+
+
+@contextmanager
+def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
+    """A session, and a progress bar for whatever it does; what Spark complains about becomes an error of ours."""
+    from pyspark.errors import PySparkException
+
+    from seriatim.spark.session import local_session
+
+    with progress_display("working", None, enabled=show_progress) as progress:
+        session = local_session()
+        done = threading.Event()
+        watcher = threading.Thread(target=_follow_tasks, args=(session, progress, done), daemon=True)
+        watcher.start()
+        try:
+            yield session
+        except PySparkException as error:
+            raise FailedPrecondition(f"Spark: {str(error).splitlines()[0]}") from error
+        finally:
+            done.set()
+            watcher.join()
+
+
+def _follow_tasks(session: SparkSession, progress: ProgressDisplay, done: threading.Event) -> None:
+    """Show how many tasks of the stages at work have ended, until all is done."""
+    tracker = session.sparkContext.statusTracker()
+    while not done.wait(SECONDS_BETWEEN_UPDATES):
+        stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
+        if stages:
+            total = sum(stage.numTasks for stage in stages)
+            progress.move_to(sum(stage.numCompletedTasks for stage in stages), total)
+
+
+def read_frame(spark: SparkSession, path: str, kind: str | None) -> DataFrame:
+    """The table in a file or a folder, in the format that is named or that the names of its files tell."""
+    is_local = "://" not in path
+    if is_local and not Path(path).exists():
+        raise NotFound(f"there is no file or folder '{path}'")
+    kind = kind or format_of(path)
+    # Java has a working folder of its own.
+    place = str(Path(path).absolute()) if is_local else path
+    return spark.read.format(kind).options(**HEADING.get(kind, {})).load(place)
+
+
+def format_of(path: str) -> str:
+    found = {FORMATS[ending] for name in _names(Path(path)) if (ending := Path(name).suffix) in FORMATS}
+    if len(found) != 1:
+        known = ", ".join(sorted(set(FORMATS.values())))
+        problem = "has files of several formats" if found else "does not tell its format"
+        raise InvalidArgument(f"'{path}' {problem}: name it with --format, such as {known}")
+    return found.pop()
+
+
+def _names(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        yield from (name for _, _, names in os.walk(path) for name in names if not name.startswith(("_", ".")))
+    else:
+        yield path.name

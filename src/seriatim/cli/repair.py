@@ -1,0 +1,95 @@
+"""``seriatim repair``: put a whole table in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+from seriatim.cli.frames import format_of, read_frame, spark_at_work
+from seriatim.cli.output import Output
+from seriatim.cli.session import configured
+from seriatim.cli.store import json_option
+from seriatim.config import LoadedConfig
+from seriatim.core.resequencing import OnDuplicate
+from seriatim.errors import AlreadyExists, NotFound
+from seriatim.spark import ledger, ordered, resequence
+
+LEDGER_ENDING = "-ledger"
+
+
+@click.command("repair")
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--key", required=True, metavar="COLUMN", help="The column that order is kept within.")
+@click.option("--seq", required=True, metavar="COLUMN", help="The column with the number that the source stamped.")
+@click.option("--arrival", metavar="COLUMN", help="The column that says which of several copies came first.")
+@click.option("--epoch", metavar="COLUMN", help="The column with the session of the source.")
+@click.option("--payload", multiple=True, metavar="COLUMN", help="Compare copies by this column; repeatable.")
+@click.option(
+    "--start", type=int, metavar="NUMBER", help="The first number of a session; otherwise the lowest there is."
+)
+@click.option("--increment", type=int, default=1, show_default=True, help="How far apart two numbers are.")
+@click.option("--format", "kind", metavar="FORMAT", help="The format of IN, if its name does not tell.")
+@click.option("--to", metavar="FORMAT", help="The format of OUT, if not that of IN.")
+@json_option
+@configured
+def command(
+    loaded: LoadedConfig,
+    /,
+    source: str,
+    target: Path,
+    kind: str | None,
+    to: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Put the table IN in order, per key, and write it to OUT, each row once and with its position.
+
+    IN is a file or a folder in any format that Spark reads. Whatever is not in OUT is in OUT-ledger, with the reason.
+    Nothing is ever overwritten.
+    """
+    entries = target.with_name(target.name + LEDGER_ENDING)
+    for path in (target, entries):
+        if path.exists():
+            raise AlreadyExists(f"'{path}' is there already: name another place, or remove it")
+    if not target.parent.is_dir():
+        raise NotFound(f"there is no folder '{target.parent}' to write to")
+    with spark_at_work(show_progress=loaded.values.progress) as spark:
+        frame = read_frame(spark, source, kind)
+        counts = _write(_tagged(frame, **options), target, entries, to or kind or format_of(source))
+    _show(Output(as_json), counts, target, entries)
+
+
+def _tagged(
+    frame: DataFrame, key: str, seq: str, start: int | None, payload: tuple[str, ...], **options: Any
+) -> DataFrame:
+    on_duplicate = OnDuplicate.CONFLICT if payload else OnDuplicate.FIRST
+    first = "lowest" if start is None else start
+    chosen = {"start": first, "payload": payload, "on_duplicate": on_duplicate, **options}
+    return frame.transform(resequence(key=key, sequence=seq, **chosen))
+
+
+def _write(tagged: DataFrame, target: Path, entries: Path, kind: str) -> dict[str, int]:
+    """Write both parts, and count them. They are computed once: what is kept for the second lies on the disk."""
+    tagged.persist(StorageLevel.DISK_ONLY)
+    try:
+        rows = tagged.groupBy("_tag", "_reason").count().collect()
+        counts = {row["_reason"] or row["_tag"]: row["count"] for row in rows}
+        # The rows come last: where they are, their ledger is too.
+        for part, path in ((ledger(tagged), entries), (ordered(tagged), target)):
+            writer = part.write.format(kind).mode("error")
+            (writer.option("header", "true") if kind == "csv" else writer).save(str(path.absolute()))
+    finally:
+        tagged.unpersist()
+    return dict(sorted(counts.items()))
+
+
+def _show(output: Output, counts: dict[str, int], target: Path, entries: Path) -> None:
+    released = counts.pop("ordered", 0)
+    fields = {"out": str(target), "rows": released, "ledger": str(entries), "entries": counts}
+    told = ", ".join(f"{reason} {count}" for reason, count in counts.items()) or "nothing"
+    output.result(fields, f"wrote {released} rows in order to '{target}'\nledger '{entries}': {told}")

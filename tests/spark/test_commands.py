@@ -1,0 +1,160 @@
+"""The commands that work with Spark. They use the session of the tests: one command after another, in this process."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from seriatim.cli.main import cli
+
+CALLS = """\
+call,n,at,event
+ann,1,10,ring
+bob,1,11,ring
+ann,3,12,hang up
+ann,2,13,answer
+bob,2,14,answer
+bob,2,15,hang up
+bob,4,16,hang up
+"""
+
+
+@pytest.fixture
+def run(spark, tmp_path, monkeypatch, logger_as_it_was):
+    """Run ``seriatim`` in a folder with the calls, as a file and as a folder of parquet in which nothing is in order."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calls.csv").write_text(CALLS)
+    rows = list(csv.DictReader(CALLS.splitlines()))
+    table = pa.table({name: [int(row[name]) if name in ("n", "at") else row[name] for row in rows] for name in rows[0]})
+    (tmp_path / "calls").mkdir()
+    for part in range(2):
+        pq.write_table(
+            table.sort_by([("event", "ascending")]).slice(4 * part, 4), tmp_path / f"calls/part-{part}.parquet"
+        )
+
+    def command(*args: str) -> Result:
+        return CliRunner().invoke(cli, args, prog_name="seriatim")
+
+    return command
+
+
+BY = ("--key", "call", "--seq", "n")
+
+
+def test_a_folder_is_audited_like_a_file(run):
+    in_order = run("audit", "calls.csv", *BY).stdout.splitlines()
+    by_arrival = run("audit", "calls", *BY, "--arrival", "at", "--payload", "event").stdout.splitlines()
+    assert in_order[:3] == by_arrival[:3]
+    assert by_arrival[3:] == [in_order[3] + ", conflicts 1, invalid 0", in_order[4]]
+
+
+def test_spark_reads_a_file_too(run):
+    found = json.loads(run("audit", "calls.csv", *BY, "--spark", "--arrival", "at", "--json").stdout)
+    assert (found["rows"], found["keys"], found["reordered"], found["level"]) == (7, 2, 1, "none")
+    assert [witness["kind"] for witness in found["worst"][1]["witnesses"]] == ["duplicate", "loss"]
+
+
+def test_without_an_arrival_it_says_that_order_could_not_be_judged(run):
+    result = run("audit", "calls", *BY, "--expect", "monotonic")
+    assert result.stdout.splitlines()[-1] == "held for every key: order not judged"
+    assert result.exit_code == 1
+    assert "order could not be judged: name its column, --arrival" in result.stderr
+    assert run("audit", "calls", *BY, "--expect", "none").exit_code == 0
+
+
+def test_an_expectation_that_did_not_hold_is_told_as_without_spark(run):
+    without = run("audit", "calls.csv", *BY, "--expect", "strict")
+    result = run("audit", "calls", *BY, "--arrival", "at", "--expect", "strict")
+    assert (result.exit_code, result.stderr) == (without.exit_code, without.stderr) == (1, without.stderr)
+    assert "did not hold for 2 keys; key ann: 2 at index 2" in result.stderr
+
+
+def test_the_report_is_one_page_that_needs_no_network(run, tmp_path):
+    assert run("audit", "calls", *BY, "--arrival", "at", "--report", "report.html").exit_code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    for title in ("Audit of calls", "Arrival order against sequence", "Displacement", "Gaps over time", "Worst keys"):
+        assert title in page
+    assert "http" not in page
+    assert "<script" not in page
+    # Without an arrival there is still something to see.
+    assert run("audit", "calls", *BY, "--report", "other.html").exit_code == 0
+    other = (tmp_path / "other.html").read_text()
+    assert "order could not be judged" in other
+    assert "Displacement" not in other
+
+
+def test_repair_writes_the_rows_in_order_and_a_ledger_of_the_others(run, tmp_path):
+    by = (*BY, "--arrival", "at", "--payload", "event")
+    result = run("repair", "calls", "ordered", *by, "--json")
+    assert json.loads(result.stdout) == {
+        "out": "ordered",
+        "rows": 6,
+        "ledger": "ordered-ledger",
+        "entries": {"conflict": 1, "lost": 1},
+    }
+    rows = pq.read_table(tmp_path / "ordered").to_pylist()
+    assert {(row["call"], row["n"], row["_position"], row["at"]) for row in rows} == {
+        *(("ann", 1, 0, 10), ("ann", 2, 1, 13), ("ann", 3, 2, 12)),
+        *(("bob", 1, 0, 11), ("bob", 2, 1, 14), ("bob", 4, 2, 16)),
+    }
+    entries = pq.read_table(tmp_path / "ordered-ledger").to_pylist()
+    assert {(row["_reason"], row["call"], row["_first"]) for row in entries} == {
+        ("conflict", "bob", 2),
+        ("lost", "bob", 3),
+    }
+    audited = run("audit", "ordered", *BY, "--arrival", "_position", "--expect", "strict")
+    assert audited.exit_code == 0
+
+
+def test_repair_writes_another_format(run, tmp_path):
+    result = run("repair", "calls", "as-json", *BY, "--to", "json", "--start", "0")
+    assert result.stdout.splitlines()[1] == "ledger 'as-json-ledger': duplicate 1, lost 3"
+    assert any((tmp_path / "as-json").glob("*.json"))
+
+
+@pytest.mark.parametrize("there", ["ordered", "ordered-ledger"])
+def test_repair_overwrites_nothing(run, tmp_path, there):
+    (tmp_path / there).mkdir()
+    result = run("repair", "calls", "ordered", *BY)
+    assert result.exit_code == 1
+    assert f"'{there}' is there already" in result.stderr
+    assert not any((tmp_path / there).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("audit", "absent", "--spark"), "there is no file or folder 'absent'"),
+        (("audit", "mixed"), "'mixed' has files of several formats: name it with --format"),
+        (("audit", "empty"), "'empty' does not tell its format: name it with --format"),
+        (("audit", "calls", "--format", "nonsense"), "Spark: "),
+        (("audit", "calls", "--wrap", "256"), "with Spark sequences can't wrap yet"),
+        (("audit", "calls", "--arrival", "event"), "column 'event' must hold numbers or timestamps, not string"),
+        (("repair", "calls", "no/where"), "there is no folder 'no' to write to"),
+        (("repair", "calls", "ordered", "--epoch", "epok"), "there is no column 'epok'"),
+    ],
+)
+def test_a_users_mistake_is_one_line(run, tmp_path, args, message):
+    for folder, files in {"mixed": ("a.csv", "b.parquet"), "empty": ("_SUCCESS", "x.txt")}.items():
+        (tmp_path / folder).mkdir()
+        for name in files:
+            (tmp_path / folder / name).touch()
+    result = run(*args, *BY)
+    assert result.exit_code in (1, 2)
+    assert result.stderr.startswith(f"error: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_the_extra_it_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert "an audit with Spark needs the extra 'spark'" in run("audit", "calls", *BY).stderr
+    assert "the command 'repair' needs the extra 'spark'" in run("repair", "calls", "ordered", *BY).stderr

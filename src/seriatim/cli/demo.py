@@ -15,7 +15,7 @@ from seriatim.cli.signals import run_until_signal
 from seriatim.cli.store import json_option
 from seriatim.config import LoadedConfig
 from seriatim.demo.books import Books
-from seriatim.demo.fleet import Fleet
+from seriatim.demo.fleet import FEWEST_MESSAGES, Fleet
 from seriatim.demo.folder import DemoFolder
 from seriatim.demo.job import MakeOrdering, run
 from seriatim.demo.plan import Demo
@@ -29,7 +29,9 @@ PER_SECOND, QUICK_PER_SECOND = 1_000, 5_000
 
 @click.command("demo")
 @click.option("--devices", type=click.IntRange(min=1), help=f"How many devices send.  [default: {FULL.devices}]")
-@click.option("--messages", type=click.IntRange(min=2), help=f"How many each one sends.  [default: {FULL.messages}]")
+@click.option(
+    "--messages", type=click.IntRange(min=FEWEST_MESSAGES), help=f"How many each one sends.  [default: {FULL.messages}]"
+)
 @click.option("--drop", type=click.FloatRange(0, 1), help=f"Share that is lost.  [default: {FULL.drop}]")
 @click.option("--duplicate", type=click.FloatRange(0, 1), help=f"Share that comes twice.  [default: {FULL.duplicate}]")
 @click.option(

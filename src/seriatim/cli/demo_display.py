@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from seriatim.demo.books import Audited, Books, Entry
     from seriatim.demo.folder import DemoFolder
 
-BAR = 16
+TITLE, BAR, COUNT, TIME = 26, 12, 7, 5
+"""Widths of columns: together with a note of 20 characters they fit into a narrow terminal."""
 EXAMPLES = 3
 
 
@@ -56,8 +57,11 @@ def _print_line(step: Step) -> None:
 
 def _drawn(steps: Steps, spinner: Spinner) -> Table:
     table = Table.grid(padding=(0, 1))
-    for justify in ("left", "left", "left", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)
+    for width in (1, TITLE, BAR):
+        table.add_column(min_width=width, no_wrap=True)
+    for width in (COUNT, TIME):
+        table.add_column(justify="right", min_width=width, no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
     for step in steps.all:
         mark = Text("✓", style="green") if step.ended else spinner if step.begun else Text("·", style="dim")
         table.add_row(mark, step.title, _bar(step), _counted(step), _took(step), Text(step.note, style="dim"))
@@ -87,10 +91,9 @@ def show_story(books: Books, folder: DemoFolder, discrepancies: list[str]) -> No
     console.print()
     console.print(_side_by_side(books))
     console.print()
-    for sentence in _sums(books):
-        console.print(_marked("✓", "green", sentence))
-    for sentence in discrepancies:
-        console.print(_marked("✗", "red", sentence))
+    for is_true, sentence in [*_sums(books), *((False, sentence) for sentence in discrepancies)]:
+        mark = ("✓", "green") if is_true else ("✗", "red")
+        console.print(Text.assemble(mark, " ", sentence))
     console.print()
     for line in _places(folder):
         console.print(line)
@@ -113,14 +116,22 @@ def _side_by_side(books: Books) -> Table:
     return table
 
 
-def _sums(books: Books) -> Iterator[str]:
+def _sums(books: Books) -> Iterator[tuple[bool, str]]:
+    """The sums of the run, each with whether it is right."""
     others = {reason: count for reason, count in books.reasons.items() if reason != "lost"}
     kept_back = "".join(f" + {count:,} {reason}" for reason, count in others.items())
-    yield f"{books.published:,} published = {books.delivered:,} in order{kept_back}"
-    yield f"{books.sent:,} sent = {books.delivered:,} in order + {books.lost:,} lost{_named(books.ledger)}"
     yield (
-        f"never more than {books.most_in_flight_per_device} message of a device in flight; "
-        f"{books.redeliveries:,} failed deliveries came again at their place"
+        books.published == books.delivered + books.kept_back,
+        f"{books.published:,} published = {books.delivered:,} in order{kept_back}",
+    )
+    yield (
+        books.sent == books.delivered + books.lost,
+        f"{books.sent:,} sent = {books.delivered:,} in order + {books.lost:,} lost{_named(books.ledger)}",
+    )
+    yield (
+        books.most_in_flight_per_device <= 1,
+        f"at most {books.most_in_flight_per_device} message of a device in flight; "
+        f"{books.redeliveries:,} failed deliveries came again at their place",
     )
 
 
@@ -131,10 +142,6 @@ def _named(ledger: Sequence[Entry]) -> str:
         f"{entry.device} {entry.first}" + (f"–{entry.last}" if entry.size > 1 else "") for entry in lost[:EXAMPLES]
     )
     return f", each in the ledger: {', '.join(named)}{', …' if len(lost) > EXAMPLES else ''}" if lost else ""
-
-
-def _marked(mark: str, style: str, sentence: str) -> Text:
-    return Text.assemble((mark, style), " ", sentence)
 
 
 def _places(folder: DemoFolder) -> Iterator[str]:

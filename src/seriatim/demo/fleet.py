@@ -1,9 +1,11 @@
 """A fleet of devices that send numbered readings through a network that loses, repeats and shuffles them.
 
 Rules
-    - Everything is decided by the seed: same fleet, same readings, same faults, in the same order of arrival.
-    - A device's first and last reading are confirmed, as the beginning and the end of a connection are: they are neither lost,
-      repeated nor overtaken. So every loss is followed by something that arrives, and can be noticed.
+    - Everything is decided by the seed: same fleet, same readings, same faults, in the same order of arrival and at the same
+      times. The clock is the fleet's own, and has nothing to do with how fast a demo runs.
+    - The first and the last two readings of a device are confirmed, as the beginning and the end of a connection are: they are
+      neither lost, repeated nor overtaken. The very last comes after a silence that is longer than anybody waits for what is
+      missing. So every loss is noticed in the end.
 """
 
 from __future__ import annotations
@@ -11,11 +13,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import NamedTuple
 
 from seriatim.core.ranges import RangeSet
 from seriatim.testing import FaultyNetwork
+
+FEWEST_MESSAGES = 3
+MIDNIGHT = datetime(2030, 1, 1, tzinfo=UTC)
+ARRIVALS_PER_SECOND = 1_000
+GAP_TIMEOUT = 3.0
+"""How long what is missing is waited for, in seconds of the fleet's clock: several times as long as the network delays."""
+SILENCE = timedelta(seconds=2 * GAP_TIMEOUT)
 
 
 class Reading(NamedTuple):
@@ -25,8 +35,16 @@ class Reading(NamedTuple):
     sequence: int
     temperature: float
 
+
+class Arrival(NamedTuple):
+    """A reading, and when it came out of the network."""
+
+    reading: Reading
+    received_at: datetime
+
     def payload(self) -> bytes:
-        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+        received_at = self.received_at.isoformat(timespec="milliseconds")
+        return json.dumps(self.reading._asdict() | {"received_at": received_at}, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +96,27 @@ class Crossing:
     def duplicated(self) -> int:
         return self._network.duplicated
 
-    def __iter__(self) -> Iterator[Reading]:
+    def __iter__(self) -> Iterator[Arrival]:
         """The readings in the order of their arrival."""
         for reading in self._order_of_arrival():
             self.arrivals += 1
             self.arrived[reading.device].add(reading.sequence)
-            yield reading
+            yield Arrival(reading, self._clock(reading))
+
+    def _clock(self, reading: Reading) -> datetime:
+        silence = SILENCE if reading.sequence == self.fleet.messages else timedelta()
+        return MIDNIGHT + timedelta(seconds=self.arrivals / ARRIVALS_PER_SECOND) + silence
 
     def _order_of_arrival(self) -> Iterator[Reading]:
-        last: list[Reading] = []
+        goodbyes: list[Reading] = []
         for reading in self.fleet.readings():
             self.sent += 1
             if reading.sequence == 1:
                 yield reading
-            elif reading.sequence == self.fleet.messages:
-                last.append(reading)
+            elif reading.sequence >= self.fleet.messages - 1:
+                goodbyes.append(reading)
             else:
                 self._network.send(reading)
                 yield from self._network.receive(now=0.0)
         yield from self._network.drain()
-        yield from last
+        yield from goodbyes

@@ -6,18 +6,18 @@ pipeline on Spark is for.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from datetime import datetime
 
 from seriatim.client.message import Message
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
-from seriatim.core.resequencers import Resequencers
-from seriatim.core.resequencing import Effect, LedgerEntry, Released, Resequencing, Start
+from seriatim.core.resequencer import Resequencer
+from seriatim.core.resequencing import Effect, LedgerEntry, Reason, Released, Resequencing, Start
 from seriatim.core.traces import TraceChecker
 from seriatim.demo.books import Audited, Entry
+from seriatim.demo.fleet import GAP_TIMEOUT
 from seriatim.demo.plan import Demo, Topics
-from seriatim.demo.steps import Step, Steps
+from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import POSITION, Subscribers
 
 SUBSCRIPTION = "ordering"
@@ -27,64 +27,72 @@ async def ordering_in_process(demo: Demo, topics: Topics, steps: Steps) -> Order
     """Ready to take what is published from now on."""
     # Ordered, so that the readings of a device come as they arrived.
     raw = await topics.raw.subscription(SUBSCRIPTION).create(enable_message_ordering=True, release="receipt")
-    return OrderingInProcess(raw, topics.ordered, steps.add("put in order, in this process", demo.fleet.sent))
+    return OrderingInProcess(raw, topics.ordered, steps, demo.fleet.sent)
 
 
 class OrderingInProcess:
-    """The core's resequencer, fed by a subscription."""
+    """A resequencer for each device, fed by a subscription."""
 
-    ARRIVALS_PER_SECOND = 1_000
-    GAP_TIMEOUT = 2.0
-    """Time is counted in arrivals, so that the outcome does not depend on how fast this machine is."""
-
-    def __init__(self, raw: Subscription, ordered: Topic, step: Step) -> None:
-        self._raw, self._ordered, self._step = raw, ordered, step
-        self._order: Resequencers[Message] = Resequencers(Resequencing(start=Start.at(1), gap_timeout=self.GAP_TIMEOUT))
-        self._arrivals: dict[str, TraceChecker] = {}
-        self._positions: Counter[str] = Counter()
+    def __init__(self, raw: Subscription, ordered: Topic, steps: Steps, sent: int) -> None:
+        self._raw, self._ordered, self._steps = raw, ordered, steps
+        self._step = steps.add("put in order", sent)
+        self._lines: dict[str, _Line] = {}
         self._ledger: list[Entry] = []
-        self._now = 0.0
 
     async def work(self) -> None:
+        self._steps.begin(self._step)
         self._raw.on("message", self._take)
         self._raw.open()
 
-    async def input_ended(self) -> None:
-        await self._raw.wait_until_empty()
-        self._pass_on(self._order.flush(self._now))
-
     async def finish(self) -> None:
         await self._ordered.flush()
+        self._steps.end(self._step)
 
     async def ledger(self) -> list[Entry]:
         return self._ledger
 
     async def audit(self, subscribers: Subscribers) -> tuple[Audited, Audited]:
-        before = [checker.verdict() for checker in self._arrivals.values()]
+        before = [line.arrivals.verdict() for line in self._lines.values()]
         return Audited.of(before), Audited.of(subscribers.by_sequence())
 
     async def close(self) -> None:
         await self._raw.close()
 
     def _take(self, message: Message) -> None:
-        device, sequence = str(message.ordering_key), message.json()["sequence"]
-        self._arrivals.setdefault(device, TraceChecker(start=1)).observe(sequence)
-        self._now += 1 / self.ARRIVALS_PER_SECOND
-        effects = self._order.advance(self._now)
-        self._pass_on(effects + self._order.push(device, sequence, message, self._now))
+        device = str(message.ordering_key)
+        line = self._lines.setdefault(device, _Line(device))
+        for effect in line.take(message):
+            if isinstance(effect, Released):
+                self._publish(effect.message, line)
+            elif isinstance(effect, LedgerEntry):
+                self._write_down(Entry(device, *effect[2:6], effect.detail))
         message.ack()
 
-    def _pass_on(self, effects: Iterable[Effect[Message]]) -> None:
-        for effect in effects:
-            if isinstance(effect, Released):
-                self._publish(str(effect.key), effect.message)
-            elif isinstance(effect, LedgerEntry):
-                entry = Entry(str(effect.key), effect.reason, effect.first, effect.last, effect.size, effect.detail)
-                self._ledger.append(entry)
-        self._step.note = f"{self._order.held_count:,} held, {len(self._ledger):,} in the ledger"
-
-    def _publish(self, device: str, message: Message) -> None:
-        attributes = {POSITION: str(self._positions[device])}
-        self._ordered.publish(message.data, ordering_key=device, attributes=attributes)
-        self._positions[device] += 1
+    def _publish(self, message: Message, line: _Line) -> None:
+        attributes = {POSITION: str(line.position)}
+        self._ordered.publish(message.data, ordering_key=message.ordering_key, attributes=attributes)
+        line.position += 1
         self._step.count += 1
+
+    def _write_down(self, entry: Entry) -> None:
+        self._ledger.append(entry)
+        self._step.note = f"{len(self._ledger):,} in the ledger"
+        if entry.reason == Reason.LOST:
+            self._step.count += entry.size
+
+
+class _Line:
+    """What is known of one device."""
+
+    def __init__(self, device: str) -> None:
+        self.arrivals = TraceChecker(start=1)
+        self.position = 0
+        self._order: Resequencer[Message] = Resequencer(
+            Resequencing(start=Start.at(1), gap_timeout=GAP_TIMEOUT), device
+        )
+
+    def take(self, message: Message) -> list[Effect[Message]]:
+        reading = message.json()
+        sequence, now = reading["sequence"], datetime.fromisoformat(reading["received_at"]).timestamp()
+        self.arrivals.observe(sequence)
+        return self._order.advance(now) + self._order.push(sequence, message, now)

@@ -32,7 +32,7 @@ async def run(demo: Demo, make_ordering: MakeOrdering, steps: Steps, stack: Asyn
     """Run all of it. Whatever is started is put on the stack, to be ended from there."""
     pubsub = await stack.enter_async_context(PubSub(demo.folder.url))
     topics = await Topics.create(pubsub)
-    publishing = steps.add("devices send to topic raw", demo.fleet.sent)
+    publishing = steps.add("devices send to raw", demo.fleet.sent)
     ordering = await make_ordering(demo, topics, steps)
     stack.push_async_callback(ordering.close)
     return await _Run(demo, topics, ordering, steps, publishing).all_of_it()
@@ -45,7 +45,7 @@ class _Run:
         self._demo, self._topics, self._ordering, self._steps = demo, topics, ordering, steps
         self._crossing = Crossing(demo.fleet)
         self._publishing = publishing
-        self._consuming = steps.add("subscribers handle topic ordered", demo.fleet.sent)
+        self._consuming = steps.add("subscribers handle ordered", demo.fleet.sent)
         self._auditing = steps.add("audit before and after")
         self._subscribers = Subscribers(demo.fleet, self._consuming)
 
@@ -74,7 +74,6 @@ class _Run:
     async def _publish(self) -> None:
         with self._steps.at_work(self._publishing) as step:
             await publish_arrivals(self._crossing, self._topics.raw, step, per_second=self._demo.per_second)
-        await self._ordering.input_ended()
 
     async def _consume(self) -> None:
         with self._steps.at_work(self._consuming):

@@ -14,9 +14,6 @@ class Ordering(Protocol):
     async def work(self) -> None:
         """Begin, keep its steps up to date, and raise when it fails. It goes on by itself when this is cancelled."""
 
-    async def input_ended(self) -> None:
-        """Everything is published: nothing more will come for what waits."""
-
     async def finish(self) -> None:
         """Everything was delivered: return when everything is written, and nothing is at work any more."""
 

@@ -15,8 +15,8 @@ async def publish_arrivals(crossing: Crossing, topic: Topic, step: Step, *, per_
     """Publish every reading when it arrives, with its device as the key. All of them are durable at the end."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
-    for reading in crossing:
-        topic.publish(reading.payload(), ordering_key=reading.device)
+    for arrival in crossing:
+        topic.publish(arrival.payload(), ordering_key=arrival.reading.device)
         step.count = crossing.sent
         ahead = begun + crossing.sent / per_second - loop.time()
         if ahead > 1 / TURNS_PER_SECOND:

@@ -42,11 +42,17 @@ class Steps:
     def how_far(self) -> list[tuple[int, bool]]:
         return [(step.count, step.ended is not None) for step in self.all]
 
+    def begin(self, step: Step) -> None:
+        step.begun = time.monotonic()
+        self._told(step)
+
+    def end(self, step: Step) -> None:
+        step.ended = time.monotonic()
+        self._told(step)
+
     @contextmanager
     def at_work(self, step: Step) -> Iterator[Step]:
         """The step has begun; it has ended at the end of the block, unless that raises."""
-        step.begun = time.monotonic()
-        self._told(step)
+        self.begin(step)
         yield step
-        step.ended = time.monotonic()
-        self._told(step)
+        self.end(step)

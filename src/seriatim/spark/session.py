@@ -10,6 +10,7 @@ what the program finds.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -94,3 +95,27 @@ def _start_java(conf: SparkConf, log_file: Path | None) -> None:
             said = log.read().decode("utf-8", "replace").strip()
             raise FailedPrecondition(f"Spark's Java did not start: {said or error}") from error
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (the only way to pass what Popen is told)
+
+
+def end_java(patience: float = 5.0) -> None:
+    """End the Java process that ``local_session`` started, whatever it is doing, and return when it is gone.
+
+    It ends by itself with this process. Who can't wait for that, or for what Spark is doing, ends it here: calls that are
+    under way in other threads raise, and Spark's workers end with it.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway = SparkContext._gateway  # noqa: SLF001 (where the process is)
+    if gateway is None or gateway.proc is None:
+        return
+    gateway.proc.terminate()
+    try:
+        gateway.proc.wait(patience)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    gateway.shutdown()
+    # As if there had been none: the next session starts a Java of its own.
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001

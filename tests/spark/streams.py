@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SCHEMA = "key string, seq bigint, at double, body string"
 OPTIONS: dict[str, Any] = {"key": "key", "sequence": "seq", "arrival": "at", "start": 0, "partitions": 3}

@@ -45,7 +45,7 @@ class Row:
     at: float
     body: int
     epoch: int = 0
-    digest: int | None = None
+    digest: int | str | None = None
 
 
 def table(rows: list[Row]) -> pa.Table:

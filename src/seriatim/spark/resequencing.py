@@ -11,7 +11,7 @@ All of them give the same tagged table (``output.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
@@ -34,11 +34,9 @@ from seriatim.spark.batch import Rules, put_in_order
 from seriatim.spark.intake import LIMIT, OnInvalid
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import Preparation
-from seriatim.spark.roles import ColumnRoles
+from seriatim.spark.roles import ColumnRoles, Transformation
 from seriatim.spark.static import FOREVER, put_table_in_order
 from seriatim.spark.streaming import Streaming, put_stream_in_order
-
-Transformation = Callable[[DataFrame], DataFrame]
 
 LOWEST: Literal["lowest"] = "lowest"
 FIRST: Literal["first"] = "first"

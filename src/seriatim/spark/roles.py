@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from pyspark.sql.types import DataType, FractionalType, IntegralType, TimestampN
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.intake import LIMIT
+
+Transformation = Callable[[DataFrame], DataFrame]
 
 DEFAULT_ARRIVAL = "offset"
 """The column of arrival order where none is named: that of our own source, and of Kafka's."""

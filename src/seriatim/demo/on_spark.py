@@ -14,18 +14,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from seriatim.core.guarantees import Level
 from seriatim.core.resequencing import Reason
 from seriatim.demo.books import Audited, Entry
-from seriatim.demo.plan import Demo, Topics
+from seriatim.demo.plan import RAW, Demo, Topics
 from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition
-from seriatim.spark import pipeline
+from seriatim.spark import audit, pipeline, total
 from seriatim.spark.session import end_java, local_session
 from seriatim.spark.work import Tag
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from seriatim.spark.runner import Run
 
@@ -106,3 +107,25 @@ class OrderingOnSpark:
         totals = self._run.totals
         self._ordering.count = totals.rows[Tag.ORDERED] + totals.ledger[Reason.LOST]
         self._ordering.note = f"{totals.batches} batches, {sum(totals.ledger.values()):,} in the ledger"
+
+    def _read_ledger(self) -> list[Entry]:
+        table = self._session.read.parquet(str(self._demo.folder.ledger))
+        rows = table.select("key", "_reason", "_first", "_last", "_size", "_detail").orderBy("key", "_first").collect()
+        return [Entry(*row) for row in rows]
+
+    def _audit_both(self) -> tuple[Audited, Audited]:
+        folder = self._demo.folder
+        raw = self._session.read.format("seriatim").option("url", folder.url).option("topic", RAW).load()
+        numbered = raw.selectExpr("key", "offset", "cast(get_json_object(cast(data AS string), '$.sequence') AS bigint) AS sequence")
+        return self._audit(numbered, "offset"), self._audit(self._session.read.parquet(str(folder.ordered)), "_position")
+
+    def _audit(self, frame: DataFrame, arrival: str) -> Audited:
+        found = total(frame.transform(audit(key="key", sequence="sequence", arrival=arrival))).first()
+        assert found is not None  # an aggregate of everything has one row
+        counts = {name: found[name] for name in ("rows", "duplicates", "reordered", "lost")}
+        return Audited(**counts, furthest=found["max_displacement"], guarantee=Level(found["guarantee"]).guarantee)
+
+    @property
+    def _session(self) -> SparkSession:
+        assert self._spark is not None
+        return self._spark

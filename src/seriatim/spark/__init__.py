@@ -33,6 +33,10 @@ Topics as ``format("seriatim")``:
 
 ``datasource.py`` what Spark asks first; ``source.py`` reads topics, ``sink.py`` writes them, ``place.py`` finds them
 ``messages.py``   columns of packs, and packs of columns; ``ranges.py`` divides a log
+
+Tables:
+
+``tables.py``     the batches of a query as parquet files, each written once
 """
 
 from __future__ import annotations

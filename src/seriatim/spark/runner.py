@@ -38,6 +38,7 @@ from seriatim.spark.work import EXPIRED, INVALID, Tag
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 REASONS = (*map(str, Reason), INVALID, EXPIRED)
@@ -45,20 +46,29 @@ LONGEST_LOOK = 0.1
 """How long it may take to notice that a stream waits for rows, seconds."""
 
 
+WITHOUT_MESSAGE = frozenset({str(Reason.LOST), EXPIRED})
+"""Reasons of entries about something that never came."""
+
+
 @dataclass
 class Totals:
-    """What was written since the start of this run."""
+    """What was read and written since the start of this run."""
 
+    last_batch: int | None = None
     batches: int = 0
+    rows_in: int = 0
+    rate: float = 0.0
+    held_before: int = 0
     rows: Counter[str] = field(default_factory=Counter)
     """By tag."""
     ledger: Counter[str] = field(default_factory=Counter)
     """Messages, or numbers that never came, by reason."""
 
-    def add(self, counts: dict[str, int]) -> None:
-        self.batches += 1
-        self.rows.update({str(tag): counts[tag] for tag in Tag})
-        self.ledger.update({reason: counts[f"{Tag.LEDGER}/{reason}"] for reason in REASONS})
+    @property
+    def held(self) -> int:
+        """How many rows wait: those that came and neither went out nor into the ledger."""
+        gone = self.rows[Tag.ORDERED] + sum(self.ledger[reason] for reason in REASONS if reason not in WITHOUT_MESSAGE)
+        return max(0, self.held_before + self.rows_in - gone)
 
 
 class StopRequested(Exception):
@@ -74,7 +84,8 @@ class Run:
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
-        self.totals = Totals()
+        self._written: dict[int, dict[str, int]] = {}
+        self._totals = Totals()
 
     # -- from the outside -----------------------------------------------------------------------------------------------
 
@@ -91,6 +102,23 @@ class Run:
     def start(self, spark: SparkSession) -> None:
         with self._in_one_line():
             self._query = self._stream(spark).start()
+
+    def totals(self) -> Totals:
+        """What the batches that Spark has noted as done have read and written."""
+        for progress in self.query.recentProgress:
+            counts = self._written.pop(progress.batchId, None)
+            if counts is not None:
+                self._add(progress, counts)
+        return self._totals
+
+    def _add(self, progress: StreamingQueryProgress, counts: dict[str, int]) -> None:
+        totals = self._totals
+        totals.last_batch = progress.batchId
+        totals.batches += 1
+        totals.rows_in += progress.sources[0].numInputRows
+        totals.rate = progress.processedRowsPerSecond
+        totals.rows.update({str(tag): counts[tag] for tag in Tag})
+        totals.ledger.update({reason: counts[f"{Tag.LEDGER}/{reason}"] for reason in REASONS})
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended, after so many seconds at most. Raises FailedPrecondition when it failed."""
@@ -143,7 +171,7 @@ class Run:
                 # An empty table has columns; other places need not hear of nothing.
                 if counts[sink.what] or sink.format == TABLE:
                     write(part(tagged, sink, self._declared.order.key), sink, query, number)
-        self.totals.add(counts)
+        self._written[number] = counts
 
     @contextmanager
     def _in_one_line(self) -> Iterator[None]:

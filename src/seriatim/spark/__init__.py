@@ -1,13 +1,20 @@
 """The data pipeline on Spark: disordered streams put back in order, at scale.
 
-In batch, in pure SQL:
+Putting a frame in order:
 
-``batch.py``       a whole table put in order: rows once and in order, and a ledger of everything else
+``resequencing.py`` the options, checked once, and who does it: one of the three
+``batch.py``        a table, where nothing depends on the order of arrival: pure SQL
+``static.py``       any other table: one sort, and the kernel
+``streaming.py``    a stream: a shuffle by key, a sort, and the kernel with its state
+``preparation.py``  columns and order that the kernel needs
+
+Looking at tables, in pure SQL:
+
 ``auditing.py``    what order a table arrived in, per key; ``report.py`` shows it in a page
 ``roles.py``       which columns mean what, and which rows nobody can judge
 ``session.py``     a local session for our commands, and ``java.py`` the Java that runs it
 
-For streams:
+The kernel:
 
 ``kernel.py``     one micro-batch of one partition: rows and state in, ordered rows, ledger and change out
 ``intake.py``     from an Arrow table to rows that can be judged
@@ -36,8 +43,9 @@ require_extra("spark", "numpy", "pyarrow", what="seriatim.spark")
 
 if typing.TYPE_CHECKING:
     from seriatim.spark.auditing import audit, total
-    from seriatim.spark.batch import ledger, ordered, resequence
+    from seriatim.spark.batch import ledger, ordered
     from seriatim.spark.datasource import register
+    from seriatim.spark.resequencing import resequence
 
 __all__ = ["audit", "ledger", "ordered", "register", "resequence", "total"]
 
@@ -47,7 +55,7 @@ _HOMES = {
     "ledger": "seriatim.spark.batch",
     "ordered": "seriatim.spark.batch",
     "register": "seriatim.spark.datasource",
-    "resequence": "seriatim.spark.batch",
+    "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
 }
 

@@ -68,7 +68,7 @@ class OrderingOnSpark:
     async def finish(self) -> None:
         assert self._run is not None
         await self._tell(self._run.finish)
-        self._count()
+        await self._tell(self._count)
         self._steps.end(self._ordering)
 
     async def ledger(self) -> list[Entry]:
@@ -104,9 +104,9 @@ class OrderingOnSpark:
 
     def _count(self) -> None:
         assert self._run is not None
-        totals = self._run.totals
+        totals = self._run.totals()
         self._ordering.count = totals.rows[Tag.ORDERED] + totals.ledger[Reason.LOST]
-        self._ordering.note = f"{totals.batches} batches, {sum(totals.ledger.values()):,} in the ledger"
+        self._ordering.note = f"{totals.held:,} held, batch {totals.batches}"
 
     def _read_ledger(self) -> list[Entry]:
         table = self._session.read.parquet(str(self._demo.folder.ledger))

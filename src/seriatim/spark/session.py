@@ -106,15 +106,19 @@ def end_java(patience: float = 5.0) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    gateway = SparkContext._gateway  # noqa: SLF001 (where the process is)
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001 (where the process is)
     if gateway is None or gateway.proc is None:
         return
+    if context is not None:
+        context._accumulatorServer.handle_error = lambda *_: None  # it would print that Java has hung up
     gateway.proc.terminate()
     try:
         gateway.proc.wait(patience)
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
+    if context is not None:
+        context._accumulatorServer.shutdown()
     gateway.shutdown()
     # As if there had been none: the next session starts a Java of its own.
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001

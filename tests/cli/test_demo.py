@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from seriatim.demo import subscribers
+from seriatim.core.traces import TraceChecker
 
 SMALL = ["demo", "--without-spark", "--quick", "--devices", "7", "--messages", "60", "--drop", "0.05"]
 
@@ -56,11 +56,11 @@ def test_where_nobody_looks_each_step_is_a_line(seriatim):
 
 
 def test_what_does_not_add_up_is_a_failure_that_says_what(seriatim, monkeypatch):
-    class Blind(subscribers.TraceChecker):
+    class Blind(TraceChecker):
         def observe(self, sequence):
             super().observe(1)
 
-    monkeypatch.setattr(subscribers, "TraceChecker", Blind)
+    monkeypatch.setattr("seriatim.demo.subscribers.TraceChecker", Blind)
     result = seriatim(*SMALL)
     assert result.exit_code == 1
     assert "✗ by number, the subscribers saw no strict order" in result.stdout

@@ -130,8 +130,7 @@ def _sums(books: Books) -> Iterator[tuple[bool, str]]:
     )
     yield (
         books.most_in_flight_per_device <= 1,
-        f"at most {books.most_in_flight_per_device} message of a device in flight; "
-        f"{books.redeliveries:,} failed deliveries came again at their place",
+        f"at most {books.most_in_flight_per_device} of a device in flight; {books.redeliveries:,} failed and came again in place",
     )
 
 

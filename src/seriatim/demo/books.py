@@ -76,7 +76,7 @@ class Books:
         self.sent = crossing.fleet.sent
         self.published = crossing.arrivals
         self.delivered = subscribers.handled
-        self.ledger = ledger
+        self.ledger = sorted(ledger, key=lambda entry: (entry.device, entry.first, entry.reason))
         self.before, self.after = before, after
         self.redeliveries = subscribers.redeliveries
         self.most_in_flight_per_device = subscribers.most_in_flight_per_device

@@ -115,9 +115,9 @@ class OrderingOnSpark:
 
     def _audit_both(self) -> tuple[Audited, Audited]:
         folder = self._demo.folder
-        raw = self._session.read.format("seriatim").option("url", folder.url).option("topic", RAW).load()
-        numbered = raw.selectExpr("key", "offset", "cast(get_json_object(cast(data AS string), '$.sequence') AS bigint) AS sequence")
-        return self._audit(numbered, "offset"), self._audit(self._session.read.parquet(str(folder.ordered)), "_position")
+        topic = self._session.read.format("seriatim").option("url", folder.url).option("topic", RAW).load()
+        raw = topic.selectExpr("offset", *pipeline.load(folder.pipeline).declaration.source.select)
+        return self._audit(raw, "offset"), self._audit(self._session.read.parquet(str(folder.ordered)), "_position")
 
     def _audit(self, frame: DataFrame, arrival: str) -> Audited:
         found = total(frame.transform(audit(key="key", sequence="sequence", arrival=arrival))).first()

@@ -100,7 +100,7 @@ def _start_java(conf: SparkConf, log_file: Path | None) -> None:
 def end_java(patience: float = 5.0) -> None:
     """End the Java process that ``local_session`` started, whatever it is doing, and return when it is gone.
 
-    It ends by itself with this process. Who can't wait for that, or for what Spark is doing, ends it here: calls that are
+    It would end by itself with this process. Who can't wait for that, or for what Spark is doing, ends it here: calls that are
     under way in other threads raise, and Spark's workers end with it.
     """
     from pyspark import SparkContext
@@ -109,17 +109,26 @@ def end_java(patience: float = 5.0) -> None:
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001 (where the process is)
     if gateway is None or gateway.proc is None:
         return
-    if context is not None:
-        context._accumulatorServer.handle_error = lambda *_: None  # it would print that Java has hung up
-    gateway.proc.terminate()
-    try:
-        gateway.proc.wait(patience)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
-    if context is not None:
-        context._accumulatorServer.shutdown()
+    updates = None if context is None else context._accumulatorServer  # noqa: SLF001
+    if updates is not None:
+        updates.handle_error = _say_nothing  # type: ignore[method-assign]
+    _end(gateway.proc, patience)
+    if updates is not None:
+        updates.shutdown()
     gateway.shutdown()
     # As if there had been none: the next session starts a Java of its own.
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
     SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def _say_nothing(request: object, address: object) -> None:
+    """That Java has hung up is what we want, and not worth a stack trace."""
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    process.terminate()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

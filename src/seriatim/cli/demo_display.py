@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,7 +15,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from seriatim.cli.display import print_table
 from seriatim.cli.output import duration
+from seriatim.core.resequencing import Reason
 from seriatim.demo.steps import Step, Steps
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 TITLE, BAR, COUNT, TIME = 26, 12, 7, 5
 """Widths of columns: together with a note of 20 characters they fit into a narrow terminal."""
-EXAMPLES = 3
+EXAMPLES = 2
 
 
 # -- while it works -----------------------------------------------------------------------------------------------------
@@ -87,16 +88,9 @@ def _took(step: Step) -> str:
 
 def show_story(books: Books, folder: DemoFolder, discrepancies: list[str]) -> None:
     """Before and after side by side, the sums, and where everything is."""
-    console = Console(file=sys.stdout, highlight=False, markup=False, soft_wrap=not sys.stdout.isatty())
-    console.print()
-    console.print(_side_by_side(books))
-    console.print()
-    for is_true, sentence in [*_sums(books), *((False, sentence) for sentence in discrepancies)]:
-        mark = ("✓", "green") if is_true else ("✗", "red")
-        console.print(Text.assemble(mark, " ", sentence))
-    console.print()
-    for line in _places(folder):
-        console.print(line)
+    for part in (_side_by_side(books), _sums(books, discrepancies), _places(folder)):
+        click.echo()
+        print_table(part)
 
 
 def _side_by_side(books: Books) -> Table:
@@ -105,21 +99,28 @@ def _side_by_side(books: Books) -> Table:
     table.add_column("")
     table.add_column("before: raw", justify="right", style="yellow")
     table.add_column("after: ordered", justify="right", style="green")
-    for title, name in (
-        ("messages", "rows"),
-        ("duplicates", "duplicates"),
-        ("overtaken", "reordered"),
-        ("lost", "lost"),
-    ):
-        table.add_row(title, f"{getattr(before, name):,}", f"{getattr(after, name):,}")
+    for title, count in {
+        "messages": "rows",
+        "duplicates": "duplicates",
+        "overtaken": "reordered",
+        "lost": "lost",
+    }.items():
+        table.add_row(title, f"{getattr(before, count):,}", f"{getattr(after, count):,}")
     table.add_row("order per device", before.guarantee.in_words(), after.guarantee.in_words(), style="bold")
     return table
 
 
-def _sums(books: Books) -> Iterator[tuple[bool, str]]:
-    """The sums of the run, each with whether it is right."""
-    others = {reason: count for reason, count in books.reasons.items() if reason != "lost"}
-    kept_back = "".join(f" + {count:,} {reason}" for reason, count in others.items())
+def _sums(books: Books, discrepancies: list[str]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for is_right, sentence in [*_claims(books), *((False, sentence) for sentence in discrepancies)]:
+        table.add_row(Text("✓", style="green") if is_right else Text("✗", style="red"), sentence)
+    return table
+
+
+def _claims(books: Books) -> Iterator[tuple[bool, str]]:
+    """What the run has shown, each with whether it is true."""
+    reasons = {reason: count for reason, count in books.reasons.items() if reason != Reason.LOST}
+    kept_back = "".join(f" + {count:,} {reason}" for reason, count in reasons.items())
     yield (
         books.published == books.delivered + books.kept_back,
         f"{books.published:,} published = {books.delivered:,} in order{kept_back}",
@@ -130,28 +131,34 @@ def _sums(books: Books) -> Iterator[tuple[bool, str]]:
     )
     yield (
         books.most_in_flight_per_device <= 1,
-        f"at most {books.most_in_flight_per_device} of a device in flight; {books.redeliveries:,} failed and came again in place",
+        f"at most {books.most_in_flight_per_device} of a device in flight, {books.redeliveries:,} failures repeated in place",
     )
 
 
 def _named(ledger: Sequence[Entry]) -> str:
     """Some of the numbers that are lost, to show that they are known."""
-    lost = [entry for entry in ledger if entry.reason == "lost"]
+    lost = [entry for entry in ledger if entry.reason == Reason.LOST]
+    if not lost:
+        return ""
     named = (
         f"{entry.device} {entry.first}" + (f"–{entry.last}" if entry.size > 1 else "") for entry in lost[:EXAMPLES]
     )
-    return f", each in the ledger: {', '.join(named)}{', …' if len(lost) > EXAMPLES else ''}" if lost else ""
+    return f", each in the ledger: {', '.join(named)}{', …' if len(lost) > EXAMPLES else ''}"
 
 
-def _places(folder: DemoFolder) -> Iterator[str]:
+def _places(folder: DemoFolder) -> Table:
     places = {
         folder.report: "before and after, drawn: open it in a browser",
-        folder.pipeline: "the pipeline that ran: seriatim explain, seriatim run",
+        folder.pipeline: f"what ran on Spark: seriatim explain {folder.pipeline}",
+        folder.ordered: "the readings in order, and",
+        folder.ledger: "what is missing there and why, in parquet",
         folder.store: f"the topics: seriatim topics list --store sqlite:///{folder.store}",
     }
-    there = {path: what for path, what in places.items() if path.exists()}
-    width = max(len(str(path)) for path in there)
-    yield from (f"{path!s:{width}}  {what}" for path, what in there.items())
+    table = Table.grid(padding=(0, 2))
+    for path, what in places.items():
+        if path.exists():
+            table.add_row(Text(str(path), style="cyan"), what)
+    return table
 
 
 def as_fields(books: Books, folder: DemoFolder, discrepancies: list[str]) -> dict[str, Any]:

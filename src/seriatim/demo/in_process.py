@@ -7,6 +7,7 @@ pipeline on Spark is for.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Generic, TypeVar
 
 from seriatim.client.message import Message
 from seriatim.client.subscription import Subscription
@@ -20,6 +21,8 @@ from seriatim.demo.plan import Demo, Topics
 from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import POSITION, Subscribers
 
+M = TypeVar("M")
+
 SUBSCRIPTION = "ordering"
 
 
@@ -30,13 +33,17 @@ async def ordering_in_process(demo: Demo, topics: Topics, steps: Steps) -> Order
     return OrderingInProcess(raw, topics.ordered, steps, demo.fleet.sent)
 
 
+def entry_of(entry: LedgerEntry[M]) -> Entry:
+    return Entry(str(entry.key), entry.reason, entry.first, entry.last, entry.size, entry.detail)
+
+
 class OrderingInProcess:
     """A resequencer for each device, fed by a subscription."""
 
     def __init__(self, raw: Subscription, ordered: Topic, steps: Steps, sent: int) -> None:
         self._raw, self._ordered, self._steps = raw, ordered, steps
         self._step = steps.add("put in order", sent)
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[str, Line[Message]] = {}
         self._ledger: list[Entry] = []
 
     async def work(self) -> None:
@@ -60,15 +67,16 @@ class OrderingInProcess:
 
     def _take(self, message: Message) -> None:
         device = str(message.ordering_key)
-        line = self._lines.setdefault(device, _Line(device))
-        for effect in line.take(message):
+        line = self._lines.setdefault(device, Line(device))
+        reading = message.json()
+        for effect in line.take(reading["sequence"], message, datetime.fromisoformat(reading["received_at"])):
             if isinstance(effect, Released):
                 self._publish(effect.message, line)
             elif isinstance(effect, LedgerEntry):
-                self._write_down(Entry(device, *effect[2:6], effect.detail))
+                self._write_down(entry_of(effect))
         message.ack()
 
-    def _publish(self, message: Message, line: _Line) -> None:
+    def _publish(self, message: Message, line: Line[Message]) -> None:
         attributes = {POSITION: str(line.position)}
         self._ordered.publish(message.data, ordering_key=message.ordering_key, attributes=attributes)
         line.position += 1
@@ -81,18 +89,15 @@ class OrderingInProcess:
             self._step.count += entry.size
 
 
-class _Line:
-    """What is known of one device."""
+class Line(Generic[M]):
+    """What is known of one device: how its readings came, and what is in order."""
 
     def __init__(self, device: str) -> None:
         self.arrivals = TraceChecker(start=1)
         self.position = 0
-        self._order: Resequencer[Message] = Resequencer(
-            Resequencing(start=Start.at(1), gap_timeout=GAP_TIMEOUT), device
-        )
+        self._order: Resequencer[M] = Resequencer(Resequencing(start=Start.at(1), gap_timeout=GAP_TIMEOUT), device)
 
-    def take(self, message: Message) -> list[Effect[Message]]:
-        reading = message.json()
-        sequence, now = reading["sequence"], datetime.fromisoformat(reading["received_at"]).timestamp()
+    def take(self, sequence: int, message: M, received_at: datetime) -> list[Effect[M]]:
+        now = received_at.timestamp()
         self.arrivals.observe(sequence)
         return self._order.advance(now) + self._order.push(sequence, message, now)

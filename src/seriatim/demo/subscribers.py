@@ -72,7 +72,7 @@ class Subscribers:
         if message.delivery_attempt == 1 and self._fails(device, position):
             message.nack(delay=RETRY_DELAY, error="failed on purpose")
             self.redeliveries += 1
-            self._step.note = f"{self.redeliveries:,} failed and retried"
+            self._step.note = f"{self.redeliveries:,} retried"
             return
         message.ack()
         self._observe(device, message.json()["sequence"], position)

@@ -111,7 +111,7 @@ def end_java(patience: float = 5.0) -> None:
         return
     updates = None if context is None else context._accumulatorServer  # noqa: SLF001
     if updates is not None:
-        updates.handle_error = _say_nothing  # type: ignore[method-assign]
+        updates.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
     _end(gateway.proc, patience)
     if updates is not None:
         updates.shutdown()

@@ -25,8 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.guarantees import Level
 from seriatim.errors import InvalidArgument
-from seriatim.spark.batch import Transformation
-from seriatim.spark.roles import ColumnRoles, column, first_fault
+from seriatim.spark.roles import ColumnRoles, Transformation, column, first_fault
 
 KEY, NUMBER, ARRIVAL, DIGEST = "key", "number", "arrival", "digest"
 AT, HIGHEST, PREVIOUS, FIRST_DIGEST = "at", "highest", "previous", "first_digest"

@@ -24,24 +24,18 @@ those, row by row in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.resequencing import OnDuplicate, Reason
 from seriatim.core.sequence import SequenceSpace
-from seriatim.errors import InvalidArgument
-from seriatim.spark.intake import LIMIT, OnInvalid
+from seriatim.spark.intake import OnInvalid
 from seriatim.spark.output import LEDGER, OWN, POSITION
-from seriatim.spark.roles import ColumnRoles, Fault, chosen, column, first_fault
+from seriatim.spark.roles import ColumnRoles, Fault, column, first_fault, refuse_taken
 from seriatim.spark.work import INVALID, Tag
-
-Transformation = Callable[[DataFrame], DataFrame]
-
-LOWEST: Literal["lowest"] = "lowest"
 
 # Columns on the way; none of them is in the output.
 ON_THE_WAY = tuple(
@@ -50,39 +44,9 @@ ON_THE_WAY = tuple(
 FAULT, PREVIOUS, NEW_EPOCH, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
 
 
-def resequence(
-    *,
-    key: str,
-    sequence: str,
-    arrival: str | None = None,
-    epoch: str | None = None,
-    payload: str | Sequence[str] = (),
-    start: int | Literal["lowest", "first"] = LOWEST,
-    increment: int = 1,
-    wrap: int | None = None,
-    gap_timeout: str | float | None = None,
-    on_duplicate: str = OnDuplicate.FIRST,
-    on_invalid: str = OnInvalid.LEDGER,
-) -> Transformation:
-    """A transformation that puts the rows of each key in order: ``df.transform(resequence(key=…, sequence=…))``.
-
-    ``arrival`` is the column that says which of several copies came first (by default ``offset``, if there is one; without it
-    any of them may be kept). ``epoch`` is the column with the number of a source's session: sequences begin anew with each.
-    ``start`` is the first number of each session, or ``lowest``: the lowest that is there. ``on_duplicate="conflict"`` compares
-    the columns ``payload`` of a copy with those of the first. ``on_invalid="raise"`` fails for a row that nobody can judge.
-    """
-    _refuse_what_needs_arrival(wrap=wrap, gap_timeout=gap_timeout, start="first" if start == "first" else None)
-    names = (payload,) if isinstance(payload, str) else tuple(payload)
-    roles = ColumnRoles(key, sequence, arrival, epoch, names)
-    literal = None if start == LOWEST else _whole(start)
-    duplicates, invalid = chosen("on_duplicate", OnDuplicate, on_duplicate), chosen("on_invalid", OnInvalid, on_invalid)
-    rules = Rules(SequenceSpace(increment=increment), literal, duplicates, invalid)
-    rules.check(roles)
-
-    def transformation(frame: DataFrame) -> DataFrame:
-        return _Batch(frame, roles.found_in(frame), rules).tagged()
-
-    return transformation
+def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
+    """The tagged table of a static frame, for roles that were found in it."""
+    return _Batch(frame, roles, rules).tagged()
 
 
 def ordered(tagged: DataFrame) -> DataFrame:
@@ -104,18 +68,6 @@ class Rules:
     on_duplicate: OnDuplicate
     on_invalid: OnInvalid
 
-    def check(self, roles: ColumnRoles) -> None:
-        if self.on_duplicate is OnDuplicate.LAST:
-            raise InvalidArgument(
-                "on_duplicate='last' depends on how long a message is held: it is for streams, where the kernel judges it"
-            )
-        if self.on_duplicate is OnDuplicate.CONFLICT and not roles.payload:
-            raise InvalidArgument("on_duplicate='conflict' compares payloads: name their columns, payload=…")
-        if self.space.increment > 1 and self.start is None:
-            raise InvalidArgument(
-                f"with increment={self.space.increment} say which numbers there are: start=NUMBER is one of them"
-            )
-
     def faults(self, roles: ColumnRoles) -> list[Fault]:
         """What more can be wrong with a number, once it is one."""
         if self.start is None or self.space.increment == 1:
@@ -130,30 +82,11 @@ class Rules:
         return [Fault("before the start", column(roles.sequence) < self.start)]
 
 
-def _whole(start: object) -> int:
-    if isinstance(start, bool) or not isinstance(start, int) or abs(start) > LIMIT:
-        raise InvalidArgument(f"start must be a whole number or 'lowest', not {start!r}")
-    return start
-
-
-def _refuse_what_needs_arrival(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise InvalidArgument(
-                f"{name}={value!r} is judged row by row in order of arrival, by the kernel for streams; "
-                "a static frame is put in order by SQL, which can't: leave it out"
-            )
-
-
 class _Batch:
     """One static frame on its way. Expressions are over the rows as the step before leaves them."""
 
     def __init__(self, frame: DataFrame, roles: ColumnRoles, rules: Rules) -> None:
-        if frame.isStreaming:
-            raise InvalidArgument("this is a streaming frame; so far only static ones can be put in order")
-        taken = {*OWN, *ON_THE_WAY} & set(frame.columns)
-        if taken:
-            raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added here: rename yours")
+        refuse_taken(frame, (*OWN, *ON_THE_WAY))
         self.frame, self.roles, self.rules = frame, roles, rules
         self.invalid = [*roles.faults(frame), *rules.faults(roles)]
         self.late = rules.too_low(roles)

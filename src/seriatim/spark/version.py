@@ -34,7 +34,11 @@ class Binding:
 
 @dataclass(frozen=True)
 class Header:
-    """What a version says about itself. ``base`` is the full version that it rests on: itself, if it is full."""
+    """What a version says about itself. ``base`` is the full version that it rests on: itself, if it is full.
+
+    ``due`` is when something falls due next, so that whoever waits for it need not read the rest. ``rewritten`` marks a
+    version that no batch wrote, but a change of the partition count.
+    """
 
     query: str
     partitions: int
@@ -45,7 +49,9 @@ class Header:
     base_bytes: int
     delta_bytes: int
     clock: str
+    due: str
     sections: tuple[int, ...]
+    rewritten: bool = False
 
 
 @dataclass(frozen=True)

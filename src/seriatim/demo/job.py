@@ -63,9 +63,9 @@ class _Run:
         """Publish and order until every subscriber has seen the last reading."""
         try:
             async with asyncio.TaskGroup() as group:
-                behind = [group.create_task(self._ordering.work()), group.create_task(self._require_progress())]
                 group.create_task(self._publish())
-                await self._consume()
+                behind = [group.create_task(self._ordering.work()), group.create_task(self._require_progress())]
+                await group.create_task(self._consume())
                 for task in behind:
                     task.cancel()
         except* SeriatimError as group:

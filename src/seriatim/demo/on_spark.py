@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PIPELINE = Path(__file__).with_name("pipeline.toml")
-LOOK = 0.25
+LOOK = 0.5
 """How often it is looked how far the stream is, seconds."""
 
 

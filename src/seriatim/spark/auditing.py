@@ -104,7 +104,11 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     """All that is needed of a row. Of the payload a digest of 64 bits: two payloads are taken for one once in 10**19."""
     is_valid = first_fault(list(roles.faults(frame))) == 0
-    columns = {HASH: F.xxhash64(column(roles.key)), KEY: column(roles.key), NUMBER: F.when(is_valid, column(roles.sequence).cast("bigint"))}
+    columns = {
+        HASH: F.xxhash64(column(roles.key)),
+        KEY: column(roles.key),
+        NUMBER: F.when(is_valid, column(roles.sequence).cast("bigint")),
+    }
     if roles.arrival is not None:
         columns[ARRIVAL] = column(roles.arrival)
     if roles.payload:
@@ -196,7 +200,13 @@ def _witnesses() -> Column:
     inverted, copied, hole = F.col("first_inverted"), F.col("first_copied"), F.col("first_hole")
     nowhere, missing = F.lit(None).cast("bigint"), hole[PREVIOUS] + 1
     found = (
-        _witness("inversion", inverted[AT], inverted[NUMBER], inverted[HIGHEST], " was received after {}, which was sent later"),
+        _witness(
+            "inversion",
+            inverted[AT],
+            inverted[NUMBER],
+            inverted[HIGHEST],
+            " was received after {}, which was sent later",
+        ),
         _witness("duplicate", copied[AT], copied[NUMBER], copied[NUMBER], " was received before"),
         _witness("loss", nowhere, missing, hole[NUMBER], " is missing before {}"),
     )

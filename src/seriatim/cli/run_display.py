@@ -105,7 +105,10 @@ class LiveDisplay(RunDisplay):
         super().__init__()
         self._spinner = Spinner("dots", Text("starting"))
         self._live = Live(
-            Group(self._spinner), console=Console(file=sys.stderr, highlight=False), transient=True, refresh_per_second=8
+            Group(self._spinner),
+            console=Console(file=sys.stderr, highlight=False),
+            transient=True,
+            refresh_per_second=8,
         )
 
     @classmethod

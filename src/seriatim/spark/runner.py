@@ -104,7 +104,7 @@ class Run:
         try:
             self._totals.held_before = rows_held(self.state)
             self._query = self._stream(spark).start()
-        except PySparkException as error:
+        except (PySparkException, SeriatimError) as error:
             raise self._in_one_line(error) from error
 
     def totals(self) -> Totals:

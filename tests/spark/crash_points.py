@@ -25,10 +25,12 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+BEGUN = "the first batch begins"
+"""What a child says then, on standard output."""
 PLAN, NOTES, GROUP = "CRASH_PLAN", "CRASH_NOTES", "CRASH_GROUP"
 
 DRIVER, WORKER, TASK = "driver dies", "worker dies", "task fails"
@@ -58,8 +60,8 @@ class Blow(NamedTuple):
         return f"{self.what} {self.point} in batch {self.batch}"
 
 
-def environment(plan: list[Blow], notes: Path) -> dict[str, str]:
-    """What a child is told of its fate; its group is its own number."""
+def environment(plan: Sequence[Blow], notes: Path) -> dict[str, str]:
+    """What a child is told of its fate."""
     return {PLAN: json.dumps(plan), NOTES: str(notes)}
 
 
@@ -78,10 +80,21 @@ def install_in_driver() -> None:
     from seriatim.spark import runner
 
     install()
+    _wrap(runner.Run, "_write", _say_once)
     _wrap(runner, "count", _batch_at_work, after="before-first-sink")
     _wrap(runner, "write", lambda rows, sink, query, number: number, after="between-sinks")
     _wrap(runner.Run, "_write_all", lambda self, tagged, number: number, after="after-sinks")
     _wrap(runner.Run, "_write", lambda self, tagged, number: number - 1, before="after-commit")
+
+
+def _say_once(self: object, tagged: object, number: int) -> int:
+    if not said:
+        print(BEGUN, flush=True)  # noqa: T201
+        said.append(BEGUN)
+    return number
+
+
+said: list[str] = []
 
 
 def _batch_of_state(self: object, known: object, partition: int, batch: int, outcome: object) -> int:

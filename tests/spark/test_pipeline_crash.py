@@ -8,13 +8,13 @@ in the tables must then be what an undisturbed run writes, row for row and in th
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,8 +23,11 @@ pytest.importorskip("pyspark")
 from seriatim.spark.pipeline import load
 from seriatim.spark.session import LOG4J
 from tests.conftest import SOAK_KILLS
-from tests.spark.crash_points import DRIVER, POINTS, TASK, WORKER, Blow, environment
+from tests.spark.crash_points import BEGUN, DRIVER, POINTS, TASK, WORKER, Blow, environment
 from tests.spark.pipelines import prepare, written
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 LONGEST_LIFE = 120
@@ -38,17 +41,16 @@ IN_TEST = (
     "after-sinks",
 )
 """The moments of ``make test``: a driver costs many seconds. ``make soak`` has all of them, and random ones."""
-LESS = (
-    Blow(WORKER, "before-state-write", 0),
-    Blow(WORKER, "after-state-write", 0),
-    Blow(TASK, "after-state-write", 0),
-)
-QUICK_START = f"-Dlog4j2.configurationFile={LOG4J.as_uri()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LESS = ((WORKER, "before-state-write"), (TASK, "after-state-write"), (WORKER, "after-state-write"))
+"""What a life survives, in the batch in which the one before died: Spark tries the task again."""
+RANDOM_KILLS = 20 if SOAK_KILLS else 0
+LONGEST_WORK = 3.0
 CHILD = f"""
 [spark]
-spark.master = "local[2,4]"  # a task may fail four times
+spark.master = "local[2,4]"  # a task may fail so often
 spark.python.daemon.module = "tests.spark.crashing_daemon"
-spark.driver.extraJavaOptions = "{QUICK_START}"
+# A driver that is soon killed had better start quickly.
+spark.driver.extraJavaOptions = "-Dlog4j2.configurationFile={LOG4J.as_uri()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """
 
 
@@ -57,26 +59,59 @@ class Patient:
 
     def __init__(self, path: Path) -> None:
         self._path, self._notes = path, path.with_name("blows")
+        path.write_text(path.read_text() + CHILD)
         self._notes.touch()
-
-    def live(self, *plan: Blow) -> None:
-        """One life, that ends as planned."""
-        noted = self.blows()
-        child = self._born(plan)
-        assert child.wait(LONGEST_LIFE) == -signal.SIGKILL
-        assert self.blows()[len(noted) :] == [str(blow) for blow in plan]
-
-    def live_for(self, seconds: float) -> None:
-        """One life that ends so long after it began to work."""
-        child = self._born((Blow("nothing", "before-first-sink", 0),))
-        assert child.stdout is not None
-        child.wait(seconds)
-
-    def _born(self, plan: tuple[Blow, ...]) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.spark.pipeline_child", str(self._path)]
-        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environ = os.environ | environment(list(plan), self._notes) | {"PYTHONPATH": paths}
-        return subprocess.Popen(command, env=environ, start_new_session=True)
 
     def blows(self) -> list[str]:
         return self._notes.read_text().splitlines()
+
+    def live(self, *plan: Blow) -> None:
+        """One life, that ends with the last blow."""
+        before = len(self.blows())
+        with self._born(plan) as child:
+            assert child.wait(LONGEST_LIFE) == -signal.SIGKILL
+        assert self.blows()[before:] == [str(blow) for blow in plan]
+
+    def live_for(self, seconds: float) -> None:
+        """One life, that ends so long after its first batch began."""
+        with self._born(()) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == f"{BEGUN}\n".encode()
+            try:
+                assert child.wait(seconds) == 0, "it ended by itself, and not well"
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+
+    def _born(self, plan: Sequence[Blow]) -> subprocess.Popen[bytes]:
+        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.pipeline_child", str(self._path)],
+            env=os.environ | environment(plan, self._notes) | {"PYTHONPATH": paths},
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+        )
+
+
+def undisturbed(spark: SparkSession, path: Path) -> dict[str, list[Any]]:
+    """What the pipeline has written when it has run to its end in the session of the tests."""
+    run = load(path).begin(spark)
+    assert run.wait(600)
+    return written(path.parent)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_pipeline_killed_at_any_moment_writes_what_an_undisturbed_one_writes(spark, tmp_path):
+    points = POINTS if SOAK_KILLS else IN_TEST
+    traffic = {"batches": len(points) + 2 + 5 * RANDOM_KILLS, "seed": Random().randrange(10**6)}
+    patient = Patient(prepare(tmp_path / "killed", **traffic))
+    for batch, point in enumerate(points, 1):
+        less = Blow(*LESS[batch % len(LESS)], batch - 1)
+        patient.live(less, Blow(DRIVER, point, batch))
+    for _ in range(RANDOM_KILLS):
+        patient.live_for(Random().uniform(0, LONGEST_WORK))
+    out = undisturbed(spark, tmp_path / "killed" / "pipeline.toml")
+    expected = undisturbed(spark, prepare(tmp_path / "undisturbed", **traffic))
+    assert {name: len(rows) for name, rows in out.items()} == {name: len(rows) for name, rows in expected.items()}
+    assert out == expected
+    assert all(expected.values()), f"nothing was late, or lost, or in order, of {traffic}"

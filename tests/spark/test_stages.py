@@ -71,9 +71,9 @@ def test_no_stage_gives_back_what_the_source_has_lost(source, left):
     assert kept(with_line("[source]", source, CAREFUL if source.startswith("promises") else dotted)) == left
 
 
-@pytest.mark.parametrize(("format", "promised"), [("kafka", 4), ("rate", 0), ("seriatim", 4)])
-def test_the_promise_of_a_source_depends_on_its_format(format, promised):
-    assert explained(WHOLE.replace('"seriatim"', f'"{format}"')).routes[0].composition.source == Guarantee(promised)
+@pytest.mark.parametrize(("kind", "promised"), [("kafka", 4), ("rate", 0), ("seriatim", 4)])
+def test_the_promise_of_a_source_depends_on_its_format(kind, promised):
+    assert explained(WHOLE.replace('"seriatim"', f'"{kind}"')).routes[0].composition.source == Guarantee(promised)
 
 
 def test_a_socket_can_not_be_read_again():
@@ -129,23 +129,29 @@ def run(tmp_path, monkeypatch, logger_as_it_was):
 def test_explain_tells_each_stage_of_each_sink(run):
     result = run(with_line("[order]", 'gap_timeout = "2s"\nstart = 1') + LEDGER_SINK)
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == [
-        "pipeline 'telemetry'",
-        "",
-        "ordered rows to parquet ordered, exactly once",
-        "  source: none (no loss)",
-        "  1. read seriatim: none (no loss), reliability 1 - keeps what arrives: what a batch reads is in the checkpoint, "
-        "and the same is read again after a crash",
-        "  2. put in order: strict, reliability 1 - gives up no loss and restores no inversion, no duplicate: sorted by n "
-        "within device, and copies are put aside; a gap is given up after 2s (gap_timeout); a gap is given up when its key "
-        "is full (on_overflow): that is in the ledger, and still a loss",
-        "  3. write parquet ordered: strict, reliability 1 - keeps what arrives: a batch appears whole, with its number; one "
-        "that comes again adds nothing",
-        "  end to end: strict, reliability 1",
-        "",
-        "ledger rows to json ledger, at least once: format json can't tell a batch that comes again after a crash, and "
-        "repeats its rows",
-    ]
+    assert result.stdout == EXPLAINED
+
+
+EXPLAINED = """\
+pipeline 'telemetry'
+
+ordered rows to parquet ordered, exactly once
+  source: none (no loss)
+  1. read seriatim: none (no loss), reliability 1 - keeps what arrives: {read}
+  2. put in order: strict, reliability 1 - gives up no loss and restores no inversion, no duplicate: {order}
+  3. write parquet ordered: strict, reliability 1 - keeps what arrives: {write}
+  end to end: strict, reliability 1
+
+ledger rows to json ledger, at least once: {append}
+""".format(
+    read="what a batch reads is in the checkpoint, and the same is read again after a crash",
+    order=(
+        "sorted by n within device, and copies are put aside; a gap is given up after 2s (gap_timeout); a gap is given up when "
+        "its key is full (on_overflow): that is in the ledger, and still a loss"
+    ),
+    write="a batch appears whole, with its number; one that comes again adds nothing",
+    append="format json can't tell a batch that comes again after a crash, and repeats its rows",
+)
 
 
 def test_explain_refuses_what_can_not_be_kept_and_still_shows_why(run):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 from rich.console import Console, Group
@@ -15,7 +15,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from seriatim.spark.runner import Run
+if TYPE_CHECKING:
+    from seriatim.spark.runner import Run
 
 SECONDS_BETWEEN_LINES = 10.0
 

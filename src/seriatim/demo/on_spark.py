@@ -21,7 +21,8 @@ from seriatim.demo.plan import RAW, Demo, Topics
 from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition
-from seriatim.spark import audit, pipeline, total
+from seriatim.spark import audit, pipeline, report, total
+from seriatim.spark.roles import ColumnRoles
 from seriatim.spark.session import end_java, local_session
 from seriatim.spark.work import Tag
 
@@ -117,15 +118,26 @@ class OrderingOnSpark:
         folder = self._demo.folder
         topic = self._session.read.format("seriatim").option("url", folder.url).option("topic", RAW).load()
         raw = topic.selectExpr("offset", *pipeline.load(folder.pipeline).declaration.source.select)
-        return self._audit(raw, "offset"), self._audit(self._session.read.parquet(str(folder.ordered)), "_position")
-
-    def _audit(self, frame: DataFrame, arrival: str) -> Audited:
-        found = total(frame.transform(audit(key="key", sequence="sequence", arrival=arrival))).first()
-        assert found is not None  # an aggregate of everything has one row
-        counts = {name: found[name] for name in ("rows", "duplicates", "reordered", "lost")}
-        return Audited(**counts, furthest=found["max_displacement"], guarantee=Level(found["guarantee"]).guarantee)
+        before = _looked_at("before: topic raw", raw, "offset")
+        after = _looked_at("after: table ordered", self._session.read.parquet(str(folder.ordered)), "_position")
+        report.write_report(folder.report, before, after)
+        return _found(before), _found(after)
 
     @property
     def _session(self) -> SparkSession:
         assert self._spark is not None
         return self._spark
+
+
+def _looked_at(title: str, frame: DataFrame, arrival: str) -> report.Audited:
+    """An audit that is made once, for the report and for the books."""
+    roles = ColumnRoles("key", "sequence", arrival)
+    verdicts = frame.persist().transform(audit(key=roles.key, sequence=roles.sequence, arrival=arrival))
+    return report.Audited(title, frame, verdicts.persist(), roles)
+
+
+def _found(audited: report.Audited) -> Audited:
+    found = total(audited.verdicts).first()
+    assert found is not None  # an aggregate of everything has one row
+    counts = {name: found[name] for name in ("rows", "duplicates", "reordered", "lost")}
+    return Audited(**counts, furthest=found["max_displacement"], guarantee=Level(found["guarantee"]).guarantee)

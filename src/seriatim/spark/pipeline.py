@@ -15,7 +15,7 @@ from seriatim.spark.stages import Explanation, explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from seriatim.spark.runner import Run
 

@@ -38,8 +38,8 @@ from seriatim.spark.work import EXPIRED, INVALID, Tag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 REASONS = (*map(str, Reason), INVALID, EXPIRED)
@@ -104,7 +104,7 @@ class Run:
         try:
             self._totals.held_before = rows_held(self.state)
             self._query = self._stream(spark).start()
-        except PySparkException as error:
+        except (PySparkException, SeriatimError) as error:
             raise self._in_one_line(error) from error
 
     def totals(self) -> Totals:
@@ -127,7 +127,7 @@ class Run:
     def wait(self, seconds: float) -> bool:
         """Whether it has ended, after so many seconds at most. Raises what made it fail."""
         try:
-            return bool(self.query.awaitTermination(seconds))
+            return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]  # it takes fractions
         except PySparkException as error:
             if isinstance(self._failure, StopRequested):
                 return True

@@ -12,7 +12,10 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from seriatim.core.guarantees import Level
 from seriatim.core.resequencing import Reason
@@ -22,6 +25,7 @@ from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition
 from seriatim.spark import audit, pipeline, report, total
+from seriatim.spark.failures import unwrapped
 from seriatim.spark.roles import ColumnRoles
 from seriatim.spark.session import end_java, local_session
 from seriatim.spark.work import Tag
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
 
     from seriatim.spark.runner import Run
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 PIPELINE = Path(__file__).with_name("pipeline.toml")
@@ -89,8 +92,16 @@ class OrderingOnSpark:
 
     # -- what the thread does -------------------------------------------------------------------------------------------
 
-    async def _tell(self, what: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: what(*args, **kwargs))
+    async def _tell(self, what: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._in_our_words, what)
+
+    def _in_our_words(self, what: Callable[[], T]) -> T:
+        try:
+            return what()
+        except (PySparkException, Py4JError) as error:
+            raise unwrapped(error) from error
+        except ConnectionError as error:
+            raise FailedPrecondition(f"Spark's Java has ended: see '{self._demo.folder.spark_log}'") from error
 
     def _start(self) -> None:
         self._spark = local_session("seriatim demo", log_file=self._demo.folder.spark_log)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
+from seriatim.cli.demo import FULL, QUICK
 from seriatim.core.ranges import RangeSet
-from seriatim.demo.fleet import GAP_TIMEOUT, Crossing, Fleet
+from seriatim.demo.fleet import ARRIVALS_PER_SECOND, GAP_TIMEOUT, Crossing, Fleet
+from seriatim.demo.folder import PIPELINE
 
 FLEET = Fleet(devices=5, messages=80, seed=3, drop=0.1, duplicate=0.1, shuffle=40)
 
@@ -38,14 +43,17 @@ def test_beginning_and_end_of_a_device_are_confirmed_and_the_end_comes_after_a_s
     assert arrivals[2].received_at - arrivals[1].received_at > timedelta(seconds=GAP_TIMEOUT)
 
 
-def test_the_network_delays_by_less_than_what_is_missing_is_waited_for():
-    sent: dict[int, float] = {}
-    arrivals = list(Crossing(Fleet(devices=100, messages=50, drop=0, duplicate=0)))
-    for arrival in arrivals:
-        if 1 < arrival.reading.sequence < 49:
-            sent.setdefault(arrival.reading.sequence, arrival.received_at.timestamp())
-    latest = {arrival.reading.sequence: arrival.received_at.timestamp() for arrival in arrivals}
-    assert max(latest[sequence] - first for sequence, first in sent.items()) < GAP_TIMEOUT
+@pytest.mark.parametrize("fleet", [FULL, QUICK])
+def test_the_network_delays_by_less_than_what_is_missing_is_waited_for(fleet):
+    assert 2 * fleet.shuffle / ARRIVALS_PER_SECOND < GAP_TIMEOUT
+    overtaken: dict[tuple[str, int], float] = {}
+    highest: dict[str, int] = {}
+    for (device, number, _), received_at in Crossing(fleet):
+        now = received_at.timestamp()
+        assert now - overtaken.pop((device, number), now) < GAP_TIMEOUT
+        for missing in range(highest.get(device, 0) + 1, number):
+            overtaken[device, missing] = now
+        highest[device] = max(highest.get(device, 0), number)
 
 
 def test_a_payload_says_everything_of_a_reading():
@@ -56,3 +64,8 @@ def test_a_payload_says_everything_of_a_reading():
         "temperature": arrival.reading.temperature,
         "received_at": "2030-01-01T00:00:00.001+00:00",
     }
+
+
+def test_the_pipeline_waits_as_long_as_the_fleet_takes_for_granted():
+    declared = tomllib.loads(PIPELINE.read_text(encoding="utf-8"))
+    assert declared["order"]["gap_timeout"] == f"{GAP_TIMEOUT:.0f}s"

@@ -9,7 +9,7 @@ from seriatim.cli.demo import FULL
 from seriatim.cli.demo_display import show_story
 from seriatim.core.resequencing import LedgerEntry, Released
 from seriatim.demo.books import Audited, Books, Entry
-from seriatim.demo.fleet import Arrival, Crossing
+from seriatim.demo.fleet import Arrival, Crossing, Fleet
 from seriatim.demo.folder import DemoFolder
 from seriatim.demo.in_process import Line, entry_of
 from seriatim.demo.steps import Step
@@ -18,10 +18,10 @@ from seriatim.demo.subscribers import Subscribers
 README = Path(__file__).parents[2] / "README.md"
 
 
-def books_of_the_full_fleet() -> Books:
+def books_of(fleet: Fleet) -> Books:
     """What the demo must find, worked out without topics, Spark and clients."""
-    crossing, subscribers = Crossing(FULL), Subscribers(FULL, Step("consume"))
-    lines: dict[str, Line[Arrival]] = {name: Line(name) for name in FULL.names}
+    crossing, subscribers = Crossing(fleet), Subscribers(fleet, Step("consume"))
+    lines: dict[str, Line[Arrival]] = {name: Line(name) for name in fleet.names}
     ledger: list[Entry] = []
     for arrival in crossing:
         device = arrival.reading.device
@@ -37,8 +37,14 @@ def books_of_the_full_fleet() -> Books:
     return Books(crossing, ledger, subscribers, before, Audited.of(subscribers.by_sequence()))
 
 
+def test_what_is_delayed_for_longer_than_anybody_waits_is_late_and_accounted_for():
+    books = books_of(Fleet(devices=20, messages=500, shuffle=9_000))
+    assert books.reasons["late"] > 0
+    assert list(books.discrepancies()) == []
+
+
 def test_the_readme_shows_what_the_demo_prints(capsys, tmp_path):
-    books = books_of_the_full_fleet()
+    books = books_of(FULL)
     show_story(books, DemoFolder(tmp_path), list(books.discrepancies()))
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()).strip("\n")
     shown = re.search(r"^\$ make demo\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -23,7 +23,7 @@ from seriatim.errors import GuaranteeNotMet
 from seriatim.extras import EXTRAS, is_installed
 
 FULL = Fleet(devices=100, messages=400)
-QUICK = Fleet(devices=20, messages=100, shuffle=100)
+QUICK = Fleet(devices=20, messages=100, shuffle=200)
 PER_SECOND, QUICK_PER_SECOND = 1_000, 5_000
 
 

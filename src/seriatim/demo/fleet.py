@@ -23,7 +23,7 @@ from seriatim.testing import FaultyNetwork
 FEWEST_MESSAGES = 3
 MIDNIGHT = datetime(2030, 1, 1, tzinfo=UTC)
 ARRIVALS_PER_SECOND = 1_000
-GAP_TIMEOUT = 3.0
+GAP_TIMEOUT = 5.0
 """How long what is missing is waited for, in seconds of the fleet's clock: several times as long as the network delays."""
 SILENCE = timedelta(seconds=2 * GAP_TIMEOUT)
 
@@ -56,7 +56,7 @@ class Fleet:
     seed: int = 1
     drop: float = 0.005
     duplicate: float = 0.02
-    shuffle: int = 500
+    shuffle: int = 2_000
 
     @property
     def names(self) -> list[str]:

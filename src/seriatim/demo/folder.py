@@ -9,6 +9,8 @@ from pathlib import Path
 from seriatim.errors import AlreadyExists, FailedPrecondition
 
 DEFAULT_NAME = "seriatim-demo"
+PIPELINE = Path(__file__).with_name("pipeline.toml")
+"""The pipeline of which every run on Spark gets a copy."""
 
 
 @dataclass(frozen=True, slots=True)

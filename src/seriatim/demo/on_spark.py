@@ -11,7 +11,6 @@ import logging
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -20,6 +19,7 @@ from pyspark.errors import PySparkException
 from seriatim.core.guarantees import Level
 from seriatim.core.resequencing import Reason
 from seriatim.demo.books import Audited, Entry
+from seriatim.demo.folder import PIPELINE
 from seriatim.demo.plan import RAW, Demo, Topics
 from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import Subscribers
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIPELINE = Path(__file__).with_name("pipeline.toml")
 LOOK = 0.5
 """How often it is looked how far the stream is, seconds."""
 

@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyarrow import parquet
 from pyspark.errors import PySparkException
 
-from seriatim.core.guarantees import Level
+from seriatim.core.guarantees import Guarantee
 from seriatim.core.resequencing import Reason
 from seriatim.demo.books import Audited, Entry
 from seriatim.demo.folder import PIPELINE
@@ -25,6 +26,7 @@ from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition
 from seriatim.spark import audit, pipeline, report, total
+from seriatim.spark.auditing import BITS
 from seriatim.spark.failures import unwrapped
 from seriatim.spark.roles import ColumnRoles
 from seriatim.spark.session import end_java, local_session
@@ -75,7 +77,9 @@ class OrderingOnSpark:
         self._steps.end(self._ordering)
 
     async def ledger(self) -> list[Entry]:
-        return await self._tell(self._read_ledger)
+        columns = ["key", "_reason", "_first", "_last", "_size", "_detail"]
+        table = await asyncio.to_thread(parquet.read_table, self._demo.folder.ledger, columns=columns)
+        return [Entry(*row.values()) for row in table.to_pylist()]
 
     async def audit(self, subscribers: Subscribers) -> tuple[Audited, Audited]:  # noqa: ARG002
         return await self._tell(self._audit_both)
@@ -119,17 +123,14 @@ class OrderingOnSpark:
         self._ordering.count = totals.rows[Tag.ORDERED] + totals.ledger[Reason.LOST]
         self._ordering.note = f"{totals.held:,} held, batch {totals.batches}"
 
-    def _read_ledger(self) -> list[Entry]:
-        table = self._session.read.parquet(str(self._demo.folder.ledger))
-        rows = table.select("key", "_reason", "_first", "_last", "_size", "_detail").orderBy("key", "_first").collect()
-        return [Entry(*row) for row in rows]
-
     def _audit_both(self) -> tuple[Audited, Audited]:
         folder = self._demo.folder
         topic = self._session.read.format("seriatim").option("url", folder.url).option("topic", RAW).load()
         raw = topic.selectExpr("offset", *pipeline.load(folder.pipeline).declaration.source.select)
         before = _looked_at("before: topic raw", raw, "offset")
-        after = _looked_at("after: table ordered", self._session.read.parquet(str(folder.ordered)), "_position")
+        after = _looked_at(
+            "after: table ordered", self._session.read.parquet(str(folder.ordered.absolute())), "_position"
+        )
         report.write_report(folder.report, before, after)
         return _found(before), _found(after)
 
@@ -150,4 +151,5 @@ def _found(audited: report.Audited) -> Audited:
     found = total(audited.verdicts).first()
     assert found is not None  # an aggregate of everything has one row
     counts = {name: found[name] for name in ("rows", "duplicates", "reordered", "lost")}
-    return Audited(**counts, furthest=found["max_displacement"], guarantee=Level(found["guarantee"]).guarantee)
+    guarantee = Guarantee(sum(Guarantee[bit.upper()] for bit in BITS if found[bit]))
+    return Audited(**counts, furthest=found["max_displacement"], guarantee=guarantee)

@@ -46,9 +46,13 @@ def audited(
         refuse_to_overwrite(verdicts)
     with spark_at_work(show_progress=show_progress) as spark:
         roles = ColumnRoles(key, seq, arrival, None, tuple(payload))
-        audits = [_audit(path, read_frame(spark, path, kind), roles)]
+        looks = [(path, read_frame(spark, path, kind), roles)]
         if compare is not None:
-            audits.append(_audit_afterwards(compare, read_frame(spark, compare, None), roles, compare_arrival))
+            after = read_frame(spark, compare, None)
+            looks.append(
+                (compare, after, replace(roles, arrival=compare_arrival or _arrival_afterwards(after, arrival)))
+            )
+        audits = [_audit(*look) for look in looks]
         try:
             if verdicts is not None:
                 save_frame(audits[-1].verdicts, verdicts, "parquet")
@@ -60,16 +64,14 @@ def audited(
                 one.verdicts.unpersist()
 
 
+def _arrival_afterwards(frame: DataFrame, arrival: str | None) -> str | None:
+    """If a table was put in order here, its positions are its order of arrival."""
+    return POSITION.name if POSITION.name in frame.columns else arrival
+
+
 def _audit(path: str, frame: DataFrame, roles: ColumnRoles) -> Audited:
     look = audit(key=roles.key, sequence=roles.sequence, arrival=roles.arrival, payload=roles.payload)
     return Audited(path, frame, frame.transform(look).persist(), roles)
-
-
-def _audit_afterwards(path: str, frame: DataFrame, roles: ColumnRoles, arrival: str | None) -> Audited:
-    """The audit of what became of a table. If it was put in order here, its positions are its order of arrival."""
-    if arrival is None:
-        arrival = POSITION.name if POSITION.name in frame.columns else roles.arrival
-    return _audit(path, frame, replace(roles, arrival=arrival))
 
 
 class SparkFindings:

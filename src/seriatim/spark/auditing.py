@@ -27,7 +27,7 @@ from seriatim.core.guarantees import Level
 from seriatim.errors import InvalidArgument
 from seriatim.spark.roles import ColumnRoles, Transformation, column, first_fault
 
-HASH, KEY, NUMBER, ARRIVAL, DIGEST = "hash", "key", "number", "arrival", "digest"
+KEY, NUMBER, ARRIVAL, DIGEST = "key", "number", "arrival", "digest"
 AT, HIGHEST, PREVIOUS, FIRST_DIGEST = "at", "highest", "previous", "first_digest"
 
 COUNTS = ("rows", "distinct", "duplicates", "conflicts", "lost", "reordered", "max_displacement", "invalid")
@@ -90,9 +90,9 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     ``first_digest`` is that of the first copy.
     """
     rows = _in_order_of_arrival(_narrow(frame, roles).repartition(F.col(KEY)), roles)
-    by_number = Window.partitionBy(HASH, KEY).orderBy(NUMBER)
+    by_number = Window.partitionBy(KEY).orderBy(NUMBER)
     # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-    rows = rows.sortWithinPartitions(HASH, KEY, NUMBER, AT)
+    rows = rows.sortWithinPartitions(KEY, NUMBER, AT)
     told = [F.lag(NUMBER).over(by_number).alias(PREVIOUS)]
     if roles.payload:
         copies = by_number.rangeBetween(Window.currentRow, Window.currentRow)
@@ -103,11 +103,7 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     """All that is needed of a row. Of the payload a digest of 64 bits: two payloads are taken for one once in 10**19."""
     is_valid = first_fault(list(roles.faults(frame))) == 0
-    columns = {
-        HASH: F.xxhash64(column(roles.key)),
-        KEY: column(roles.key),
-        NUMBER: F.when(is_valid, column(roles.sequence).cast("bigint")),
-    }
+    columns = {KEY: column(roles.key), NUMBER: F.when(is_valid, column(roles.sequence).cast("bigint"))}
     if roles.arrival is not None:
         columns[ARRIVAL] = column(roles.arrival)
     if roles.payload:
@@ -118,7 +114,7 @@ def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
     if roles.arrival is None:
         return rows.withColumns({AT: F.lit(None).cast("bigint"), HIGHEST: F.lit(None).cast("bigint")})
-    by_arrival = Window.partitionBy(HASH, KEY).orderBy(ARRIVAL)
+    by_arrival = Window.partitionBy(KEY).orderBy(ARRIVAL)
     before = by_arrival.rowsBetween(Window.unboundedPreceding, -1)
     return rows.withColumns({AT: F.count(NUMBER).over(before), HIGHEST: F.max(NUMBER).over(before)})
 
@@ -142,7 +138,7 @@ def _facts(rows: DataFrame) -> DataFrame:
         "first_copied": _first_where(trouble.copied, AT, NUMBER),
         "first_hole": _first_where(trouble.after_hole, NUMBER, PREVIOUS),
     }
-    return rows.groupBy(HASH, KEY).agg(*(value.alias(name) for name, value in facts.items()))
+    return rows.groupBy(KEY).agg(*(value.alias(name) for name, value in facts.items()))
 
 
 def _first_where(condition: Column, *names: str) -> Column:

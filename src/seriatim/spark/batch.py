@@ -41,9 +41,9 @@ from seriatim.spark.work import INVALID, Tag
 # Columns on the way; none of them is in the output.
 ON_THE_WAY = tuple(
     f"__seriatim_{name}"
-    for name in ("hash", "number", "session", "previous", "new_session", "rank", "first_payload", "is_hole", "reason")
+    for name in ("number", "session", "previous", "new_session", "rank", "first_payload", "is_hole", "reason")
 )
-HASH, NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
+NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
 
 
 def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
@@ -104,8 +104,7 @@ class _Batch:
         numbers = {NUMBER: F.when(is_sound, column(self.roles.sequence).cast("bigint"))}
         if self.roles.epoch is not None:
             numbers[SESSION] = F.when(is_sound, column(self.roles.epoch))
-        # Keys often begin alike, and a sort looks at eight bytes before it looks at a row: those of a hash tell keys apart.
-        return self.frame.withColumns({HASH: F.xxhash64(column(self.roles.key)), **numbers})
+        return self.frame.withColumns(numbers)
 
     def _invalid_or_raise(self) -> list[Fault]:
         if self.rules.on_invalid is not OnInvalid.RAISE:
@@ -116,13 +115,13 @@ class _Batch:
 
     def _with_neighbours(self, rows: DataFrame) -> DataFrame:
         """Every row of a key in order, with what the row before it and its place tell."""
-        key = [F.col(HASH), column(self.roles.key)]
+        key = column(self.roles.key)
         numbers = [NUMBER] if self.roles.epoch is None else [SESSION, NUMBER]
         in_order = [F.col(name).asc_nulls_last() for name in numbers]
         by_arrival = [] if self.roles.arrival is None else [column(self.roles.arrival)]
         # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-        rows = rows.repartition(column(self.roles.key)).sortWithinPartitions(*key, *in_order, *by_arrival)
-        return rows.select("*", *self._told_by(Window.partitionBy(*key).orderBy(*in_order)))
+        rows = rows.repartition(key).sortWithinPartitions(key, *in_order, *by_arrival)
+        return rows.select("*", *self._told_by(Window.partitionBy(key).orderBy(*in_order)))
 
     def _told_by(self, neighbours: WindowSpec) -> Iterator[Column]:
         yield F.lag(NUMBER).over(neighbours).alias(PREVIOUS)

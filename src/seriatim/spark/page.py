@@ -59,6 +59,7 @@ p { margin: 2px 0 12px; color: var(--soft); } .lead { font-size: 17px; color: va
 section { padding: 18px; margin-top: 14px; } .facts { overflow-x: auto; }
 .trails { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(250px, 100%), 1fr)); gap: 20px; }
 .sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(330px, 100%), 1fr)); gap: 24px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(140px, 100%), 1fr)); gap: 12px; align-items: end; }
 figure { margin: 0; min-width: 0; } figcaption { font-size: 14px; color: var(--soft); overflow-wrap: anywhere; }
 svg { width: 100%; display: block; } svg.dots { overflow: visible; }
 text { fill: var(--soft); font: 12px system-ui, sans-serif; } text.name { fill: var(--ink); font-size: 13px; }
@@ -122,9 +123,10 @@ def _mood(fact: str, value: int | None) -> str:
 
 def _sections(pages: Sequence[Page]) -> Iterator[str]:
     if any(page.trails for page in pages):
-        about = "Each dot is a row: further right the later it came, higher the higher its number. Order is a line that rises."
-        trails = [f'<div class="trails">{"".join(map(scatter, page.trails))}</div>' for page in pages]
-        yield _section("Arrival order against sequence", about + _legend(KINDS), pages, trails)
+        about = _about(
+            "Each dot is a row: further right the later it came, higher the higher its number. Order is a rising line."
+        )
+        yield _card("Arrival order against sequence", about + _legend(KINDS), _trails(pages))
     yield from _histogram(
         "Displacement",
         "Rows that others overtook, by how many numbers they were behind.",
@@ -144,7 +146,7 @@ def _sections(pages: Sequence[Page]) -> Iterator[str]:
     if any(page.worst for page in pages):
         highest = max(row.faults for page in pages for row in page.worst)
         drawn = [key_bars(page.worst, highest) for page in pages]
-        yield _section("Worst keys", f"What is wrong with each.{_legend(FAULTS)}", pages, drawn)
+        yield _section("Worst keys", _about("What is wrong with each.") + _legend(FAULTS), pages, drawn)
 
 
 def _as_long(sides: Sequence[tuple[Bucket, ...]]) -> list[tuple[Bucket, ...]]:
@@ -153,16 +155,33 @@ def _as_long(sides: Sequence[tuple[Bucket, ...]]) -> list[tuple[Bucket, ...]]:
     return [(*side, *(bucket._replace(size=0) for bucket in longest[len(side) :])) for side in sides]
 
 
-def _section(title: str, about: str, pages: Sequence[Page], contents: Sequence[str]) -> str:
+def _trails(pages: Sequence[Page]) -> str:
+    """The worst keys; where two audits are compared, what became of a key is beside what it was."""
     if len(pages) == 1:
-        content = contents[0]
-    else:
-        named = zip(pages, contents, strict=True)
-        content = "".join(
-            f"<div><h3>{escape(page.title)}</h3>{content or '<p>none</p>'}</div>" for page, content in named
-        )
-        content = f'<div class="sides">{content}</div>'
-    return f"<section><h2>{title}</h2><p>{about}</p>{content}</section>".replace("<p></p>", "")
+        return f'<div class="trails">{"".join(scatter(trail, trail.key) for trail in pages[0].trails)}</div>'
+    keys = dict.fromkeys(trail.key for page in pages for trail in page.trails)
+    found = [(page.title, {trail.key: trail for trail in page.trails}) for page in pages]
+    pairs = [
+        "".join(scatter(trails[key], f"{title}: {key}") if key in trails else "<div></div>" for title, trails in found)
+        for key in keys
+    ]
+    together = "".join(f'<div class="pair">{pair}</div>' for pair in pairs)
+    return f'<div class="sides">{together}</div>'
+
+
+def _section(title: str, about: str, pages: Sequence[Page], contents: Sequence[str]) -> str:
+    """A card with one picture, or one for each side."""
+    if len(pages) == 1:
+        return _card(title, about, contents[0])
+    sides = "".join(
+        f"<div><h3>{escape(page.title)}</h3>{content or '<p>none</p>'}</div>"
+        for page, content in zip(pages, contents, strict=True)
+    )
+    return _card(title, about, f'<div class="sides">{sides}</div>')
+
+
+def _card(title: str, about: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{about}{content}</section>"
 
 
 def _histogram(
@@ -175,9 +194,13 @@ def _histogram(
 ) -> Iterator[str]:
     highest = max((bucket.size for side in sides for bucket in side), default=0)
     if highest:
-        yield _section(title, about, pages, [bars(side, highest, style, title, heading) for side in sides])
+        yield _section(title, _about(about), pages, [bars(side, highest, style, title, heading) for side in sides])
+
+
+def _about(sentence: str) -> str:
+    return f"<p>{sentence}</p>"
 
 
 def _legend(kinds: Mapping[str, str]) -> str:
     items = "".join(f'<li><i class="{style}"></i>{name}</li>' for name, style in kinds.items())
-    return f'</p><ul class="legend">{items}</ul><p>'
+    return f'<ul class="legend">{items}</ul>'

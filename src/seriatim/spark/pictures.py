@@ -77,15 +77,15 @@ def _as_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 # --- dots ---------------------------------------------------------------------------------------------------------------
 
 
-def scatter(trail: Trail, height: int = 230) -> str:
+def scatter(trail: Trail, name: str, height: int = 230) -> str:
     """The rows of a key: further right the later they came, higher the higher their number."""
     x = _scale([point.at for point in trail.points], 0, 1000)
     y = _scale([point.number for point in trail.points], 1000, 0)
     places = {kind: [(x(point.at), y(point.number)) for point in trail.points if point.kind == kind] for kind in KINDS}
     paths = (f'<path class="{style}" d="{_dots(places[kind])}"/>' for kind, style in KINDS.items() if places[kind])
     about = f"{len(trail.points):,} rows by arrival: " + ", ".join(f"{len(places[kind]):,} {kind}" for kind in KINDS)
-    picture = _svg(height, _axes(trail.points, height) + _box("".join(paths), height), f"Key {trail.key}", about)
-    return f"<figure><figcaption>key {escape(short(trail.key))}</figcaption>{picture}</figure>"
+    picture = _svg(height, _axes(trail.points, height) + _box("".join(paths), height), name, about)
+    return f"<figure><figcaption>{escape(short(name))}</figcaption>{picture}</figure>"
 
 
 def _box(dots: str, height: int) -> str:
@@ -191,7 +191,7 @@ def _key_bar(row: KeyRow, y: int, highest: int) -> str:
 
 
 def short(key: str) -> str:
-    return key if len(key) <= 32 else f"{key[:31]}…"
+    return key if len(key) <= 40 else f"{key[:39]}…"
 
 
 def _svg(height: int, content: str, title: str, about: str) -> str:

@@ -70,7 +70,8 @@ class Patient:
         before = len(self.blows())
         with self._born(plan) as child:
             assert child.wait(LONGEST_LIFE) == -signal.SIGKILL
-        assert self.blows()[before:] == [str(blow) for blow in plan]
+        # Several tasks of a batch may come to the same point.
+        assert list(dict.fromkeys(self.blows()[before:])) == [str(blow) for blow in plan]
 
     def live_for(self, seconds: float) -> None:
         """One life, that ends so long after its first batch began."""

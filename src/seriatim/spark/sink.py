@@ -92,7 +92,7 @@ class Staging:
         """Let the owner append what was staged, and remove it."""
         files = [one.file for one in sorted(staged, key=lambda one: one.partition) if one.file is not None]
         if files:
-            _require_visible(staged)
+            self._require_visible(staged)
             self._append(writer, batch, files)
         self.clear(writer, batch)
 
@@ -112,6 +112,15 @@ class Staging:
                         "batch %d of %s was written to topic %r before: nothing was added", batch, writer, topic
                     )
                 return
+
+    def _require_visible(self, staged: Sequence[Staged]) -> None:
+        for one in staged:
+            self.place.require_one_machine(one.host)
+            if one.file is not None and not Path(one.file.path).is_file():
+                raise FailedPrecondition(
+                    f"'{one.file.path}' was staged on {one.host} and can't be seen on {socket.gethostname()}: set the option "
+                    "'staging' to a folder that every machine sees"
+                )
 
     def clear(self, writer: str, batch: int) -> None:
         """Remove what was staged for a batch and those before it: nobody will ask for them any more."""
@@ -143,15 +152,6 @@ class _Counter:
 def _chain(first: Pack, rest: Iterator[Pack]) -> Iterator[Pack]:
     yield first
     yield from rest
-
-
-def _require_visible(staged: Sequence[Staged]) -> None:
-    for one in staged:
-        if one.file is not None and not Path(one.file.path).is_file():
-            raise FailedPrecondition(
-                f"'{one.file.path}' was staged on {one.host} and can't be seen on {socket.gethostname()}: set the option "
-                "'staging' to a folder that every machine sees"
-            )
 
 
 # -- what Spark calls ---------------------------------------------------------------------------------------------------

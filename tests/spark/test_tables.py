@@ -18,8 +18,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreOwned
-from seriatim.spark.sink import QUERY_ID
-from seriatim.spark.tables import Table, local_folder, write_batch
+from seriatim.spark import query_of, write_batch
+from seriatim.spark.tables import Table, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -126,6 +126,8 @@ def test_what_can_be_no_batch_of_a_table_is_refused(spark, rows, path):
         with pytest.raises(InvalidArgument, match=text):
             write_batch(frame, path, batch, writer=writer)
     assert not path.exists()
+    with pytest.raises(FailedPrecondition, match="ask for its id within foreachBatch"):
+        query_of(rows(0, 1))
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/table", "hdfs://name/table", "gs://bucket/table"])
@@ -285,9 +287,7 @@ def test_a_stream_that_is_run_again_from_its_checkpoint_adds_nothing_twice(spark
     added: list[bool] = []
 
     def write(frame: DataFrame, batch: int) -> None:
-        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        assert query is not None
-        added.append(write_batch(frame, path, batch, writer=query))
+        added.append(write_batch(frame, path, batch, writer=query_of(frame)))
 
     def run_once() -> None:
         stream = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).json(str(source))

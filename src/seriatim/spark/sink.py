@@ -36,6 +36,8 @@ from seriatim.store.pack import PackHead
 from seriatim.store.staging import write_staged
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from seriatim.store.base import Pack
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -43,6 +45,14 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 TRIES = 3
 """How often a batch is handed over when nobody knows what became of it: it is written once however often that is."""
+
+
+def query_of(frame: DataFrame) -> str:
+    """Within ``foreachBatch``: the id of the streaming query, under which its batches are written once."""
+    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if query is None:
+        raise FailedPrecondition("no streaming query is at work here: ask for its id within foreachBatch")
+    return query
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,8 @@ FORMAT = 1
 def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str) -> bool:
     """Write one batch of a query into the table at ``path``, once; False when it was there already.
 
-    ``writer`` is the id of the streaming query. Call it within ``foreachBatch``, with the number that Spark gives the batch.
-    The rows are computed once.
+    Call it within ``foreachBatch``, with the number that Spark gives the batch; ``writer`` is the id of the streaming query
+    (``query_of(frame)``). The rows are computed once.
     """
     require_whole("batch", batch, 0)
     _require_rows_of_a_table(frame, writer)

@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreOwned
+from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreFailed, StoreOwned
 from seriatim.spark import query_of, write_batch
 from seriatim.spark.tables import Table, local_folder
 
@@ -130,6 +130,12 @@ def test_what_can_be_no_batch_of_a_table_is_refused(spark, rows, path):
         query_of(rows(0, 1))
 
 
+def test_a_folder_that_can_not_be_made_is_an_error_of_ours(rows, path):
+    path.touch()
+    with pytest.raises(StoreFailed, match=r"making the table '.*a table' failed"):
+        write_batch(rows(0, 1), path, 0, writer=QUERY)
+
+
 @pytest.mark.parametrize("address", ["s3://bucket/table", "hdfs://name/table", "gs://bucket/table"])
 def test_a_place_where_a_folder_does_not_appear_in_one_step_is_refused(address):
     with pytest.raises(InvalidArgument, match=r"writeStream\.format\('parquet'\)"):
@@ -181,7 +187,7 @@ def test_a_job_that_fails_shows_nothing_and_can_be_run_again(spark, rows, path):
     with pytest.raises(Exception, match="no"):
         write_batch(bad, path, 0, writer=QUERY)
     assert not list(path.glob("batch=*"))
-    assert write_batch(rows(0, 10), path, 0, writer=QUERY)
+    assert write_batch(rows(0, 10), path, 0, writer="another")  # nobody has written to it yet
     assert seen(spark, path) == numbered(0, range(10))
     assert own_files(path) == {"table.json", "lock"}
 

@@ -21,8 +21,10 @@ from seriatim.spark.session import LOOPBACK
 T = TypeVar("T")
 
 SPARK_HOME = Path(pyspark.__file__).parent
-PATIENCE = 100.0
-"""How long anything may take that takes a second or two."""
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""What makes a Java start faster that does not run long enough to become fast."""
+PATIENCE = 150.0
+"""How long anything may take that takes some seconds, on a machine that has other things to do."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +66,14 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path, workers: int) -> Iterator[Cluster]:
-    """Each worker has one core, and memory for one small executor."""
+    """Each worker has one core, and memory for one small executor. They may not have found their master yet."""
     with ExitStack() as stack:
         master = _start(
             stack, folder, "master", "master.Master", "--host", LOOPBACK, "--port", "0", "--webui-port", "0"
         )
         address = master.wait_for(r"Starting Spark master at (spark://\S+)")
         names = [f"worker-{number}" for number in range(workers)]
-        started = {name: _start_worker(stack, folder, name, address) for name in names}
-        for worker in started.values():
-            worker.wait_for(r"(Successfully registered) with master")
-        yield Cluster(address, folder, started)
+        yield Cluster(address, folder, {name: _start_worker(stack, folder, name, address) for name in names})
 
 
 def _start_worker(stack: ExitStack, folder: Path, name: str, master: str) -> Daemon:
@@ -90,6 +89,7 @@ def _start(stack: ExitStack, folder: Path, name: str, kind: str, *arguments: str
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIVED} -Dspark.master.rest.enabled=false",
     }
     log = folder / f"{name}.log"
     with log.open("wb") as output:

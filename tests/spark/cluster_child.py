@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from seriatim.spark import ordered, register, resequence
-from seriatim.spark.session import local_session
+from seriatim.spark.session import LOG4J, local_session
 from seriatim.spark.sink import BATCH_ID
+from tests.spark.cluster import PATIENCE, SHORT_LIVED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,12 @@ def session(master: str) -> SparkSession:
             "spark.driver.memory": MEMORY,
             "spark.executor.memory": MEMORY,
             "spark.executor.cores": "1",
+            "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dlog4j2.configurationFile={LOG4J.as_uri()}",
+            "spark.executor.extraJavaOptions": SHORT_LIVED,
+            # Both workers are to be at work before the first task begins.
+            "spark.cores.max": "2",
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{PATIENCE:.0f}s",
             "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         },
     )

@@ -31,7 +31,7 @@ from seriatim.spark.declaration import AVAILABLE_NOW, TABLE, TOPIC, Declaration,
 from seriatim.spark.failures import unwrapped
 from seriatim.spark.output import POSITION
 from seriatim.spark.roles import column
-from seriatim.spark.sink import QUERY_ID
+from seriatim.spark.sink import query_of
 from seriatim.spark.tables import write_batch
 from seriatim.spark.upkeep import held_rows
 from seriatim.spark.work import EXPIRED, INVALID, Tag
@@ -165,8 +165,7 @@ class Run:
             raise
 
     def _write_all(self, tagged: DataFrame, number: int) -> None:
-        query = tagged.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        assert query is not None
+        query = query_of(tagged)
         with kept(tagged):
             counts = count(tagged)
             for sink in self._declared.sinks:

@@ -118,9 +118,8 @@ def test_timestamps_and_maps_are_held_and_given_out_as_they_came(spark, tmp_path
 
 def test_numbers_that_wrap_go_on_from_batch_to_batch(stream):
     numbers = [6, 7, 0, 2, 1, 4, 3, 5, 6, 7, 1, 0]
-    for place, number in enumerate(numbers):
-        if place % 4 == 0:
-            stream.add([("a", n, float(i), str(i)) for i, n in enumerate(numbers[place : place + 4], place)])
+    for place in range(0, len(numbers), 4):
+        stream.add([("a", n, float(i), str(i)) for i, n in enumerate(numbers[place : place + 4], place)])
     stream.run(wrap=8, start=6)
     assert [numbers[int(body)] for body in stream.ordered()["a"]] == [6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
 
@@ -211,7 +210,7 @@ def test_a_task_refuses_the_rows_of_another_partition():
 
 
 def test_another_partition_count_is_refused_and_says_what_to_do(begun):
-    with pytest.raises(StateMismatch, match="has 3 partitions, and partitions=4 was given: .* --partitions 4'"):
+    with pytest.raises(StateMismatch, match=r"has 3 partitions, and partitions=4 was given: .* --partitions 4'"):
         begun.tagged(partitions=4)
 
 

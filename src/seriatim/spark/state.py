@@ -221,9 +221,9 @@ class StateFolder:
         header, checksum = decode_ends(ends, self._name(partition, batch))
         if checksum != version.checksum and not header.rewritten:
             raise StateMismatch(
-                f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the source "
-                "did not give the same rows again (or progress is tracked asynchronously, which is not supported), or options were "
-                f"changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
+                f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the "
+                "source did not give the same rows again (or progress is tracked asynchronously, which is not supported), or "
+                f"options were changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
             )
 
     def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:

@@ -32,6 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.options import require_whole
 from seriatim.errors import FailedPrecondition, StateMismatch
+from seriatim.spark.arrays import Ints
 from seriatim.spark.arrival import by_arrival
 from seriatim.spark.files import files_at
 from seriatim.spark.kernel import Kernel
@@ -136,14 +137,14 @@ class PartitionTask:
         for rows in received:
             self._require_own(rows[PARTITION], partition)
         now = max((_latest(rows[TIME]) for rows in received), default=-inf)
-        table = self._in_order(table_of(_without_ticks(received), self.schema))
+        table = table_of(_without_ticks(received), self.schema)
         folder = StateFolder(self.state, query=query, partitions=self.partitions, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
-        outcome = self.kernel.run(known.partition, table, now)
+        outcome = self.kernel.run(known.partition, table, now, self._order(table))
         folder.commit(known, partition, batch, outcome)
         yield from batches_of(outcome.table, self.output)
 
-    def _in_order(self, table: pa.Table) -> pa.Table:
+    def _order(self, table: pa.Table) -> Ints:
         roles = self.kernel.roles
         return by_arrival(table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key)
 

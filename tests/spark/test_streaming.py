@@ -220,7 +220,7 @@ def test_rules_that_a_session_excludes_already_stay_excluded(spark, stream):
 
 
 def test_a_task_refuses_the_rows_of_another_partition():
-    task = PartitionTask(Kernel(Resequencing(), Roles("k", "n", "t")), None, pa.schema([]), [], "nowhere", 4, 2)
+    task = PartitionTask(Kernel(Resequencing(), Roles("k", "n", "t")), None, pa.schema([]), [], "nowhere", 4, {}, 2)
     task._require_own(pa.array([2, 2]), 2)
     with pytest.raises(StateMismatch, match="partition 2 of 4 got 1 rows of other partitions"):
         task._require_own(pa.array([2, 3, 2]), 2)
@@ -253,6 +253,12 @@ def test_a_deleted_state_is_not_begun_anew(begun):
     assert isinstance(failure, StateMismatch)
     assert "there is no state in" in str(failure)
     assert "but batch 2 goes on from batch 1" in str(failure)
+
+
+def test_a_circle_can_not_be_put_under_a_state(begun):
+    failure = begun.add([("a", 1, 3.0, "a1")]).fail(wrap=256)
+    assert isinstance(failure, StateMismatch)
+    assert "time='event', wrap=None, and the query runs with arrival='at'" in str(failure)
 
 
 def test_a_missing_version_is_not_guessed(begun):

@@ -22,7 +22,7 @@ def test_a_line_has_all_figures():
 
 def test_where_there_is_no_terminal_a_line_comes_now_and_then_and_only_with_news(capsys, monkeypatch):
     now = 1_000.0
-    monkeypatch.setattr(run_display.time, "monotonic", lambda: now)
+    monkeypatch.setattr("seriatim.cli.run_display.time.monotonic", lambda: now)
     display = LiveDisplay.for_terminal(enabled=True)
     display.show(BUSY)
     now += run_display.SECONDS_BETWEEN_LINES

@@ -1,8 +1,8 @@
 """Named moments at which a pipeline is hit: its whole driver dies, or one worker does, or a task fails.
 
-A *plan* in the environment says what happens where; ``install`` wraps the functions on the way, in the driver and, through
-``crashing_daemon``, in every process that Spark's Python starts. Nothing of the product knows of it. Whatever happens is
-noted in a file first, so that a test can tell that it did.
+A *plan* in the environment says what happens where; ``install`` wraps the functions on the way, in every Python process of the
+driver (``crashing/sitecustomize.py``). Nothing of the product knows of it. Whatever happens is noted in a file first, so
+that a test can tell that it did.
 
 ====================  ==================================================================================
 before-state-write    a task has decided, and its state is not written yet
@@ -33,6 +33,8 @@ BEGUN = "the first batch begins"
 """What a child says then, on standard output."""
 PLAN, NOTES, GROUP = "CRASH_PLAN", "CRASH_NOTES", "CRASH_GROUP"
 
+ROOT, HOOK = Path(__file__).parents[2], Path(__file__).with_name("crashing")
+
 DRIVER, WORKER, TASK = "driver dies", "worker dies", "task fails"
 
 POINTS = (
@@ -62,11 +64,12 @@ class Blow(NamedTuple):
 
 def environment(plan: Sequence[Blow], notes: Path) -> dict[str, str]:
     """What a child is told of its fate."""
-    return {PLAN: json.dumps(plan), NOTES: str(notes)}
+    paths = os.pathsep.join([str(HOOK), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {PLAN: json.dumps(plan), NOTES: str(notes), "PYTHONPATH": paths}
 
 
 def install() -> None:
-    """Wrap what lies on the way of this process."""
+    """Wrap what lies on the way of a worker, or of the process that writes to a topic."""
     from seriatim.spark.files import LocalFiles
     from seriatim.spark.sink import Staging
     from seriatim.spark.state import StateFolder
@@ -79,7 +82,6 @@ def install() -> None:
 def install_in_driver() -> None:
     from seriatim.spark import runner
 
-    install()
     _wrap(runner.Run, "_write", _say_once)
     _wrap(runner, "count", _batch_at_work, after="before-first-sink")
     _wrap(runner, "write", lambda rows, sink, query, number: number, after="between-sinks")

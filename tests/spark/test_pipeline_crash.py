@@ -29,7 +29,6 @@ from tests.spark.pipelines import prepare, written
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).parents[2]
 LONGEST_LIFE = 120
 IN_TEST = (
     "before-state-write",
@@ -37,7 +36,6 @@ IN_TEST = (
     "before-append",
     "after-append",
     "between-sinks",
-    "before-table-shown",
     "after-sinks",
 )
 """The moments of ``make test``: a driver costs many seconds. ``make soak`` has all of them, and random ones."""
@@ -48,7 +46,6 @@ LONGEST_WORK = 3.0
 CHILD = f"""
 [spark]
 spark.master = "local[2,4]"  # a task may fail so often
-spark.python.daemon.module = "tests.spark.crashing_daemon"
 # A driver that is soon killed had better start quickly.
 spark.driver.extraJavaOptions = "-Dlog4j2.configurationFile={LOG4J.as_uri()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """
@@ -70,7 +67,8 @@ class Patient:
         before = len(self.blows())
         with self._born(plan) as child:
             assert child.wait(LONGEST_LIFE) == -signal.SIGKILL
-        assert self.blows()[before:] == [str(blow) for blow in plan]
+        # Several tasks of a batch may come to the same point.
+        assert list(dict.fromkeys(self.blows()[before:])) == [str(blow) for blow in plan]
 
     def live_for(self, seconds: float) -> None:
         """One life, that ends so long after its first batch began."""
@@ -83,10 +81,9 @@ class Patient:
                 os.killpg(child.pid, signal.SIGKILL)
 
     def _born(self, plan: Sequence[Blow]) -> subprocess.Popen[bytes]:
-        paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(
             [sys.executable, "-m", "tests.spark.pipeline_child", str(self._path)],
-            env=os.environ | environment(plan, self._notes) | {"PYTHONPATH": paths},
+            env=os.environ | environment(plan, self._notes),
             start_new_session=True,
             stdout=subprocess.PIPE,
         )

@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreOwned
-from seriatim.spark.sink import QUERY_ID
-from seriatim.spark.tables import Table, local_folder, write_batch
+from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreFailed, StoreOwned
+from seriatim.spark import query_of, write_batch
+from seriatim.spark.tables import Table, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,7 +103,7 @@ def test_another_query_is_refused_and_a_folder_that_is_no_table(rows, path, tmp_
         write_batch(rows(4, 8), path, 1, writer="another")
     Path(tmp_path, "other").mkdir()
     Path(tmp_path, "other", "part-0.parquet").touch()
-    with pytest.raises(FailedPrecondition, match="is no table of ours, and there is 'part-0.parquet' in it"):
+    with pytest.raises(FailedPrecondition, match="is no table of ours, and there is 'part-0"):
         write_batch(rows(0, 4), tmp_path / "other", 0, writer=QUERY)
 
 
@@ -126,6 +126,14 @@ def test_what_can_be_no_batch_of_a_table_is_refused(spark, rows, path):
         with pytest.raises(InvalidArgument, match=text):
             write_batch(frame, path, batch, writer=writer)
     assert not path.exists()
+    with pytest.raises(FailedPrecondition, match="ask for its id within foreachBatch"):
+        query_of(rows(0, 1))
+
+
+def test_a_folder_that_can_not_be_made_is_an_error_of_ours(rows, path):
+    path.touch()
+    with pytest.raises(StoreFailed, match=r"making the table '.*a table' failed"):
+        write_batch(rows(0, 1), path, 0, writer=QUERY)
 
 
 @pytest.mark.parametrize("address", ["s3://bucket/table", "hdfs://name/table", "gs://bucket/table"])
@@ -179,7 +187,7 @@ def test_a_job_that_fails_shows_nothing_and_can_be_run_again(spark, rows, path):
     with pytest.raises(Exception, match="no"):
         write_batch(bad, path, 0, writer=QUERY)
     assert not list(path.glob("batch=*"))
-    assert write_batch(rows(0, 10), path, 0, writer=QUERY)
+    assert write_batch(rows(0, 10), path, 0, writer="another")  # nobody has written to it yet
     assert seen(spark, path) == numbered(0, range(10))
     assert own_files(path) == {"table.json", "lock"}
 
@@ -285,9 +293,7 @@ def test_a_stream_that_is_run_again_from_its_checkpoint_adds_nothing_twice(spark
     added: list[bool] = []
 
     def write(frame: DataFrame, batch: int) -> None:
-        query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        assert query is not None
-        added.append(write_batch(frame, path, batch, writer=query))
+        added.append(write_batch(frame, path, batch, writer=query_of(frame)))
 
     def run_once() -> None:
         stream = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).json(str(source))

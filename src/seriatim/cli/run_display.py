@@ -83,7 +83,8 @@ class RunDisplay:
         self._next = time.monotonic() + SECONDS_BETWEEN_LINES
 
     def show(self, snapshot: Snapshot) -> None:
-        if snapshot != self._shown and time.monotonic() >= self._next:
+        has_news = snapshot.batch is not None and snapshot != self._shown
+        if has_news and time.monotonic() >= self._next:
             self.say(snapshot.line())
             self._shown, self._next = snapshot, time.monotonic() + SECONDS_BETWEEN_LINES
 

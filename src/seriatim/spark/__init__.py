@@ -59,6 +59,8 @@ if typing.TYPE_CHECKING:
     from seriatim.spark.datasource import register
     from seriatim.spark.failures import unwrapped
     from seriatim.spark.resequencing import resequence
+    from seriatim.spark.sink import query_of
+    from seriatim.spark.tables import write_batch
     from seriatim.spark.upkeep import held, repartition_state
 
 __all__ = [
@@ -66,11 +68,13 @@ __all__ = [
     "held",
     "ledger",
     "ordered",
+    "query_of",
     "register",
     "repartition_state",
     "resequence",
     "total",
     "unwrapped",
+    "write_batch",
 ]
 
 # Each name is loaded when it is first used: the kernel works without Spark.
@@ -79,11 +83,13 @@ _HOMES = {
     "held": "seriatim.spark.upkeep",
     "ledger": "seriatim.spark.batch",
     "ordered": "seriatim.spark.batch",
+    "query_of": "seriatim.spark.sink",
     "register": "seriatim.spark.datasource",
     "repartition_state": "seriatim.spark.upkeep",
     "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
     "unwrapped": "seriatim.spark.failures",
+    "write_batch": "seriatim.spark.tables",
 }
 
 if not typing.TYPE_CHECKING:  # type checkers see the imports above, and would take this to answer to any name

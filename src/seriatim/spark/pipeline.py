@@ -41,13 +41,19 @@ class Pipeline:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start it in a session, unless it promises more than it can keep."""
-        return self.begin(spark).query
+        run = self._new_run()
+        run.start(spark)
+        return run.query
 
     def begin(self, spark: SparkSession) -> Run:
-        """Start it like ``start``, and keep an eye on it: what was written, and how to end it after a whole batch."""
+        """Start it and keep an eye on it: what is read, written and held, and how to end it after a whole batch."""
+        run = self._new_run()
+        run.count_held()
+        run.start(spark)
+        return run
+
+    def _new_run(self) -> Run:
         from seriatim.spark.runner import Run
 
         self.explain().require()
-        run = Run(self.declaration)
-        run.start(spark)
-        return run
+        return Run(self.declaration)

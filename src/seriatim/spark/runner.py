@@ -31,7 +31,7 @@ from seriatim.spark.declaration import AVAILABLE_NOW, TABLE, TOPIC, Declaration,
 from seriatim.spark.failures import unwrapped
 from seriatim.spark.output import POSITION
 from seriatim.spark.roles import column
-from seriatim.spark.sink import QUERY_ID
+from seriatim.spark.sink import query_of
 from seriatim.spark.tables import write_batch
 from seriatim.spark.upkeep import held_rows
 from seriatim.spark.work import EXPIRED, INVALID, Tag
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 REASONS = (*map(str, Reason), INVALID, EXPIRED)
+MOST_RECENT = 100
+"""Of how many batches Spark remembers the progress."""
 LONGEST_LOOK = 0.1
 """How long it may take to notice that a stream waits for rows, seconds."""
 
@@ -95,14 +97,12 @@ class Run:
         assert self._query is not None
         return self._query
 
-    @property
-    def state(self) -> str:
-        """Where the rows wait that are held."""
-        return str(self._declared.order.state)
+    def count_held(self) -> None:
+        """Let the totals begin with what was held before; that reads all of the state."""
+        self._totals.held_before = rows_held(str(self._declared.order.state))
 
     def start(self, spark: SparkSession) -> None:
         try:
-            self._totals.held_before = rows_held(self.state)
             self._query = self._stream(spark).start()
         except (PySparkException, SeriatimError) as error:
             raise self._in_one_line(error) from error
@@ -165,8 +165,7 @@ class Run:
             raise
 
     def _write_all(self, tagged: DataFrame, number: int) -> None:
-        query = tagged.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        assert query is not None
+        query = query_of(tagged)
         with kept(tagged):
             counts = count(tagged)
             for sink in self._declared.sinks:
@@ -174,6 +173,7 @@ class Run:
                 if counts[sink.what] or sink.format == TABLE:
                     write(part(tagged, sink, self._declared.order.key), sink, query, number)
         self._written[number] = counts
+        self._written.pop(number - MOST_RECENT, None)  # nobody asked for the totals
 
     def _in_one_line(self, error: BaseException) -> SeriatimError:
         """What happened, in one line that has no secret in it."""

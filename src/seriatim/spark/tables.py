@@ -1,8 +1,8 @@
 """Tables: the batches of a streaming query as parquet files, each written once and seen whole.
 
 Rules
-    1. A table belongs to one writer: a streaming query, by its id. Anybody else is refused, and so is a folder that has
-       something else in it, or a batch with other columns.
+    1. A table belongs to one writer from its first batch on: a streaming query, by its id. Anybody else is refused, and so
+       is a batch with other columns, or a folder that has something else in it.
     2. A batch appears whole. Its files are written in a hidden folder that readers pass over. When they are complete, hold as
        many rows as the tasks wrote, and are on the disk, one rename makes them a part of the table.
     3. The batches of a writer follow each other, so what it has done is one number: the largest batch that can be seen or is
@@ -37,7 +37,7 @@ from pyarrow import parquet
 from seriatim.core.options import require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreOwned
 from seriatim.log import logger
-from seriatim.spark.files import TEMPORARY, LocalFiles
+from seriatim.spark.files import TEMPORARY, LocalFiles, failures
 from seriatim.store.ownership import OwnerLock
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ FORMAT = 1
 def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str) -> bool:
     """Write one batch of a query into the table at ``path``, once; False when it was there already.
 
-    ``writer`` is the id of the streaming query. Call it within ``foreachBatch``, with the number that Spark gives the batch.
-    The rows are computed once.
+    Call it within ``foreachBatch``, with the number that Spark gives the batch; ``writer`` is the id of the streaming query
+    (``query_of(frame)``). The rows are computed once.
     """
     require_whole("batch", batch, 0)
     _require_rows_of_a_table(frame, writer)
@@ -81,7 +81,8 @@ class Table:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        Path(self._folder, FOLDER).mkdir(parents=True, exist_ok=True)
+        with failures(f"making the table '{self._folder}'"):
+            Path(self._folder, FOLDER).mkdir(parents=True, exist_ok=True)
         try:
             lock = OwnerLock(self._folder / LOCK)
         except StoreOwned as error:
@@ -95,40 +96,46 @@ class Table:
 
     def add(self, frame: DataFrame, batch: int) -> bool:
         """Write a batch, unless that was done before. The lock must be held."""
-        about = self._bind(tuple((field.name, field.dataType.simpleString()) for field in frame.schema))
+        about = self._read_about() or self._new()
+        own = About(self._writer, _columns_of(frame), about.empty)
         shown = self._last_shown()
+        done = max(shown, about.empty)
+        if done >= 0:
+            self._require_same(about, own)
         self._clear()
-        if batch <= max(shown, about.empty):
+        if batch <= done:
             logger.info("batch %d was written to the table '%s' before: nothing was added", batch, self._folder)
             return False
         staged = f"{STAGING}/{uuid.uuid4().hex}"
         if self._write(frame, staged) or shown < 0:
+            self._note(own)
             self._files.show_folder(staged, f"{BATCH}={batch:012d}")
         else:
-            self._note(replace(about, empty=batch))
+            self._note(replace(own, empty=batch))
         self._clear()
         return True
 
     # -- whose table it is ----------------------------------------------------------------------------------------------
 
-    def _bind(self, columns: tuple[tuple[str, str], ...]) -> About:
-        """What the table knows of itself, when it is ours; a new table becomes ours."""
-        about = self._read_about()
-        if about is None:
-            self._require_nothing_else()
-            about = About(self._writer, columns)
-            self._note(about)
-        if about.writer != self._writer:
+    def _new(self) -> About:
+        """A table in a folder that has nothing in it."""
+        if others := [name for name in self._files.names("") if name != FOLDER]:
             raise FailedPrecondition(
-                f"the table '{self._folder}' belongs to query {about.writer} and not to {self._writer}: give each query its "
+                f"the folder '{self._folder}' is no table of ours, and there is {others[0]!r} in it: name a new folder"
+            )
+        return About(self._writer, ())
+
+    def _require_same(self, about: About, own: About) -> None:
+        if about.writer != own.writer:
+            raise FailedPrecondition(
+                f"the table '{self._folder}' belongs to query {about.writer} and not to {own.writer}: give each query its "
                 "own table; a query that begins anew, with a new checkpoint, needs a new one, too"
             )
-        if set(about.columns) != set(columns):
+        if set(about.columns) != set(own.columns):
             raise FailedPrecondition(
-                f"the table '{self._folder}' has the columns {_listed(about.columns)}, and this batch has {_listed(columns)}: "
-                "write to a new table"
+                f"the table '{self._folder}' has the columns {_listed(about.columns)}, and this batch has "
+                f"{_listed(own.columns)}: write to a new table"
             )
-        return about
 
     def _read_about(self) -> About | None:
         content = self._files.read(ABOUT)
@@ -144,13 +151,8 @@ class Table:
         return about
 
     def _note(self, about: About) -> None:
-        self._files.write(ABOUT, json.dumps(asdict(about), indent=1).encode())
-
-    def _require_nothing_else(self) -> None:
-        if others := [name for name in self._files.names("") if name != FOLDER]:
-            raise FailedPrecondition(
-                f"the folder '{self._folder}' is no table of ours, and there is {others[0]!r} in it: name a new folder"
-            )
+        if about != self._read_about():
+            self._files.write(ABOUT, json.dumps(asdict(about), indent=1).encode())
 
     # -- batches --------------------------------------------------------------------------------------------------------
 
@@ -209,6 +211,10 @@ def _require_rows_of_a_table(frame: DataFrame, writer: str) -> None:
         raise InvalidArgument(
             f"a table shows the number of each batch as column {BATCH!r}: give that column of yours another name"
         )
+
+
+def _columns_of(frame: DataFrame) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema)
 
 
 def _listed(columns: tuple[tuple[str, str], ...]) -> str:

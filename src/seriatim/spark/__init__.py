@@ -33,6 +33,10 @@ Topics as ``format("seriatim")``:
 
 ``datasource.py`` what Spark asks first; ``source.py`` reads topics, ``sink.py`` writes them, ``place.py`` finds them
 ``messages.py``   columns of packs, and packs of columns; ``ranges.py`` divides a log
+
+Tables:
+
+``tables.py``     the batches of a query as parquet files, each written once
 """
 
 from __future__ import annotations
@@ -50,6 +54,8 @@ if typing.TYPE_CHECKING:
     from seriatim.spark.datasource import register
     from seriatim.spark.failures import unwrapped
     from seriatim.spark.resequencing import resequence
+    from seriatim.spark.sink import query_of
+    from seriatim.spark.tables import write_batch
     from seriatim.spark.upkeep import held, repartition_state
 
 __all__ = [
@@ -57,11 +63,13 @@ __all__ = [
     "held",
     "ledger",
     "ordered",
+    "query_of",
     "register",
     "repartition_state",
     "resequence",
     "total",
     "unwrapped",
+    "write_batch",
 ]
 
 # Each name is loaded when it is first used: the kernel works without Spark.
@@ -70,11 +78,13 @@ _HOMES = {
     "held": "seriatim.spark.upkeep",
     "ledger": "seriatim.spark.batch",
     "ordered": "seriatim.spark.batch",
+    "query_of": "seriatim.spark.sink",
     "register": "seriatim.spark.datasource",
     "repartition_state": "seriatim.spark.upkeep",
     "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
     "unwrapped": "seriatim.spark.failures",
+    "write_batch": "seriatim.spark.tables",
 }
 
 if not typing.TYPE_CHECKING:  # type checkers see the imports above, and would take this to answer to any name

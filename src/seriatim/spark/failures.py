@@ -18,9 +18,15 @@ def unwrapped(error: BaseException) -> SeriatimError:
     """The error of ours that made Spark fail; if it was none, one with the first line of what Spark says."""
     if isinstance(error, SeriatimError):
         return error
-    text = str(error)
+    text = _said(error)
     for name, message in _TOLD.findall(text):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, SeriatimError):
             return kind(message)
     return FailedPrecondition(f"Spark: {next(iter(text.splitlines()), type(error).__name__)}")
+
+
+def _said(error: BaseException) -> str:
+    """Its text. The bridge to Java puts words of its own before those of Java."""
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java.getMessage() or java.toString()).strip()

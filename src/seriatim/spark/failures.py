@@ -44,7 +44,7 @@ def _telling_line(text: str) -> str:
     text = of_stream[1] if of_stream else text
     of_python = _OF_PYTHON.findall(text) if "Traceback" in text else []
     line = of_python[-1] if of_python else text.strip().partition("\n")[0]
-    return _STATE.sub("", line).strip()
+    return _STATE.sub("", line).strip(" ;")
 
 
 def _without_connector(name: str) -> str:

@@ -29,6 +29,11 @@ The kernel:
 ``partition.py``  what a partition knows, in columns, and the change that a batch makes to it; ``keyindex.py`` finds its keys
 ``state.py``      the state of the partitions on disk, one version a batch; ``version.py`` has the bytes, ``files.py`` the disks
 
+Pipelines that are declared:
+
+``pipeline.py``    a file becomes a pipeline, that can be explained and started
+``declaration.py`` what the file may say; ``stages.py`` what such a pipeline can keep; ``runner.py`` the pipeline at work
+
 Topics as ``format("seriatim")``:
 
 ``datasource.py`` what Spark asks first; ``source.py`` reads topics, ``sink.py`` writes them, ``place.py`` finds them

@@ -13,7 +13,8 @@ import click
 from seriatim.cli.output import Output
 from seriatim.cli.run_display import LiveDisplay, RunDisplay, Snapshot
 from seriatim.cli.session import configured
-from seriatim.cli.store import STOPPING, json_option
+from seriatim.cli.signals import STOPPING
+from seriatim.cli.store import json_option
 from seriatim.config import LoadedConfig
 from seriatim.errors import SeriatimError
 from seriatim.spark.pipeline import Pipeline, load

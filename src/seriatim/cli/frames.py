@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seriatim.cli.display import ProgressDisplay, progress_display
-from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,18 +45,11 @@ def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
         watcher.start()
         try:
             yield session
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:  # the second is what Spark has no Python error for
             raise unwrapped(error) from error
-        except Py4JJavaError as error:  # what Spark has no Python error for
-            raise FailedPrecondition(f"Spark: {_first_line(error.java_exception.getMessage())}") from error
         finally:
             done.set()
             watcher.join()
-
-
-def _first_line(message: str | None) -> str:
-    """The sentence that tells; what follows is the plan, or the stack of a machine that is not here."""
-    return (message or "it gave no reason").strip().splitlines()[0]
 
 
 def _follow_tasks(session: SparkSession, progress: ProgressDisplay, done: threading.Event) -> None:

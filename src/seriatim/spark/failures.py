@@ -28,7 +28,7 @@ def unwrapped(error: BaseException) -> SeriatimError:
     """The error of ours that made Spark fail; if it was none, one with the line of what Spark says that tells most."""
     if isinstance(error, SeriatimError):
         return error
-    text = str(error)
+    text = _said(error)
     for name, message in _TOLD.findall(text):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, SeriatimError):
@@ -39,12 +39,18 @@ def unwrapped(error: BaseException) -> SeriatimError:
     return FailedPrecondition(f"Spark: {_telling_line(text) or type(error).__name__}")
 
 
+def _said(error: BaseException) -> str:
+    """Its text. The bridge to Java puts words of its own before those of Java."""
+    java = getattr(error, "java_exception", None)
+    return str(error if java is None else java.getMessage() or java.toString()).strip()
+
+
 def _telling_line(text: str) -> str:
     of_stream = _OF_STREAM.search(text)
     text = of_stream[1] if of_stream else text
     of_python = _OF_PYTHON.findall(text) if "Traceback" in text else []
     line = of_python[-1] if of_python else text.strip().partition("\n")[0]
-    return _STATE.sub("", line).strip()
+    return _STATE.sub("", line).strip(" ;")
 
 
 def _without_connector(name: str) -> str:

@@ -44,6 +44,7 @@ def local_session(
         return running
     conf = _configuration({"spark.app.name": name, **_SETTINGS, **_for_this_machine(), **(settings or {})})
     _start_java(conf, log_file)
+    _hush()
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
@@ -72,6 +73,14 @@ def _configuration(settings: Mapping[str, str]) -> SparkConf:
 
     # Not loadDefaults: no Java runs yet that could be asked for them.
     return SparkConf(loadDefaults=False).setAll(list(settings.items()))
+
+
+def _hush() -> None:
+    """Keep PySpark from printing errors that it raises as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def _open_log(path: Path | None) -> IO[bytes]:

@@ -120,7 +120,7 @@ class OrderingOnSpark:
         assert self._run is not None
         totals = self._run.totals()
         self._ordering.count = totals.rows[Tag.ORDERED] + totals.ledger[Reason.LOST]
-        self._ordering.note = f"{totals.held:,} held, batch {totals.batches}"
+        self._ordering.note = f"{totals.batches} batches, {totals.held:,} held"
 
     def _audit_both(self) -> tuple[Audited, Audited]:
         folder = self._demo.folder

@@ -77,7 +77,6 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
             for process in left:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            return
         time.sleep(LOOK)
 
 

@@ -13,7 +13,7 @@ Putting a frame in order:
 
 Looking at tables, in pure SQL:
 
-``auditing.py``    what order a table arrived in, per key; ``report.py`` shows it in a page
+``auditing.py``    what order a table arrived in, per key; ``report.py`` gathers what ``page.py`` and ``pictures.py`` show of it
 ``roles.py``       which columns mean what, and which rows nobody can judge
 ``session.py``     a local session for our commands, and ``java.py`` the Java that runs it
 
@@ -28,6 +28,11 @@ The kernel:
 ``output.py``     the tagged table
 ``partition.py``  what a partition knows, in columns, and the change that a batch makes to it; ``keyindex.py`` finds its keys
 ``state.py``      the state of the partitions on disk, one version a batch; ``version.py`` has the bytes, ``files.py`` the disks
+
+Pipelines that are declared:
+
+``pipeline.py``    a file becomes a pipeline, that can be explained and started
+``declaration.py`` what the file may say; ``stages.py`` what such a pipeline can keep; ``runner.py`` the pipeline at work
 
 Topics as ``format("seriatim")``:
 

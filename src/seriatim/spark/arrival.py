@@ -24,8 +24,8 @@ Values: TypeAlias = Callable[[Ints], npt.NDArray[Any]]
 """What some rows are compared by."""
 
 
-def by_arrival(table: pa.Table, *, arrival: str | None, epoch: str | None, sequence: str, key: str) -> pa.Table:
-    """The rows in order. Without a column of arrival they arrived together, and the number decides."""
+def by_arrival(table: pa.Table, *, arrival: str | None, epoch: str | None, sequence: str, key: str) -> Ints:
+    """The numbers of the rows, in order. Without a column of arrival they arrived together, and the sequence decides."""
     order, places, runs = arange(table.num_rows), arange(table.num_rows), np.zeros(table.num_rows, np.int64)
     for values in _criteria(table, [name for name in (arrival, epoch, sequence) if name is not None], key):
         if not places.size:
@@ -35,7 +35,7 @@ def by_arrival(table: pa.Table, *, arrival: str | None, epoch: str | None, seque
         sorting = np.argsort(worth, kind="stable") if runs[0] == runs[-1] else np.lexsort((worth, runs))
         order[places] = rows[sorting]
         places, runs = _undecided(places, runs[sorting], worth[sorting])
-    return table if np.array_equal(order, arange(len(order))) else table.take(pa.array(order))
+    return order
 
 
 def _undecided(places: Ints, runs: Ints, worth: npt.NDArray[Any]) -> tuple[Ints, Ints]:

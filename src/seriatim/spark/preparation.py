@@ -3,9 +3,8 @@
 The kernel reads times as numbers and compares payloads by a digest, so columns are added where the frame has none that
 will do. They are kept with held rows, and dropped on the way out.
 
-Rows are sorted by key and arrival, and then by **every** other column. Rows come out of a shuffle in any order, and two that
-nothing tells apart may go either way; all others come in the same order for every attempt, and so every attempt decides
-alike. Columns behind the arrival are looked at only where all before are equal.
+The rows of a table are sorted by key and arrival, and then by **every** other column, so that the same table always comes out
+the same. Columns behind the arrival are looked at only where all before are equal. (Streams are sorted by ``arrival.py``.)
 """
 
 from __future__ import annotations
@@ -121,9 +120,9 @@ def _has_order(kind: DataType) -> bool:
 
 
 def table_of(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """The batches of a task as one table of exactly these columns, in whatever order they come."""
+    """The batches of a task as one table of exactly these columns, each in one piece."""
     tables = [pa.Table.from_batches([batch]).select(schema.names) for batch in batches]
-    return pa.concat_tables(tables).cast(schema) if tables else schema.empty_table()
+    return pa.concat_tables(tables).cast(schema).combine_chunks() if tables else schema.empty_table()
 
 
 def batches_of(tagged: pa.Table, names: list[str]) -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,8 @@
 
 Rules
 -----
-1. State is bound to one query and to one partition count, by ``binding.json`` and by every version. Anything else is
-   refused, with an error that says what happened.
+1. State is bound to one query and to one partition count, by ``binding.json`` and by every version; and to the meaning of
+   its keys and numbers, by ``binding.json``. Anything else is refused, with an error that says what happened.
 2. Batch *b* reads exactly version *b - 1*. A version that is missing, foreign or damaged is an error, never an empty
    state; only batch 0 starts empty, and only in a folder that is empty or the query's own.
 3. A version is complete on disk before anything of its batch may be given out: written under another name, with a
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
 
@@ -95,14 +95,21 @@ class StateFolder:
     """The versions of all partitions of one query."""
 
     def __init__(
-        self, location: str | Files, *, query: str, partitions: int, keep: int = 100, cache: Cache | None = None
+        self,
+        location: str | Files,
+        *,
+        query: str,
+        partitions: int,
+        meaning: Mapping[str, str] | None = None,
+        keep: int = 100,
+        cache: Cache | None = None,
     ) -> None:
         require_whole("partitions", partitions, 1)
         require_whole("keep", keep, 2)
         if not 0 < len(query) <= LONGEST_QUERY:
             raise InvalidArgument(f"a query id has 1 to {LONGEST_QUERY} characters")
         self.files = files_at(location) if isinstance(location, str) else location
-        self.binding = Binding(query, partitions)
+        self.binding = Binding(query, partitions, dict(meaning or {}))
         self.keep = keep
         self.cache = CACHE if cache is None else cache
 
@@ -174,6 +181,13 @@ class StateFolder:
                 f"repartition {self.files.root} --partitions {self.binding.partitions}'"
             )
 
+        if bound.meaning != self.binding.meaning:
+            raise StateMismatch(
+                f"the state in {self.files.root} was made with {_listing(bound.meaning)}, and the query runs with "
+                f"{_listing(self.binding.meaning)}: put that back, or begin anew with an empty state folder and a new "
+                "checkpoint"
+            )
+
     def _bind(self) -> Binding | None:
         """Make the folder this query's, unless another task was faster; whose it is then."""
         strangers = [name for name in self.files.names("") if name != BINDING and TEMPORARY not in name]
@@ -221,9 +235,9 @@ class StateFolder:
         header, checksum = decode_ends(ends, self._name(partition, batch))
         if checksum != version.checksum and not header.rewritten:
             raise StateMismatch(
-                f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the source "
-                "did not give the same rows again (or progress is tracked asynchronously, which is not supported), or options were "
-                f"changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
+                f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the "
+                "source did not give the same rows again (or progress is tracked asynchronously, which is not supported), or "
+                f"options were changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
             )
 
     def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:
@@ -237,7 +251,8 @@ class StateFolder:
         ):
             return self._full_version(known.partition, partition, batch)
         header = Header(
-            **asdict(self.binding),
+            query=self.binding.query,
+            partitions=self.binding.partitions,
             partition=partition,
             batch=batch,
             base=before.base,
@@ -259,7 +274,8 @@ class StateFolder:
         sections = sections_of(state.as_change())
         lengths = tuple(map(len, sections))
         header = Header(
-            **asdict(self.binding),
+            query=self.binding.query,
+            partitions=self.binding.partitions,
             partition=partition,
             batch=batch,
             base=batch,
@@ -320,6 +336,10 @@ class StateFolder:
         return [(int(name[len("batch-") :].partition(".")[0]), name) for name in names]
 
 
+def _listing(meaning: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(meaning.items())) or "nothing said"
+
+
 def count_folder(partitions: int) -> str:
     return f"of-{partitions:05d}"
 
@@ -341,7 +361,7 @@ def bound_folder(location: str | Files) -> StateFolder:
     bound = read_binding(files)
     if bound is None:
         raise StateMismatch(f"there is no state in {files.root}: name the folder that a query was given as state=…")
-    return StateFolder(files, query=bound.query, partitions=bound.partitions)
+    return StateFolder(files, query=bound.query, partitions=bound.partitions, meaning=bound.meaning)
 
 
 def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Array], Ints]) -> list[int]:
@@ -355,7 +375,7 @@ def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Arr
     files, count = old.files, old.binding.partitions
     if count == partitions:
         raise InvalidArgument(f"the state in {files.root} has {partitions} partitions already")
-    new = StateFolder(files, query=old.binding.query, partitions=partitions)
+    new = StateFolder(files, query=old.binding.query, partitions=partitions, meaning=old.binding.meaning)
     complete = old.complete_batches()
     if not complete:
         raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_WHAT_TO_DO}")

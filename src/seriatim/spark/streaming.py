@@ -32,6 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.options import require_whole
 from seriatim.errors import FailedPrecondition, StateMismatch
+from seriatim.spark.arrays import Ints
 from seriatim.spark.arrival import by_arrival
 from seriatim.spark.files import files_at
 from seriatim.spark.kernel import Kernel
@@ -59,30 +60,51 @@ class Streaming:
 
 def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Streaming) -> DataFrame:
     """The tagged stream."""
-    spark = preparation.frame.sparkSession
+    spark, output = preparation.frame.sparkSession, preparation.output_schema()
     state = files_at(streaming.state).root
     count = partition_count(spark, state, streaming.partitions)
-    run_empty_batches(spark)
     task = PartitionTask(
         kernel=kernel,
         arrival=preparation.roles.arrival,
         schema=preparation.arrow_schema(),
-        output=preparation.output_schema().names,
+        output=output.names,
         state=state,
         partitions=count,
+        meaning=meaning_of(preparation, kernel),
         keep=max(2, int(spark.conf.get(RETAINED) or 0)),
     )
-    belongs_to = partition_of(column(preparation.roles.key), count)
-    rows = preparation.frame.select("*", *preparation.columns(), belongs_to.alias(PARTITION))
+    run_empty_batches(spark)
+    rows = _with_partitions(preparation, count)
     if preparation.in_processing_time:
-        ticks = read_ticks(spark, state, count, default_tick(kernel) if streaming.tick is None else streaming.tick)
-        rows = rows.withColumn(TICK, F.lit(False)).unionByName(
-            ticks.withColumn(TICK, F.lit(True)), allowMissingColumns=True
-        )
+        tick = default_tick(kernel) if streaming.tick is None else streaming.tick
+        rows = _with_ticks(rows, read_ticks(spark, state, count, tick))
     rows = rows.repartitionById(count, F.col(PARTITION))
     if preparation.in_processing_time:
         rows = rows.withColumn(TIME, F.current_timestamp().cast("double"))
-    return rows.mapInArrow(task.run, preparation.output_schema())
+    return rows.mapInArrow(task.run, output)
+
+
+def _with_partitions(preparation: Preparation, count: int) -> DataFrame:
+    belongs_to = partition_of(column(preparation.roles.key), count)
+    return preparation.frame.select("*", *preparation.columns(), belongs_to.alias(PARTITION))
+
+
+def _with_ticks(rows: DataFrame, ticks: DataFrame) -> DataFrame:
+    """A tick has nothing of a row but the number of its partition."""
+    marked = ticks.withColumn(TICK, F.lit(True))
+    return rows.withColumn(TICK, F.lit(False)).unionByName(marked, allowMissingColumns=True)
+
+
+def meaning_of(preparation: Preparation, kernel: Kernel) -> dict[str, str]:
+    """What keys, numbers and times are. State that was made with others would be taken for something that it is not."""
+    roles, space = preparation.roles, kernel.options.space
+    columns = {"key": roles.key, "sequence": roles.sequence, "arrival": roles.arrival, "epoch": roles.epoch}
+    return {
+        **{name: repr(value) for name, value in columns.items()},
+        "wrap": repr(space.modulus),
+        "increment": repr(space.increment),
+        "time": "'processing'" if preparation.in_processing_time else "'event'",
+    }
 
 
 def default_tick(kernel: Kernel) -> float:
@@ -128,6 +150,7 @@ class PartitionTask:
     output: list[str]
     state: str
     partitions: int
+    meaning: dict[str, str]
     keep: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -136,14 +159,14 @@ class PartitionTask:
         for rows in received:
             self._require_own(rows[PARTITION], partition)
         now = max((_latest(rows[TIME]) for rows in received), default=-inf)
-        table = self._in_order(table_of(_without_ticks(received), self.schema))
-        folder = StateFolder(self.state, query=query, partitions=self.partitions, keep=self.keep)
+        table = table_of(_without_ticks(received), self.schema)
+        folder = StateFolder(self.state, query=query, partitions=self.partitions, meaning=self.meaning, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
-        outcome = self.kernel.run(known.partition, table, now)
+        outcome = self.kernel.run(known.partition, table, now, self._order(table))
         folder.commit(known, partition, batch, outcome)
         yield from batches_of(outcome.table, self.output)
 
-    def _in_order(self, table: pa.Table) -> pa.Table:
+    def _order(self, table: pa.Table) -> Ints:
         roles = self.kernel.roles
         return by_arrival(table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key)
 

@@ -233,6 +233,7 @@ def test_a_failure_is_one_line_that_names_the_log(command, tmp_path, monkeypatch
     assert result.exit_code in (1, 2)
     assert result.stderr.startswith("error: pipeline 'telemetry': ")
     assert said in result.stderr
-    assert result.stderr.endswith(f"(Spark's log: {tmp_path / "work" / "telemetry.log"})\n")
+    log = tmp_path / "work" / "telemetry.log"
+    assert result.stderr.endswith(f"(Spark's log: {log})\n")
     assert result.stderr.count("\n") == 1
     assert "xyzzy" not in result.output

@@ -90,6 +90,22 @@ def arange(count: int) -> Ints:
     return np.arange(count, dtype=np.int64)
 
 
+def stable_order(numbers: Ints) -> Ints:
+    """The order that sorts numbers from 0 on, equal ones as they come.
+
+    Where a number and its place fit into 64 bits they are sorted as one: numpy sorts plain numbers many times faster than it
+    finds an order.
+    """
+    bits = len(numbers).bit_length()
+    if int(numbers.max(initial=0)) >> (63 - bits):
+        return np.argsort(numbers, kind="stable")
+    packed = numbers << bits
+    packed |= arange(len(numbers))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
+
+
 def filled(count: int, value: object) -> Objects:
     array = np.empty(count, np.object_)
     array[:] = value

@@ -1,4 +1,4 @@
-"""The rows of a task in the order of their arrival, the same for every attempt.
+"""The order in which the rows of a task arrived, the same for every attempt.
 
 Rows come out of a shuffle in any order. They are sorted by arrival; where that is equal by epoch, number and key, and at last
 by all their columns, so that only rows that nothing tells apart may go either way. Each step looks only at rows that
@@ -24,8 +24,11 @@ Values: TypeAlias = Callable[[Ints], npt.NDArray[Any]]
 """What some rows are compared by."""
 
 
-def by_arrival(table: pa.Table, *, arrival: str | None, epoch: str | None, sequence: str, key: str) -> pa.Table:
-    """The rows in order. Without a column of arrival they arrived together, and the number decides."""
+def arrival_order(table: pa.Table, *, arrival: str | None, epoch: str | None, sequence: str, key: str) -> Ints:
+    """The numbers of the rows, in order. Without a column of arrival they arrived together, and the number decides.
+
+    The rows stay where they are: the kernel copies each of them once, to where it is released.
+    """
     order, places, runs = arange(table.num_rows), arange(table.num_rows), np.zeros(table.num_rows, np.int64)
     for values in _criteria(table, [name for name in (arrival, epoch, sequence) if name is not None], key):
         if not places.size:
@@ -35,7 +38,7 @@ def by_arrival(table: pa.Table, *, arrival: str | None, epoch: str | None, seque
         sorting = np.argsort(worth, kind="stable") if runs[0] == runs[-1] else np.lexsort((worth, runs))
         order[places] = rows[sorting]
         places, runs = _undecided(places, runs[sorting], worth[sorting])
-    return table if np.array_equal(order, arange(len(order))) else table.take(pa.array(order))
+    return order
 
 
 def _undecided(places: Ints, runs: Ints, worth: npt.NDArray[Any]) -> tuple[Ints, Ints]:

@@ -52,6 +52,7 @@ from seriatim.spark.arrays import (
     first_of_each,
     reduce_runs,
     run_bounds,
+    stable_order,
 )
 from seriatim.spark.obstacles import Cause, Causes
 from seriatim.spark.partition import Gaps, Ranges
@@ -126,7 +127,7 @@ class FastPath:
         """All messages along the line, copies of a number in order of arrival. What was held before arrived before."""
         batch, held_count = self.batch, len(self.batch.held)
         places = np.concatenate([batch.held.number + self.shift[batch.held.owner], self.at])
-        order = np.argsort(places, kind="stable")
+        order = stable_order(places)
         self.was_held = order < held_count
         self.held_index = order  # meant where was_held
         self.row = order - held_count  # meant where not was_held

@@ -84,11 +84,14 @@ class Kernel:
         output_schema(schema)
         return Partition(schema.field(self.roles.key).type, schema)
 
-    def run(self, partition: Partition, table: pa.Table, now: float) -> Outcome:
-        """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it."""
+    def run(self, partition: Partition, table: pa.Table, now: float, order: Ints | None = None) -> Outcome:
+        """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
+
+        ``order`` says in which order the rows of the table arrived; without it as they lie.
+        """
         self.roles.check(table.schema)
         partition.check_key_type(table.schema.field(self.roles.key).type)
-        intake = take_in(table, self.roles, self.options.space)
+        intake = take_in(table, self.roles, self.options.space, order)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(intake, table, self.roles)
         clock = max(now, partition.clock)

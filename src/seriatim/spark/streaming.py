@@ -32,7 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.options import require_whole
 from seriatim.errors import FailedPrecondition, StateMismatch
-from seriatim.spark.arrival import by_arrival
+from seriatim.spark.arrival import arrival_order
 from seriatim.spark.files import files_at
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import PARTITION, TIME, Preparation, batches_of, table_of
@@ -124,16 +124,13 @@ class PartitionTask:
         for rows in received:
             self._require_own(rows[PARTITION], partition)
         roles = self.kernel.roles
-        table = by_arrival(
-            table_of(received, self.schema),
-            arrival=self.arrival,
-            epoch=roles.epoch,
-            sequence=roles.sequence,
-            key=roles.key,
+        table = table_of(received, self.schema)
+        order = arrival_order(
+            table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key
         )
         folder = StateFolder(self.state, query=query, partitions=self.partitions, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
-        outcome = self.kernel.run(known.partition, table, _latest(table[TIME]))
+        outcome = self.kernel.run(known.partition, table, _latest(table[TIME]), order)
         folder.commit(known, partition, batch, outcome)
         yield from batches_of(outcome.table, self.output)
 

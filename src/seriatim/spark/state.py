@@ -9,8 +9,8 @@ Rules
 3. A version is complete on disk before anything of its batch may be given out: written under another name, with a
    checksum, and renamed. Any attempt at a batch writes the same bytes, and attempts do not see each other's unfinished
    files.
-4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last have
-   grown to twice its size, or are many. The decision rests on what the versions say of themselves, so that every attempt
+4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last hold
+   twice as much as it, or are many. The decision rests on what the versions say of themselves, so that every attempt
    decides alike.
 5. The last ``keep`` versions can be read. What they don't need is deleted.
 6. A process that reads the version that it wrote last takes it from memory, when the file still has the same checksum.
@@ -55,7 +55,7 @@ _WHAT_TO_DO = (
 )
 MOST_DELTAS = 20
 LARGEST_DELTAS = 2
-"""How many times larger than the last full version the deltas on it may grow together."""
+"""How many times as much as the last full version the deltas on it may hold together."""
 LONGEST_QUERY = 512
 
 
@@ -209,22 +209,21 @@ class StateFolder:
 
     def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:
         before = known.header
-        sections = sections_of(change)
-        size = sum(map(len, sections))
         if (
             before is None
-            or before.delta_bytes + size > LARGEST_DELTAS * before.base_bytes
+            or before.delta_entries + change.entries > LARGEST_DELTAS * before.base_entries
             or batch - before.base >= MOST_DELTAS
         ):
             return self._full_version(known.partition, partition, batch)
+        sections = sections_of(change)
         header = Header(
             **asdict(self.binding),
             partition=partition,
             batch=batch,
             base=before.base,
             parent=known.checksum,
-            base_bytes=before.base_bytes,
-            delta_bytes=before.delta_bytes + size,
+            base_entries=before.base_entries,
+            delta_entries=before.delta_entries + change.entries,
             clock=float(change.clock).hex(),
             sections=tuple(map(len, sections)),
         )
@@ -234,18 +233,18 @@ class StateFolder:
         self.files.write(self._path(partition, batch), self._full_version(state, partition, batch).content)
 
     def _full_version(self, state: Partition, partition: int, batch: int) -> Version:
-        sections = sections_of(state.as_change())
-        lengths = tuple(map(len, sections))
+        whole = state.as_change()
+        sections = sections_of(whole)
         header = Header(
             **asdict(self.binding),
             partition=partition,
             batch=batch,
             base=batch,
             parent=None,
-            base_bytes=sum(lengths),
-            delta_bytes=0,
+            base_entries=whole.entries,
+            delta_entries=0,
             clock=float(state.clock).hex(),
-            sections=lengths,
+            sections=tuple(map(len, sections)),
         )
         return encode(header, sections)
 

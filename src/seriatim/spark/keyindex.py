@@ -152,11 +152,10 @@ def _hash_bytes(keys: pa.Array) -> Hashes:
     hashes = _mix(lengths.astype(np.uint64))
     shortest, longest = int(lengths.min(initial=0)), int(lengths.max(initial=0))
     for begin in range(0, longest, WORD):
-        if begin + WORD <= shortest:
-            hashes = _mix(hashes ^ words[starts + begin])
-            continue
-        inside = np.flatnonzero(lengths > begin)
-        word = words[starts[inside] + begin] & _mask(np.minimum(lengths[inside] - begin, WORD))
+        inside = slice(None) if shortest > begin else np.flatnonzero(lengths > begin)
+        word = words[starts[inside] + begin]
+        if begin + WORD > shortest:
+            word &= _mask(np.minimum(lengths[inside] - begin, WORD))
         hashes[inside] = _mix(hashes[inside] ^ word)
     return hashes
 

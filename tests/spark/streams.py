@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seriatim.spark import resequence
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from seriatim.spark import resequence, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from seriatim.errors import SeriatimError
 
 SCHEMA = "key string, seq bigint, at double, body string"
 OPTIONS: dict[str, Any] = {"key": "key", "sequence": "seq", "arrival": "at", "start": 0, "partitions": 3}
@@ -31,6 +37,7 @@ class Stream:
     before: Callable[[DataFrame], DataFrame] = lambda frame: frame
     batches: dict[int, list[Row]] = field(default_factory=dict)
     files: int = 0
+    arrived: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def state(self) -> Path:
@@ -68,8 +75,21 @@ class Stream:
         writer.trigger(availableNow=True).foreachBatch(self._collect).start().awaitTermination()
         return self
 
+    def fail(self, **options: Any) -> SeriatimError:
+        """The error of ours that a run ends with."""
+        with pytest.raises(StreamingQueryException) as failed:
+            self.run(**options)
+        return unwrapped(failed.value)
+
     def _collect(self, batch: DataFrame, number: int) -> None:
-        self.batches[number] = batch.collect()
+        rows = batch.collect()
+        with self.arrived:
+            self.batches[number] = rows
+            self.arrived.notify_all()
+
+    def wait_for(self, happened: Callable[[], bool]) -> None:
+        with self.arrived:
+            assert self.arrived.wait_for(happened, timeout=60)
 
     # -- what came out --------------------------------------------------------------------------------------------------
 
@@ -93,8 +113,9 @@ class Stream:
 
     def forget_commit(self, batch: int) -> None:
         """Make Spark run a batch again that was done."""
-        for path in (self.checkpoint / "commits").glob(f"*{batch}*"):
-            path.unlink()
+        for path in (self.checkpoint / "commits").iterdir():
+            if path.name in (str(batch), f".{batch}.crc"):
+                path.unlink()
 
     def versions(self) -> dict[str, bytes]:
         return {str(path.relative_to(self.state)): path.read_bytes() for path in sorted(self.state.rglob("*.state"))}

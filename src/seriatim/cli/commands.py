@@ -36,6 +36,7 @@ COMMANDS = {
     "repair": Row("seriatim.cli.repair", "Put a whole table in order, with a ledger.", "spark", EXTRAS["spark"]),
     "restore": Row("seriatim.cli.restore", "Make a store from a backup."),
     "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
+    "state": Row("seriatim.cli.state", "Look at what a stream on Spark remembers.", "spark", EXTRAS["spark"]),
     "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),
     "subscriptions": Row("seriatim.cli.subscriptions", "Create, list, delete, pause and rewind subscriptions."),
     "topics": Row("seriatim.cli.topics", "Create, list and delete topics."),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seriatim.cli.display import ProgressDisplay, progress_display
-from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
+from seriatim.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +34,7 @@ def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
     """A session, and a progress bar for whatever it does; what Spark complains about becomes an error of ours."""
     from pyspark.errors import PySparkException
 
+    from seriatim.spark.failures import unwrapped
     from seriatim.spark.session import local_session
 
     with progress_display("working", None, enabled=show_progress) as progress:
@@ -44,7 +45,7 @@ def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
         try:
             yield session
         except PySparkException as error:
-            raise FailedPrecondition(f"Spark: {str(error).splitlines()[0]}") from error
+            raise unwrapped(error) from error
         finally:
             done.set()
             watcher.join()

@@ -5,7 +5,10 @@ Putting a frame in order:
 ``resequencing.py`` the options, checked once, and who does it: one of the three
 ``batch.py``        a table, where nothing depends on the order of arrival: pure SQL
 ``static.py``       any other table: one sort, and the kernel
-``streaming.py``    a stream: a shuffle by key, a sort, and the kernel with its state
+``streaming.py``    a stream: a shuffle by key, a sort (``arrival.py``), and the kernel with its state
+``ticks.py``        brings batches to a stream when time alone has something to decide
+``upkeep.py``       the state of a stream: what waits, how much there is, another partition count
+``failures.py``     what Spark reports, in our words again
 ``preparation.py``  columns and order that the kernel needs
 
 Looking at tables, in pure SQL:
@@ -45,18 +48,33 @@ if typing.TYPE_CHECKING:
     from seriatim.spark.auditing import audit, total
     from seriatim.spark.batch import ledger, ordered
     from seriatim.spark.datasource import register
+    from seriatim.spark.failures import unwrapped
     from seriatim.spark.resequencing import resequence
+    from seriatim.spark.upkeep import held, repartition_state
 
-__all__ = ["audit", "ledger", "ordered", "register", "resequence", "total"]
+__all__ = [
+    "audit",
+    "held",
+    "ledger",
+    "ordered",
+    "register",
+    "repartition_state",
+    "resequence",
+    "total",
+    "unwrapped",
+]
 
 # Each name is loaded when it is first used: the kernel works without Spark.
 _HOMES = {
     "audit": "seriatim.spark.auditing",
+    "held": "seriatim.spark.upkeep",
     "ledger": "seriatim.spark.batch",
     "ordered": "seriatim.spark.batch",
     "register": "seriatim.spark.datasource",
+    "repartition_state": "seriatim.spark.upkeep",
     "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
+    "unwrapped": "seriatim.spark.failures",
 }
 
 if not typing.TYPE_CHECKING:  # type checkers see the imports above, and would take this to answer to any name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -48,6 +49,10 @@ class Files(Protocol):
 
 def files_at(location: str) -> Files:
     """The files below a local path or an address that pyarrow knows (``s3://…``, ``gs://…``, ``hdfs://…``)."""
+    if re.match(r"[A-Za-z][\w+.-]+:(?!//)", location):  # one letter before the colon is a Windows drive
+        raise InvalidArgument(
+            f"state can't be kept at {location}: write an address as scheme://…, or name a local folder"
+        )
     if "://" not in location:
         return LocalFiles(location)
     try:

@@ -32,18 +32,21 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.options import require_whole
 from seriatim.errors import FailedPrecondition, StateMismatch
+from seriatim.spark.arrays import Ints
 from seriatim.spark.arrival import arrival_order
 from seriatim.spark.files import files_at
 from seriatim.spark.kernel import Kernel
-from seriatim.spark.preparation import PARTITION, TIME, Preparation, batches_of, table_of
+from seriatim.spark.preparation import PARTITION, TICK, TIME, Preparation, batches_of, table_of
 from seriatim.spark.roles import column
 from seriatim.spark.sink import BATCH_ID, QUERY_ID
 from seriatim.spark.state import StateFolder, read_binding
+from seriatim.spark.ticks import read_ticks
 
 EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
 EMPTY_RELATIONS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+FASTEST_TICK, SLOWEST_TICK = 0.1, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,7 @@ class Streaming:
 
 def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Streaming) -> DataFrame:
     """The tagged stream."""
-    frame = preparation.frame
-    spark = frame.sparkSession
+    spark = preparation.frame.sparkSession
     state = files_at(streaming.state).root
     count = partition_count(spark, state, streaming.partitions)
     run_empty_batches(spark)
@@ -72,11 +74,22 @@ def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Str
         keep=max(2, int(spark.conf.get(RETAINED) or 0)),
     )
     belongs_to = partition_of(column(preparation.roles.key), count)
-    rows = frame.select("*", *preparation.columns(), belongs_to.alias(PARTITION))
+    rows = preparation.frame.select("*", *preparation.columns(), belongs_to.alias(PARTITION))
+    if preparation.in_processing_time:
+        ticks = read_ticks(spark, state, count, default_tick(kernel) if streaming.tick is None else streaming.tick)
+        rows = rows.withColumn(TICK, F.lit(False)).unionByName(
+            ticks.withColumn(TICK, F.lit(True)), allowMissingColumns=True
+        )
     rows = rows.repartitionById(count, F.col(PARTITION))
     if preparation.in_processing_time:
         rows = rows.withColumn(TIME, F.current_timestamp().cast("double"))
     return rows.mapInArrow(task.run, preparation.output_schema())
+
+
+def default_tick(kernel: Kernel) -> float:
+    """Soon enough that a timeout is not felt to be longer than it is, and no busier than needed."""
+    timeout = kernel.options.gap_timeout
+    return SLOWEST_TICK if timeout is None else min(max(timeout / 4, FASTEST_TICK), SLOWEST_TICK)
 
 
 def partition_of(key: Column, count: int) -> Column:
@@ -123,16 +136,17 @@ class PartitionTask:
         received = list(batches)
         for rows in received:
             self._require_own(rows[PARTITION], partition)
-        roles = self.kernel.roles
-        table = table_of(received, self.schema)
-        order = arrival_order(
-            table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key
-        )
+        now = max((_latest(rows[TIME]) for rows in received), default=-inf)
+        table = table_of(_without_ticks(received), self.schema)
         folder = StateFolder(self.state, query=query, partitions=self.partitions, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
-        outcome = self.kernel.run(known.partition, table, _latest(table[TIME]), order)
+        outcome = self.kernel.run(known.partition, table, now, self._order(table))
         folder.commit(known, partition, batch, outcome)
         yield from batches_of(outcome.table, self.output)
+
+    def _order(self, table: pa.Table) -> Ints:
+        roles = self.kernel.roles
+        return arrival_order(table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key)
 
     def _require_own(self, belongs_to: pa.Array, partition: int) -> None:
         strangers = pc.sum(pc.not_equal(belongs_to, partition)).as_py()
@@ -156,7 +170,12 @@ def _identity() -> tuple[str, int, int]:
     return query, int(batch), context.partitionId()
 
 
-def _latest(time: pa.ChunkedArray) -> float:
-    """The latest time of the rows; before all times when no row has one, which leaves the clock where it is."""
-    times = time.to_numpy()
+def _latest(time: pa.Array) -> float:
+    """The latest time of some rows; before all times when none has one, which leaves the clock where it is."""
+    times = time.to_numpy(zero_copy_only=False)
     return float(np.max(times, where=np.isfinite(times), initial=-inf))
+
+
+def _without_ticks(received: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The rows that are rows. Ticks have done what they are for when the time was read from them."""
+    return [rows.filter(pc.invert(rows[TICK])) if TICK in rows.schema.names else rows for rows in received]

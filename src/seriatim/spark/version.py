@@ -38,6 +38,8 @@ class Header:
     """What a version says about itself. ``base`` is the full version that it rests on: itself, if it is full.
 
     ``base_entries`` is how much that one holds, ``delta_entries`` how much the deltas on it do, this one included.
+    ``due`` is when something falls due next, so that whoever waits for it need not read the rest. ``rewritten`` marks a
+    version that no batch wrote, but a change of the partition count.
     """
 
     query: str
@@ -49,7 +51,9 @@ class Header:
     base_entries: int
     delta_entries: int
     clock: str
+    due: str
     sections: tuple[int, ...]
+    rewritten: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+SCHEMA = "device string, seq long, arrived double, payload string"
 SEED = 4
 PAYLOAD = 100
 PER_SECOND = 100_000

@@ -145,6 +145,11 @@ def first_of_each(owner: Ints) -> Bools:
     return first
 
 
+def last_of_each(owner: Ints) -> Ints:
+    """Where the last row of each owner is, in a sorted array."""
+    return np.append(np.flatnonzero(owner[1:] != owner[:-1]), arange(len(owner))[-1:])
+
+
 def reduce_runs(
     ufunc: np.ufunc, values: npt.NDArray[Number], starts: Ints, ends: Ints, into: npt.NDArray[Number]
 ) -> None:

@@ -267,6 +267,21 @@ def test_another_partition_count_is_refused_and_says_what_to_do(files):
         Query(files, partitions=3).run(1, rows(1))
 
 
+def test_keys_and_numbers_can_not_mean_something_else_under_a_state(files):
+    def folder(key: str, partitions: int = 1) -> StateFolder:
+        return StateFolder(files, query="q", partitions=partitions, meaning={"key": key, "wrap": "None"})
+
+    known = folder("device").open(0, 0, lambda: KERNEL.new_partition(SCHEMA))
+    folder("device").commit(known, 0, 0, KERNEL.run(known.partition, table(rows(0)), 0.0))
+    told = "was made with key=device, wrap=None, and the query runs with key=user, wrap=None: put that back"
+    with pytest.raises(StateMismatch, match=told):
+        folder("user").open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
+    repartition(files, 2, by_length(2))
+    with pytest.raises(StateMismatch, match=told):
+        folder("user", partitions=2).open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
+    assert folder("device", partitions=2).open(0, 1, lambda: KERNEL.new_partition(SCHEMA)).header is not None
+
+
 def test_a_partition_beyond_the_count_is_refused(files):
     with pytest.raises(StateMismatch, match="partition 2 does not exist"):
         Query(files, partitions=2).run(0, rows(0), partition=2)

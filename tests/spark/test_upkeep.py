@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
@@ -50,7 +51,7 @@ def test_a_stream_goes_on_after_a_repartition_as_if_nothing_had_been(spark, tmp_
     streams = [Stream(spark, tmp_path / name, {}, RANDOM) for name in ("changed", "unchanged")]
     for stream in streams:
         stream.root.mkdir()
-        for begin, end in zip(cuts[:2], cuts[1:3], strict=True):
+        for begin, end in pairwise(cuts[:3]):
             stream.add(as_tuples(rows[begin:end]))
         stream.run()
     changed, unchanged = streams

@@ -1,4 +1,4 @@
-"""The order in which the rows of a task arrived, the same for every attempt.
+"""The rows of a task in the order of their arrival, the same for every attempt.
 
 Rows come out of a shuffle in any order. They are sorted by arrival; where that is equal by epoch, number and key, and at last
 by all their columns, so that only rows that nothing tells apart may go either way. Each step looks only at rows that
@@ -24,11 +24,8 @@ Values: TypeAlias = Callable[[Ints], npt.NDArray[Any]]
 """What some rows are compared by."""
 
 
-def arrival_order(table: pa.Table, *, arrival: str | None, epoch: str | None, sequence: str, key: str) -> Ints:
-    """The numbers of the rows, in order. Without a column of arrival they arrived together, and the number decides.
-
-    The rows stay where they are: the kernel copies each of them once, to where it is released.
-    """
+def by_arrival(table: pa.Table, *, arrival: str | None, epoch: str | None, sequence: str, key: str) -> Ints:
+    """The numbers of the rows, in order. Without a column of arrival they arrived together, and the sequence decides."""
     order, places, runs = arange(table.num_rows), arange(table.num_rows), np.zeros(table.num_rows, np.int64)
     for values in _criteria(table, [name for name in (arrival, epoch, sequence) if name is not None], key):
         if not places.size:

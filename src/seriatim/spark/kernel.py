@@ -87,7 +87,7 @@ class Kernel:
     def run(self, partition: Partition, table: pa.Table, now: float, order: Ints | None = None) -> Outcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
 
-        ``order`` says in which order the rows of the table arrived; without it as they lie.
+        The rows of a key arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
         """
         self.roles.check(table.schema)
         partition.check_key_type(table.schema.field(self.roles.key).type)

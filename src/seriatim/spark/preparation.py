@@ -121,9 +121,9 @@ def _has_order(kind: DataType) -> bool:
 
 
 def table_of(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """The batches of a task as one table of exactly these columns, in whatever order they come."""
+    """The batches of a task as one table of exactly these columns, each in one piece."""
     tables = [pa.Table.from_batches([batch]).select(schema.names) for batch in batches]
-    return pa.concat_tables(tables).cast(schema) if tables else schema.empty_table()
+    return pa.concat_tables(tables).cast(schema).combine_chunks() if tables else schema.empty_table()
 
 
 def batches_of(tagged: pa.Table, names: list[str]) -> Iterator[pa.RecordBatch]:

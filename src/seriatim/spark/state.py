@@ -2,22 +2,16 @@
 
 Rules
 -----
-1. State is bound to one query and to one partition count, by ``binding.json`` and by every version. Anything else is
-   refused, with an error that says what happened.
+1. State is bound to one query and to one partition count, by ``binding.json`` and by every version; and to the meaning of
+   its keys and numbers, by ``binding.json``. Anything else is refused, with an error that says what happened.
 2. Batch *b* reads exactly version *b - 1*. A version that is missing, foreign or damaged is an error, never an empty
    state; only batch 0 starts empty, and only in a folder that is empty or the query's own.
 3. A version is complete on disk before anything of its batch may be given out: written under another name, with a
    checksum, and renamed. Any attempt at a batch writes the same bytes, and attempts do not see each other's unfinished
-<<<<<<< HEAD
-   files.
-4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last hold
-   twice as much as it, or are many. The decision rests on what the versions say of themselves, so that every attempt
-=======
    files. A batch that was written before with other bytes is an error: it was not repeated, and what it gave out the first
    time may be in a sink already.
-4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last have
-   grown to twice its size, or are many. The decision rests on what the versions say of themselves, so that every attempt
->>>>>>> w-stream
+4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last hold
+   twice as much as it, or are many. The decision rests on what the versions say of themselves, so that every attempt
    decides alike.
 5. The last ``keep`` versions can be read. What they don't need is deleted.
 6. A process that reads the version that it wrote last takes it from memory, when the file still has the same checksum.
@@ -31,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
 
@@ -101,14 +95,21 @@ class StateFolder:
     """The versions of all partitions of one query."""
 
     def __init__(
-        self, location: str | Files, *, query: str, partitions: int, keep: int = 100, cache: Cache | None = None
+        self,
+        location: str | Files,
+        *,
+        query: str,
+        partitions: int,
+        meaning: Mapping[str, str] | None = None,
+        keep: int = 100,
+        cache: Cache | None = None,
     ) -> None:
         require_whole("partitions", partitions, 1)
         require_whole("keep", keep, 2)
         if not 0 < len(query) <= LONGEST_QUERY:
             raise InvalidArgument(f"a query id has 1 to {LONGEST_QUERY} characters")
         self.files = files_at(location) if isinstance(location, str) else location
-        self.binding = Binding(query, partitions)
+        self.binding = Binding(query, partitions, dict(meaning or {}))
         self.keep = keep
         self.cache = CACHE if cache is None else cache
 
@@ -180,6 +181,13 @@ class StateFolder:
                 f"repartition {self.files.root} --partitions {self.binding.partitions}'"
             )
 
+        if bound.meaning != self.binding.meaning:
+            raise StateMismatch(
+                f"the state in {self.files.root} was made with {_listing(bound.meaning)}, and the query runs with "
+                f"{_listing(self.binding.meaning)}: put that back, or begin anew with an empty state folder and a new "
+                "checkpoint"
+            )
+
     def _bind(self) -> Binding | None:
         """Make the folder this query's, unless another task was faster; whose it is then."""
         strangers = [name for name in self.files.names("") if name != BINDING and TEMPORARY not in name]
@@ -227,9 +235,9 @@ class StateFolder:
         header, checksum = decode_ends(ends, self._name(partition, batch))
         if checksum != version.checksum and not header.rewritten:
             raise StateMismatch(
-                f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the source "
-                "did not give the same rows again (or progress is tracked asynchronously, which is not supported), or options were "
-                f"changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
+                f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the "
+                "source did not give the same rows again (or progress is tracked asynchronously, which is not supported), or "
+                f"options were changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
             )
 
     def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:
@@ -242,7 +250,8 @@ class StateFolder:
             return self._full_version(known.partition, partition, batch)
         sections = sections_of(change)
         header = Header(
-            **asdict(self.binding),
+            query=self.binding.query,
+            partitions=self.binding.partitions,
             partition=partition,
             batch=batch,
             base=before.base,
@@ -264,7 +273,8 @@ class StateFolder:
         whole = state.as_change()
         sections = sections_of(whole)
         header = Header(
-            **asdict(self.binding),
+            query=self.binding.query,
+            partitions=self.binding.partitions,
             partition=partition,
             batch=batch,
             base=batch,
@@ -325,6 +335,10 @@ class StateFolder:
         return [(int(name[len("batch-") :].partition(".")[0]), name) for name in names]
 
 
+def _listing(meaning: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(meaning.items())) or "nothing said"
+
+
 def count_folder(partitions: int) -> str:
     return f"of-{partitions:05d}"
 
@@ -346,7 +360,7 @@ def bound_folder(location: str | Files) -> StateFolder:
     bound = read_binding(files)
     if bound is None:
         raise StateMismatch(f"there is no state in {files.root}: name the folder that a query was given as state=…")
-    return StateFolder(files, query=bound.query, partitions=bound.partitions)
+    return StateFolder(files, query=bound.query, partitions=bound.partitions, meaning=bound.meaning)
 
 
 def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Array], Ints]) -> list[int]:
@@ -360,7 +374,7 @@ def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Arr
     files, count = old.files, old.binding.partitions
     if count == partitions:
         raise InvalidArgument(f"the state in {files.root} has {partitions} partitions already")
-    new = StateFolder(files, query=old.binding.query, partitions=partitions)
+    new = StateFolder(files, query=old.binding.query, partitions=partitions, meaning=old.binding.meaning)
     complete = old.complete_batches()
     if not complete:
         raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_WHAT_TO_DO}")

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from seriatim.core.options import require_whole
 from seriatim.errors import FailedPrecondition, StateMismatch
 from seriatim.spark.arrays import Ints
-from seriatim.spark.arrival import arrival_order
+from seriatim.spark.arrival import by_arrival
 from seriatim.spark.files import files_at
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import PARTITION, TICK, TIME, Preparation, batches_of, table_of
@@ -71,6 +71,7 @@ def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Str
         output=preparation.output_schema().names,
         state=state,
         partitions=count,
+        meaning=meaning_of(preparation, kernel),
         keep=max(2, int(spark.conf.get(RETAINED) or 0)),
     )
     belongs_to = partition_of(column(preparation.roles.key), count)
@@ -84,6 +85,18 @@ def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Str
     if preparation.in_processing_time:
         rows = rows.withColumn(TIME, F.current_timestamp().cast("double"))
     return rows.mapInArrow(task.run, preparation.output_schema())
+
+
+def meaning_of(preparation: Preparation, kernel: Kernel) -> dict[str, str]:
+    """What keys, numbers and times are. State that was made with others would be taken for something that it is not."""
+    roles, space = preparation.roles, kernel.options.space
+    columns = {"key": roles.key, "sequence": roles.sequence, "arrival": roles.arrival, "epoch": roles.epoch}
+    return {
+        **{name: repr(value) for name, value in columns.items()},
+        "wrap": repr(space.modulus),
+        "increment": repr(space.increment),
+        "time": "'processing'" if preparation.in_processing_time else "'event'",
+    }
 
 
 def default_tick(kernel: Kernel) -> float:
@@ -129,6 +142,7 @@ class PartitionTask:
     output: list[str]
     state: str
     partitions: int
+    meaning: dict[str, str]
     keep: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -138,7 +152,7 @@ class PartitionTask:
             self._require_own(rows[PARTITION], partition)
         now = max((_latest(rows[TIME]) for rows in received), default=-inf)
         table = table_of(_without_ticks(received), self.schema)
-        folder = StateFolder(self.state, query=query, partitions=self.partitions, keep=self.keep)
+        folder = StateFolder(self.state, query=query, partitions=self.partitions, meaning=self.meaning, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
         outcome = self.kernel.run(known.partition, table, now, self._order(table))
         folder.commit(known, partition, batch, outcome)
@@ -146,7 +160,7 @@ class PartitionTask:
 
     def _order(self, table: pa.Table) -> Ints:
         roles = self.kernel.roles
-        return arrival_order(table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key)
+        return by_arrival(table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key)
 
     def _require_own(self, belongs_to: pa.Array, partition: int) -> None:
         strangers = pc.sum(pc.not_equal(belongs_to, partition)).as_py()

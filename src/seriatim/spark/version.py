@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +27,11 @@ HEAD_BYTES = 4096
 
 @dataclass(frozen=True)
 class Binding:
-    """Whose state it is."""
+    """Whose state it is. ``meaning`` has what must not change under it: which columns are meant, and how numbers count."""
 
     query: str
     partitions: int
+    meaning: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

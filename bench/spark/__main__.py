@@ -39,14 +39,7 @@ class Size:
 FULL = Size(2_000_000, 500_000, 1_000, 100_000, 1_000_000, peer_rows=500_000, io_rows=1_000_000, rounds=3)
 QUICK = Size(20_000, 10_000, 100, 1_000, 5_000, peer_rows=2_000, io_rows=10_000, rounds=1)
 
-SETTINGS = {
-    "spark.driver.memory": "2g",
-    # What the peer needs, and the faster of two ways in which it can keep its state.
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
+SETTINGS = {"spark.driver.memory": "2g"}
 
 
 class Bench(Report):

@@ -14,6 +14,11 @@ from seriatim.spark import resequence
 
 Work = Callable[[DataFrame, Trace, str], DataFrame]
 """What is done with a stream; the text is a folder of its own."""
+STORE = "spark.sql.streaming.stateStore"
+PEER_SETTINGS = {
+    f"{STORE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{STORE}.rocksdb.changelogCheckpointing.enabled": "true",
+}
 CORES = os.cpu_count() or 1
 
 
@@ -37,7 +42,9 @@ def resequenced(stream: DataFrame, trace: Trace, folder: str) -> DataFrame:
 
 
 def by_spark_state(stream: DataFrame, trace: Trace, _folder: str) -> DataFrame:
-    """The same with Spark's own state for Python."""
+    """The same with Spark's own state for Python, kept in the faster of the two ways that there are."""
+    for name, value in PEER_SETTINGS.items():
+        stream.sparkSession.conf.set(name, value)
     return stream.groupBy("device").transformWithStateInPandas(
         Resequencer(trace.gap_timeout), OUTPUT, outputMode="Append", timeMode="None"
     )

@@ -50,8 +50,8 @@ def by_spark_state(stream: DataFrame, trace: Trace, _folder: str) -> DataFrame:
     )
 
 
-def rate(spark: SparkSession, work: Work, trace: Trace) -> float:
-    """Rows a second, over all batches from trigger to commit. Starting the query does not count."""
+def seconds(spark: SparkSession, work: Work, trace: Trace) -> float:
+    """What all batches took together, from trigger to commit. Starting the query does not count."""
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(trace.folder))
     with tempfile.TemporaryDirectory() as folder:
         writer = (
@@ -60,7 +60,6 @@ def rate(spark: SparkSession, work: Work, trace: Trace) -> float:
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
-    rows = sum(batch["numInputRows"] for batch in batches)
-    if rows != trace.rows:
-        raise RuntimeError(f"{rows} of {trace.rows} rows were read")
-    return rows / sum(batch["durationMs"]["triggerExecution"] for batch in batches) * 1000
+    if sum(batch["numInputRows"] for batch in batches) != trace.rows:
+        raise RuntimeError(f"not all of {trace.rows} rows were read")
+    return float(sum(batch["durationMs"]["triggerExecution"] for batch in batches)) / 1000

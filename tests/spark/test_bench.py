@@ -85,4 +85,4 @@ def test_each_part_finds_a_rate_and_a_ratio(spark, tmp_path: Path, part: str):
 
 
 def _ratio(beside: str) -> float:
-    return float(beside.split(maxsplit=1)[0].removeprefix("1/").removesuffix("x"))
+    return float(beside.split(maxsplit=1)[0].removesuffix("x"))

@@ -165,8 +165,10 @@ def test_rows_of_keys_that_share_a_hash_are_kept_apart(monkeypatch):
 
 
 def test_an_order_of_arrival_beside_the_rows_decides_as_if_they_lay_in_it():
-    rows = [Row(None if n == 7 else "ab"[n % 2], n // 3, n / 10, n) for n in range(20)]
-    whole = pa.table({name: [getattr(row, name) for row in rows] for name in SCHEMA.names}, SCHEMA)
+    rows = [Row("ab"[n % 2], n // 3, n / 10, n) for n in range(20)]
+    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+    columns["key"][7] = None
+    whole = pa.table(columns, SCHEMA)
     places = np.random.default_rng(1).permutation(20)
     in_place, elsewhere = Stream(), Stream()
     outcome = in_place.run_alone(whole, 2.0)

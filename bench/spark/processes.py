@@ -1,7 +1,7 @@
-"""How much memory the processes of a Spark session take at most: its Java, and its Python workers together.
+"""What the processes of a Spark session take: memory at most, and processor time. They are its Java and its Python workers.
 
-Read from ``/proc`` ten times a second, so Linux only. Pages that several workers share (they are forks of one process)
-are counted by their share.
+Read from ``/proc``, so Linux only. Pages that several workers share (they are forks of one process) are counted by their
+share.
 """
 
 from __future__ import annotations
@@ -45,17 +45,30 @@ class Peaks:
             self.java, self.workers = max(self.java, java), max(self.workers, workers)
 
 
+def processor_seconds() -> float:
+    """What all of them have spent so far, also those that have ended."""
+    ticks = 0
+    for process in _descendants(os.getpid()):
+        with suppress(OSError):
+            ticks += sum(map(int, _status(process)[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with suppress(OSError):
-                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
-                children[int(after_name[1])].append(int(entry.name))
+                children[int(_status(int(entry.name))[1])].append(int(entry.name))
     found = [root]
     for process in found:
         found.extend(children[process])
     return found[1:]
+
+
+def _status(process: int) -> list[str]:
+    """The fields of its ``stat`` behind the name, which may have blanks in it."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 def _name(process: int) -> str:

@@ -54,6 +54,9 @@ _SETTINGS = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # How large a batch for Python may be is told by its rows. Asked for its bytes, Spark adds them up anew with every row,
+    # which costs more than writing the row; the largest number there is means that it is not to ask.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     # A file of sequences and times is read as what it says, not as a session's time zone would have it.
     "spark.sql.session.timeZone": "UTC",
 }

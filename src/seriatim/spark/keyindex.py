@@ -150,12 +150,15 @@ def _is_large(kind: pa.DataType) -> bool:
 def _hash_bytes(keys: pa.Array) -> Hashes:
     starts, lengths, words = _words(keys)
     hashes = _mix(lengths.astype(np.uint64))
-    shortest, longest = int(lengths.min(initial=0)), int(lengths.max(initial=0))
+    longest = int(lengths.max(initial=0))
+    if (lengths == longest).all():  # one after another: nothing has to be looked up, and one mask serves all
+        for begin in range(0, longest, WORD):
+            hashes ^= words[begin : len(keys) * longest : longest] & _mask(np.array(min(longest - begin, WORD)))
+            hashes = _mix(hashes)
+        return hashes
     for begin in range(0, longest, WORD):
-        inside = slice(None) if shortest > begin else np.flatnonzero(lengths > begin)
-        word = words[starts[inside] + begin]
-        if begin + WORD > shortest:
-            word &= _mask(np.minimum(lengths[inside] - begin, WORD))
+        inside = np.flatnonzero(lengths > begin)
+        word = words[starts[inside] + begin] & _mask(np.minimum(lengths[inside] - begin, WORD))
         hashes[inside] = _mix(hashes[inside] ^ word)
     return hashes
 
@@ -180,5 +183,8 @@ def _mask(rest: Ints) -> Hashes:
 
 
 def _mix(words: Hashes) -> Hashes:
-    mixed: Hashes = (words ^ (words >> SHIFT)) * MULTIPLIER
-    return mixed ^ (mixed >> SHIFT)
+    """In place."""
+    words ^= words >> SHIFT
+    words *= MULTIPLIER
+    words ^= words >> SHIFT
+    return words

@@ -3,9 +3,8 @@
 The kernel reads times as numbers and compares payloads by a digest, so columns are added where the frame has none that
 will do. They are kept with held rows, and dropped on the way out.
 
-Rows are sorted by key and arrival, and then by **every** other column. Rows come out of a shuffle in any order, and two that
-nothing tells apart may go either way; all others come in the same order for every attempt, and so every attempt decides
-alike. Columns behind the arrival are looked at only where all before are equal.
+The rows of a table are sorted by key and arrival, and then by **every** other column, so that the same table always comes out
+the same. Columns behind the arrival are looked at only where all before are equal. (Streams are sorted by ``arrival.py``.)
 """
 
 from __future__ import annotations

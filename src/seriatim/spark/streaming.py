@@ -60,31 +60,39 @@ class Streaming:
 
 def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Streaming) -> DataFrame:
     """The tagged stream."""
-    spark = preparation.frame.sparkSession
+    spark, output = preparation.frame.sparkSession, preparation.output_schema()
     state = files_at(streaming.state).root
     count = partition_count(spark, state, streaming.partitions)
-    run_empty_batches(spark)
     task = PartitionTask(
         kernel=kernel,
         arrival=preparation.roles.arrival,
         schema=preparation.arrow_schema(),
-        output=preparation.output_schema().names,
+        output=output.names,
         state=state,
         partitions=count,
         meaning=meaning_of(preparation, kernel),
         keep=max(2, int(spark.conf.get(RETAINED) or 0)),
     )
-    belongs_to = partition_of(column(preparation.roles.key), count)
-    rows = preparation.frame.select("*", *preparation.columns(), belongs_to.alias(PARTITION))
+    run_empty_batches(spark)
+    rows = _with_partitions(preparation, count)
     if preparation.in_processing_time:
-        ticks = read_ticks(spark, state, count, default_tick(kernel) if streaming.tick is None else streaming.tick)
-        rows = rows.withColumn(TICK, F.lit(False)).unionByName(
-            ticks.withColumn(TICK, F.lit(True)), allowMissingColumns=True
-        )
+        tick = default_tick(kernel) if streaming.tick is None else streaming.tick
+        rows = _with_ticks(rows, read_ticks(spark, state, count, tick))
     rows = rows.repartitionById(count, F.col(PARTITION))
     if preparation.in_processing_time:
         rows = rows.withColumn(TIME, F.current_timestamp().cast("double"))
-    return rows.mapInArrow(task.run, preparation.output_schema())
+    return rows.mapInArrow(task.run, output)
+
+
+def _with_partitions(preparation: Preparation, count: int) -> DataFrame:
+    belongs_to = partition_of(column(preparation.roles.key), count)
+    return preparation.frame.select("*", *preparation.columns(), belongs_to.alias(PARTITION))
+
+
+def _with_ticks(rows: DataFrame, ticks: DataFrame) -> DataFrame:
+    """A tick has nothing of a row but the number of its partition."""
+    marked = ticks.withColumn(TICK, F.lit(True))
+    return rows.withColumn(TICK, F.lit(False)).unionByName(marked, allowMissingColumns=True)
 
 
 def meaning_of(preparation: Preparation, kernel: Kernel) -> dict[str, str]:

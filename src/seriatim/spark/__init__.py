@@ -13,7 +13,7 @@ Putting a frame in order:
 
 Looking at tables, in pure SQL:
 
-``auditing.py``    what order a table arrived in, per key; ``report.py`` shows it in a page
+``auditing.py``    what order a table arrived in, per key; ``report.py`` gathers what ``page.py`` and ``pictures.py`` show of it
 ``roles.py``       which columns mean what, and which rows nobody can judge
 ``session.py``     a local session for our commands, and ``java.py`` the Java that runs it
 
@@ -29,10 +29,19 @@ The kernel:
 ``partition.py``  what a partition knows, in columns, and the change that a batch makes to it; ``keyindex.py`` finds its keys
 ``state.py``      the state of the partitions on disk, one version a batch; ``version.py`` has the bytes, ``files.py`` the disks
 
+Pipelines that are declared:
+
+``pipeline.py``    a file becomes a pipeline, that can be explained and started
+``declaration.py`` what the file may say; ``stages.py`` what such a pipeline can keep; ``runner.py`` the pipeline at work
+
 Topics as ``format("seriatim")``:
 
 ``datasource.py`` what Spark asks first; ``source.py`` reads topics, ``sink.py`` writes them, ``place.py`` finds them
 ``messages.py``   columns of packs, and packs of columns; ``ranges.py`` divides a log
+
+Tables:
+
+``tables.py``     the batches of a query as parquet files, each written once
 """
 
 from __future__ import annotations
@@ -50,6 +59,8 @@ if typing.TYPE_CHECKING:
     from seriatim.spark.datasource import register
     from seriatim.spark.failures import unwrapped
     from seriatim.spark.resequencing import resequence
+    from seriatim.spark.sink import query_of
+    from seriatim.spark.tables import write_batch
     from seriatim.spark.upkeep import held, repartition_state
 
 __all__ = [
@@ -57,11 +68,13 @@ __all__ = [
     "held",
     "ledger",
     "ordered",
+    "query_of",
     "register",
     "repartition_state",
     "resequence",
     "total",
     "unwrapped",
+    "write_batch",
 ]
 
 # Each name is loaded when it is first used: the kernel works without Spark.
@@ -70,11 +83,13 @@ _HOMES = {
     "held": "seriatim.spark.upkeep",
     "ledger": "seriatim.spark.batch",
     "ordered": "seriatim.spark.batch",
+    "query_of": "seriatim.spark.sink",
     "register": "seriatim.spark.datasource",
     "repartition_state": "seriatim.spark.upkeep",
     "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
     "unwrapped": "seriatim.spark.failures",
+    "write_batch": "seriatim.spark.tables",
 }
 
 if not typing.TYPE_CHECKING:  # type checkers see the imports above, and would take this to answer to any name

@@ -13,8 +13,9 @@ Rules
 Theory of operation
 -------------------
 One shuffle brings the rows of a key together and one sort puts them in order; then a row and the row before it tell all.
-Rows that can't be released whatever the others are sort behind those of their key, so that ``dense_rank`` of the rest is
-the release position. A hole becomes a row of its own by ``explode`` of a constant list, of one element for most rows.
+Rows that can't be released whatever the others are have no number on the way: they sort behind those of their key, so that
+``dense_rank`` of the rest is the release position. A hole becomes a row of its own by ``explode`` of a constant list, of one
+element for most rows.
 
 What depends on the order of arrival can't be told from two neighbours. Whether a number on a circle (``wrap``) is ahead or
 behind depends on all that came before it, also within an epoch, which may go round more than once; what is late after a
@@ -39,9 +40,10 @@ from seriatim.spark.work import INVALID, Tag
 
 # Columns on the way; none of them is in the output.
 ON_THE_WAY = tuple(
-    f"__seriatim_{name}" for name in ("fault", "previous", "new_epoch", "rank", "first_payload", "is_hole", "reason")
+    f"__seriatim_{name}"
+    for name in ("number", "session", "previous", "new_session", "rank", "first_payload", "is_hole", "reason")
 )
-FAULT, PREVIOUS, NEW_EPOCH, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
+NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
 
 
 def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
@@ -90,36 +92,42 @@ class _Batch:
         self.frame, self.roles, self.rules = frame, roles, rules
         self.invalid = [*roles.faults(frame), *rules.faults(roles)]
         self.late = rules.too_low(roles)
-        self.number = column(roles.sequence).cast("bigint")
 
     def tagged(self) -> DataFrame:
-        return self._tagged(self._with_holes(self._with_neighbours(self._with_faults())))
+        return self._tagged(self._with_holes(self._with_neighbours(self._with_numbers())))
 
     # -- order ----------------------------------------------------------------------------------------------------------
 
-    def _with_faults(self) -> DataFrame:
-        invalid = self.invalid
-        if self.rules.on_invalid is OnInvalid.RAISE:
-            refusal = "on_invalid='raise': row with key %s and number %s can't be judged"
-            complaint = F.raise_error(F.format_string(refusal, column(self.roles.key), column(self.roles.sequence)))
-            invalid = [fault._replace(code=complaint.cast("int")) for fault in invalid]
-        return self.frame.withColumn(FAULT, first_fault([*invalid, *self.late]).cast("tinyint"))
+    def _with_numbers(self) -> DataFrame:
+        """Every row with what it is sorted by: its number, and its session if there are any; none if it can't be released."""
+        is_sound = first_fault([*self._invalid_or_raise(), *self.late]) == 0
+        numbers = {NUMBER: F.when(is_sound, column(self.roles.sequence).cast("bigint"))}
+        if self.roles.epoch is not None:
+            numbers[SESSION] = F.when(is_sound, column(self.roles.epoch))
+        return self.frame.withColumns(numbers)
+
+    def _invalid_or_raise(self) -> list[Fault]:
+        if self.rules.on_invalid is not OnInvalid.RAISE:
+            return self.invalid
+        refusal = "on_invalid='raise': row with key %s and number %s can't be judged"
+        complaint = F.raise_error(F.format_string(refusal, column(self.roles.key), column(self.roles.sequence)))
+        return [fault._replace(code=complaint.cast("int")) for fault in self.invalid]
 
     def _with_neighbours(self, rows: DataFrame) -> DataFrame:
         """Every row of a key in order, with what the row before it and its place tell."""
-        key, fault = column(self.roles.key), F.col(FAULT)
-        in_order = [column(name) for name in (self.roles.epoch, self.roles.sequence) if name is not None]
+        key = column(self.roles.key)
+        numbers = [NUMBER] if self.roles.epoch is None else [SESSION, NUMBER]
+        in_order = [F.col(name).asc_nulls_last() for name in numbers]
         by_arrival = [] if self.roles.arrival is None else [column(self.roles.arrival)]
         # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-        rows = rows.repartition(key).sortWithinPartitions(key, fault, *in_order, *by_arrival)
-        return rows.select("*", *self._told_by(Window.partitionBy(key, fault).orderBy(*in_order)))
+        rows = rows.repartition(key).sortWithinPartitions(key, *in_order, *by_arrival)
+        return rows.select("*", *self._told_by(Window.partitionBy(key).orderBy(*in_order)))
 
     def _told_by(self, neighbours: WindowSpec) -> Iterator[Column]:
-        yield F.lag(self.number).over(neighbours).alias(PREVIOUS)
+        yield F.lag(NUMBER).over(neighbours).alias(PREVIOUS)
         yield F.dense_rank().over(neighbours).alias(RANK)
         if self.roles.epoch is not None:
-            epoch = column(self.roles.epoch)
-            yield (~epoch.eqNullSafe(F.lag(epoch).over(neighbours))).alias(NEW_EPOCH)
+            yield (~F.col(SESSION).eqNullSafe(F.lag(SESSION).over(neighbours))).alias(NEW_SESSION)
         if self.rules.on_duplicate is OnDuplicate.CONFLICT:
             copies = neighbours.rangeBetween(Window.currentRow, Window.currentRow)
             yield F.first(self._payload()).over(copies).alias(FIRST_PAYLOAD)
@@ -128,7 +136,7 @@ class _Batch:
         return F.struct(*map(column, self.roles.payload))
 
     def _is_first_of_session(self) -> Column:
-        return F.col(PREVIOUS).isNull() if self.roles.epoch is None else F.col(NEW_EPOCH)
+        return F.col(PREVIOUS).isNull() if self.roles.epoch is None else F.col(NEW_SESSION)
 
     # -- holes ----------------------------------------------------------------------------------------------------------
 
@@ -139,10 +147,10 @@ class _Batch:
 
     def _follows_hole(self) -> Column:
         is_first = self._is_first_of_session()
-        follows = ~is_first & (F.col(PREVIOUS) + self.rules.space.increment < self.number)
+        follows = ~is_first & (F.col(PREVIOUS) + self.rules.space.increment < F.col(NUMBER))
         if self.rules.start is not None:
-            follows = follows | (is_first & (self.number > self.rules.start))
-        return (F.col(FAULT) == 0) & follows
+            follows = follows | (is_first & (F.col(NUMBER) > self.rules.start))
+        return F.col(NUMBER).isNotNull() & follows
 
     def _first_missing(self) -> Column:
         after_previous = F.col(PREVIOUS) + self.rules.space.increment
@@ -164,15 +172,16 @@ class _Batch:
         return rows.select(tag, *map(self._of_message, self.frame.columns), *others)
 
     def _reason(self) -> Column:
-        is_copy = ~self._is_first_of_session() & (F.col(PREVIOUS) == self.number)
+        is_copy = ~self._is_first_of_session() & (F.col(PREVIOUS) == F.col(NUMBER))
         copy: Column = F.lit(Reason.DUPLICATE)
         if self.rules.on_duplicate is OnDuplicate.CONFLICT:
             copy = F.when(self._payload().eqNullSafe(F.col(FIRST_PAYLOAD)), copy).otherwise(F.lit(Reason.CONFLICT))
         return (
             F.when(F.col(IS_HOLE), F.lit(Reason.LOST))
-            .when(F.col(FAULT) > len(self.invalid), F.lit(Reason.LATE))
-            .when(F.col(FAULT) > 0, F.lit(INVALID))
             .when(is_copy, copy)
+            .when(F.col(NUMBER).isNotNull(), None)
+            .when(first_fault(self.invalid) > 0, F.lit(INVALID))
+            .otherwise(F.lit(Reason.LATE))
         )
 
     def _of_message(self, name: str) -> Column:
@@ -182,8 +191,9 @@ class _Batch:
     def _entry(self) -> dict[str, Column]:
         """The columns of a ledger entry. Nobody knows the numbers of an invalid row; its own columns tell."""
         is_hole, is_judged = F.col(IS_HOLE), F.col(REASON) != INVALID
-        first = F.when(is_hole, self._first_missing()).otherwise(self.number)
-        last = F.when(is_hole, self.number - self.rules.space.increment).otherwise(self.number)
+        number = column(self.roles.sequence).cast("bigint")
+        first = F.when(is_hole, self._first_missing()).otherwise(number)
+        last = F.when(is_hole, number - self.rules.space.increment).otherwise(number)
         epoch = F.lit(0) if self.roles.epoch is None else column(self.roles.epoch)
         return {
             "_epoch": F.when(is_judged, epoch.cast("bigint")),
@@ -201,8 +211,8 @@ class _Batch:
 
     def _detail(self) -> Column:
         detail = F.when(F.col(IS_HOLE), F.lit("no row has these numbers")).when(
-            F.col(FAULT) == 0, F.lit("another copy came first")
+            F.col(NUMBER).isNotNull(), F.lit("another copy came first")
         )
-        for number, fault in enumerate([*self.invalid, *self.late], 1):
-            detail = detail.when(F.col(FAULT) == number, F.lit(fault.detail))
+        for fault in [*self.invalid, *self.late]:
+            detail = detail.when(fault.applies, F.lit(fault.detail))
         return detail

@@ -117,6 +117,17 @@ class LocalFiles:
         finally:
             os.close(descriptor)
 
+    def show_folder(self, source: str, target: str) -> None:
+        """Give a folder of finished files its name, in one step. All of it is on the disk before."""
+        folder = Path(self.root, source)
+        with failures(f"renaming {folder}"):
+            for path in folder.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            self._sync_folder(folder)
+            folder.rename(Path(self.root, target))
+            self._sync_folder(Path(self.root, target).parent)
+
     def read(self, path: str) -> bytes | None:
         with failures(f"reading {self.root}/{path}"):
             try:

@@ -51,6 +51,7 @@ class Report:
 
     def add(self, work: str, figure: str, beside: str = "", goal: str = "") -> None:
         self.rows.append(Row(work, figure, beside, goal))
+        print(" · ".join(filter(None, (work, figure, beside))), file=sys.stderr, flush=True)
 
     def rounds(self, works: dict[str, Callable[[], float]], at_most: int = 5) -> Found:
         """Several rounds, in each of which everybody has a turn."""

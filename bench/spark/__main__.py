@@ -38,7 +38,7 @@ class Size:
     rounds: int
 
 
-FULL = Size(2_000_000, 500_000, 1_000, 100_000, 1_000_000, peer_rows=500_000, io_rows=1_000_000, rounds=3)
+FULL = Size(2_000_000, 500_000, 1_000, 100_000, 1_000_000, peer_rows=100_000, io_rows=1_000_000, rounds=3)
 QUICK = Size(20_000, 10_000, 100, 1_000, 5_000, peer_rows=2_000, io_rows=10_000, rounds=1)
 
 
@@ -138,11 +138,11 @@ class Bench(Report):
         self.add(f"memory, at most, {keys:,} keys", figure, f"{peaks.java:,.0f} MB in Java")
 
     def peer(self) -> None:
-        """Beside Spark's own state for Python, which gets fewer rows."""
+        """Beside Spark's own state for Python, which gets fewer rows of as many fewer keys: a key has as many in a batch."""
         for keys in (self.size.few, self.size.many):
-            theirs = f"transformWithStateInPandas, {keys:,} keys, {self.size.peer_rows:,} rows"
+            fewer = self.trace(max(1, keys * self.size.peer_rows // self.size.batch), self.size.peer_rows)
+            theirs = f"transformWithStateInPandas, {fewer.rows:,} rows of {fewer.keys:,} keys"
             ours = f"streaming resequence, {keys:,} keys"
-            fewer = self.trace(keys, self.size.peer_rows)
             found = self.compare(
                 {theirs: self.stream(by_spark_state, fewer), ours: self.stream(resequenced, self.trace(keys))}
             )

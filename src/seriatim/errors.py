@@ -13,6 +13,7 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
     │   ├── CapacityExceeded      8  too many messages are held
     │   └── FlowControlTimeout    8  no room to publish within the timeout
+    ├── NotSupported             12  it could be asked of Google Pub/Sub, and can't be of Seriatim
     ├── StoreError                2  the store could not do what it was asked
     │   ├── StoreBusy            14  somebody else owns or locks the store: try again, or reach the owner
     │   │   └── StoreOwned       14  another process owns the store: reach it there
@@ -51,6 +52,7 @@ class Status(IntEnum):
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     ABORTED = 10
+    UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
     DATA_LOSS = 15
@@ -106,6 +108,12 @@ class CapacityExceeded(ResourceExhausted):
 
 class FlowControlTimeout(ResourceExhausted):
     """There was no room to publish within the flow control timeout."""
+
+
+class NotSupported(SeriatimError):
+    """It could be asked of Google Pub/Sub, and can't be of Seriatim."""
+
+    code = Status.UNIMPLEMENTED
 
 
 class StoreError(SeriatimError):

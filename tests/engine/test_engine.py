@@ -274,6 +274,7 @@ def test_used_up_attempts_lead_to_the_dead_letter_topic_and_the_key_goes_on(run)
         assert letter.attributes == {
             "seriatim-dead-letter-subscription": "s",
             "seriatim-dead-letter-offset": "0",
+            "seriatim-dead-letter-published": str(got.got[0].record.published),
             "seriatim-dead-letter-attempts": "2",
             "seriatim-dead-letter-error": "broken",
         }

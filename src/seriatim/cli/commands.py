@@ -35,6 +35,7 @@ COMMANDS = {
     "readers": Row("seriatim.cli.readers", "See which Spark queries clean-up waits for."),
     "repair": Row("seriatim.cli.repair", "Put a whole table in order, with a ledger.", "spark", EXTRAS["spark"]),
     "restore": Row("seriatim.cli.restore", "Make a store from a backup."),
+    "serve": Row("seriatim.cli.serve", "Serve the Google Pub/Sub API.", "server", EXTRAS["server"]),
     "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
     "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),
     "subscriptions": Row("seriatim.cli.subscriptions", "Create, list, delete, pause and rewind subscriptions."),

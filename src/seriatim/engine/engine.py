@@ -187,7 +187,11 @@ class Engine(Operations, TimeTravel, Readers):
         if options.filter != subscription.options.filter:
             raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
         self._check_dead_letter_topic(subscription.topic, options)
-        await subscription.reconfigure(options)
+        await self.finish(subscription.reconfigure(options))
+
+    async def detach_subscription(self, name: str) -> None:
+        """Drop what a subscription has, and give it nothing more."""
+        await self.finish(self.get_subscription(name).cut_off())
 
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
@@ -228,6 +232,11 @@ class Engine(Operations, TimeTravel, Readers):
             for topic, first in zip(topics, earliest, strict=True)
         ]
 
+    async def describe_topic(self, name: str) -> TopicInfo:
+        topic = self.get_topic(name)
+        earliest = await self.read(lambda: self._store.earliest(topic.id))
+        return TopicInfo(topic.name, topic.options, earliest, topic.next_offset)
+
     async def list_subscriptions(self) -> list[SubscriptionInfo]:
         return [subscription.info() for subscription in self._subscriptions.values()]
 
@@ -256,6 +265,7 @@ class Engine(Operations, TimeTravel, Readers):
 
     def _forget(self, subscription: SubscriptionState) -> None:
         deleted = NotFound(f"subscription {subscription.name!r} was deleted")
+        subscription.failed(deleted)
         subscription.close(deleted)
         subscription.give_up(deleted)
         subscription.topic.followers.remove(subscription)

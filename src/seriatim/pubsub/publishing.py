@@ -1,0 +1,73 @@
+"""The Publisher service: topics, and messages that come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.empty_pb2 import Empty
+
+from seriatim.engine.broker import Broker, Outgoing
+from seriatim.pubsub.paging import page
+from seriatim.pubsub.resources import TOPIC_UPDATES, Resources, retain_for_all
+from seriatim.wire.masks import apply_mask
+from seriatim.wire.messages import contents
+from seriatim.wire.services import PUBLISHER, PublishResponse
+
+
+class PublisherService:
+    """One method for each of the API's, by the same name."""
+
+    def __init__(self, broker: Broker, resources: Resources) -> None:
+        self._broker = broker
+        self._resources = resources
+        self._topics = resources.topics
+
+    async def create_topic(self, topic: Any) -> Any:
+        name = self._topics.in_store(topic.name)
+        return self._resources.topic(await self._broker.create_topic(name, self._resources.topic_options(topic)))
+
+    async def get_topic(self, request: Any) -> Any:
+        return self._resources.topic(await self._broker.describe_topic(self._topics.in_store(request.topic)))
+
+    async def update_topic(self, request: Any) -> Any:
+        name = self._topics.in_store(request.topic.name)
+        topic = self._resources.topic(await self._broker.describe_topic(name))
+        apply_mask(topic, request.topic, request.update_mask.paths, TOPIC_UPDATES)
+        await self._broker.update_topic(name, self._resources.topic_options(topic))
+        await retain_for_all(self._broker, name)
+        return self._resources.topic(await self._broker.describe_topic(name))
+
+    async def list_topics(self, request: Any) -> Any:
+        known = {info.name: info for info in await self._broker.list_topics()}
+        names, token = page(self._topics.listed(request.project, known), request, self._topics.of)
+        topics = [self._resources.topic(known[name]) for name in names]
+        return PUBLISHER["ListTopics"].response(topics=topics, next_page_token=token)
+
+    async def list_topic_subscriptions(self, request: Any) -> Any:
+        topic = (await self._broker.describe_topic(self._topics.in_store(request.topic))).name
+        label = self._resources.subscriptions.of
+        mine = [info.name for info in await self._broker.list_subscriptions() if info.topic == topic]
+        names, token = page(sorted(mine, key=label), request, label)
+        return PUBLISHER["ListTopicSubscriptions"].response(subscriptions=map(label, names), next_page_token=token)
+
+    async def list_topic_snapshots(self, request: Any) -> Any:
+        topic = (await self._broker.describe_topic(self._topics.in_store(request.topic))).name
+        label = self._resources.snapshots.of
+        mine = [info.name for info in await self._broker.list_snapshots() if info.topic == topic]
+        names, token = page(sorted(mine, key=label), request, label)
+        return PUBLISHER["ListTopicSnapshots"].response(snapshots=map(label, names), next_page_token=token)
+
+    async def delete_topic(self, request: Any) -> Any:
+        await self._broker.delete_topic(self._topics.in_store(request.topic))
+        return Empty()
+
+    async def detach_subscription(self, request: Any) -> Any:
+        await self._broker.detach_subscription(self._resources.subscriptions.in_store(request.subscription))
+        return PUBLISHER["DetachSubscription"].response()
+
+    async def publish(self, request: Any) -> Any:
+        topic = self._topics.in_store(request.topic)
+        self._broker.require_topic(topic)
+        messages = [Outgoing(*content) for content in contents(request)]
+        offsets = await self._broker.publish(topic, messages)
+        return PublishResponse(message_ids=map(str, offsets))

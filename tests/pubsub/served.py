@@ -54,7 +54,9 @@ class Clients:
         return client
 
     def raw(self) -> Raw:
-        return Raw(self.channel())
+        raw = Raw(self.channel())
+        self._closing.append(raw.close)
+        return raw
 
     def close(self) -> None:
         for close in self._closing:
@@ -68,6 +70,11 @@ class Raw:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel
+        self._streams: list[RawStream] = []
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.hang_up()
 
     def __getattr__(self, name: str) -> Any:
         service, method = next((service, methods[name]) for service, methods in SERVICES.items() if name in methods)
@@ -87,7 +94,9 @@ class Raw:
 
     def stream(self, **first: Any) -> RawStream:
         first = {"subscription": SUBSCRIPTION, "stream_ack_deadline_seconds": 10, **first}
-        return RawStream(self.StreamingPull, SERVICES["google.pubsub.v1.Subscriber"]["StreamingPull"].request, first)
+        request = SERVICES["google.pubsub.v1.Subscriber"]["StreamingPull"].request
+        self._streams.append(RawStream(self.StreamingPull, request, first))
+        return self._streams[-1]
 
 
 class RawStream:

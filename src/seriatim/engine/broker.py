@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from seriatim.engine.consumer import Consumer
     from seriatim.engine.options import SubscriptionOptions, TopicOptions
 
+RETIRED = "_deleted-topic_"
+"""How the names of topics begin that only their subscriptions keep."""
+
 Told = Callable[[BaseException | None], None]
 """Called once: with None when something is durable, or with the reason why it did not happen."""
 
@@ -152,6 +155,10 @@ class Broker(Protocol):
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo: ...
     async def update_topic(self, name: str, options: TopicOptions) -> None: ...
     async def delete_topic(self, name: str) -> None: ...
+    async def retire_topic(self, name: str) -> None:
+        """Delete a topic, and leave its subscriptions what they have: they keep its log, under a name that begins with
+        ``RETIRED``, until the last of them is deleted."""
+
     async def list_topics(self) -> list[TopicInfo]: ...
     async def describe_topic(self, name: str) -> TopicInfo: ...
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
-from seriatim.engine.broker import Attachment, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import RETIRED, Attachment, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Batch, Commit, Committer
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
@@ -187,7 +187,7 @@ class Engine(Operations, TimeTravel, Readers):
         if options.filter != subscription.options.filter:
             raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
         self._check_dead_letter_topic(subscription.topic, options)
-        await self.finish(subscription.reconfigure(options))
+        await subscription.reconfigure(options)
 
     async def detach_subscription(self, name: str) -> None:
         """Drop what a subscription has, and give it nothing more."""
@@ -197,6 +197,9 @@ class Engine(Operations, TimeTravel, Readers):
         subscription = self.get_subscription(name)
         await self.change(lambda work: work.delete_subscription(subscription.id))
         self._forget(subscription)
+        topic = subscription.topic
+        if topic.name.startswith(RETIRED) and not self._subscriptions_to(topic):
+            await self.delete_topic(topic.name)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, with its messages and its subscriptions."""
@@ -204,10 +207,28 @@ class Engine(Operations, TimeTravel, Readers):
         await self.change(lambda work: work.delete_topic(topic.id))
         self._forget_topic(topic)
 
+    async def retire_topic(self, name: str) -> None:
+        """Delete a topic, and leave its subscriptions what they have."""
+        topic = self.get_topic(name)
+        if not self._subscriptions_to(topic):
+            await self.delete_topic(name)
+            return
+        retired = f"{RETIRED}/{topic.id}"
+        await self.change(lambda work: work.rename_topic(topic.id, retired))
+        self._rename(topic, retired)
+
+    def _rename(self, topic: TopicState, name: str) -> None:
+        del self._topics[topic.name]
+        topic.name = name
+        self._topics[name] = topic
+
     def _forget_topic(self, topic: TopicState) -> None:
         del self._topics[topic.name]
-        for subscription in [known for known in self._subscriptions.values() if known.topic is topic]:
+        for subscription in self._subscriptions_to(topic):
             self._forget(subscription)
+
+    def _subscriptions_to(self, topic: TopicState) -> list[SubscriptionState]:
+        return [known for known in self._subscriptions.values() if known.topic is topic]
 
     def get_topic(self, name: str) -> TopicState:
         try:
@@ -464,6 +485,8 @@ class Engine(Operations, TimeTravel, Readers):
             )
         for topic in [known for known in self._topics.values() if known.id not in rows]:
             self._forget_topic(topic)
+        for topic in [known for known in self._topics.values() if known.name != rows[known.id].name]:
+            self._rename(topic, rows[topic.id].name)
         for row in catalog.topics:
             self._topics.setdefault(row.name, TopicState(row)).update(row)
         topics = {topic.id: topic for topic in self._topics.values()}

@@ -52,7 +52,7 @@ from seriatim.engine.promises import Promises, all_of
 from seriatim.engine.services import Services
 from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
+from seriatim.errors import DamagedStore, FailedPrecondition, StaleLease, StoreBroken, StoreError
 from seriatim.store.base import (
     Position,
     Record,
@@ -155,6 +155,7 @@ class SubscriptionState:
             self._fence_all()
             self.sieve.reject_all()
             await self._exchange_lanes(options, lambda: self._write_options(options))
+            self.failed(FailedPrecondition(f"subscription {self.name!r} is detached: it gets no messages any more"))
 
     async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
         """Go on from wherever ``move`` puts the subscription in the store. Leases that are out are fenced; what was accepted of
@@ -520,7 +521,7 @@ class SubscriptionState:
     # -- trouble --------------------------------------------------------------------------------------------------------
 
     def failed(self, error: BaseException) -> None:
-        """The store failed: let consumers know."""
+        """The store failed, or the subscription is no more: let consumers know."""
         for consumer in list(self._consumers):
             consumer.failed(error)
 

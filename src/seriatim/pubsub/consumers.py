@@ -24,7 +24,7 @@ from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Attachment, Broker
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import FailedPrecondition, InvalidArgument, StaleLease
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
 from seriatim.pubsub.options import LONGEST_ACK_DEADLINE
 
 INVALID = "PERMANENT_FAILURE_INVALID_ACK_ID"
@@ -121,6 +121,11 @@ async def require_attached(broker: Broker, subscription: str) -> SubscriptionOpt
     if options.detached:
         raise FailedPrecondition(f"subscription {subscription!r} is detached: it gets no messages any more")
     return options
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether nothing more comes after what a consumer heard. A store that is opened again is waited for."""
+    return isinstance(error, NotFound | FailedPrecondition | StoreLost) and not isinstance(error, StoreBroken)
 
 
 def check_seconds(seconds: int) -> None:

@@ -58,7 +58,7 @@ class PublisherService:
         return PUBLISHER["ListTopicSnapshots"].response(snapshots=map(label, names), next_page_token=token)
 
     async def delete_topic(self, request: Any) -> Any:
-        await self._broker.delete_topic(self._topics.in_store(request.topic))
+        await self._broker.retire_topic(self._topics.in_store(request.topic))
         return Empty()
 
     async def detach_subscription(self, request: Any) -> Any:

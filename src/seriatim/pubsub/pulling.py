@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from seriatim.engine.consumer import TURN, Consumer, Delivered
-from seriatim.errors import NotFound, StaleLease, StoreBroken, StoreLost
-from seriatim.pubsub.consumers import Member, Members
+from seriatim.errors import StaleLease
+from seriatim.pubsub.consumers import Member, Members, is_final
 
 
 class _Taker(Consumer):
@@ -69,8 +69,8 @@ class Puller:
         self._news.set()
 
     def fail(self, error: BaseException) -> None:
-        """The subscription is gone, or the store. A store that is opened again is waited for."""
-        if isinstance(error, NotFound | StoreLost) and not isinstance(error, StoreBroken):
+        """The subscription is gone, or the store."""
+        if is_final(error):
             self.error = error
             self._news.set()
 

@@ -17,12 +17,12 @@ from math import ceil
 from typing import Any
 
 from seriatim.core.delivery import RetryPolicy
-from seriatim.engine.broker import Broker, SnapshotInfo, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import RETIRED, Broker, SnapshotInfo, SubscriptionInfo, TopicInfo
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.errors import InvalidArgument, NotSupported
+from seriatim.errors import InvalidArgument, NotFound, NotSupported
 from seriatim.pubsub.options import LONGEST_ACK_DEADLINE, ServerOptions
 from seriatim.wire.documents import from_document, to_document
-from seriatim.wire.names import DELETED_TOPIC, Names
+from seriatim.wire.names import Names
 from seriatim.wire.services import Snapshot, Subscription, Topic
 from seriatim.wire.times import seconds_of, set_seconds
 
@@ -80,6 +80,10 @@ class Resources:
         topic.name, topic.state = self.topics.of(info.name), Topic.ACTIVE
         return topic
 
+    def _topic_of(self, name: str) -> str:
+        """How a subscription or snapshot names its topic."""
+        return RETIRED if name.startswith(RETIRED) else self.topics.of(name)
+
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
     def subscription_options(self, subscription: Any) -> SubscriptionOptions:
@@ -99,7 +103,7 @@ class Resources:
     def subscription(self, info: SubscriptionInfo) -> Any:
         options = info.options
         subscription = from_document(Subscription, options.resource)
-        subscription.name, subscription.topic = self.subscriptions.of(info.name), self.topics.of(info.topic)
+        subscription.name, subscription.topic = self.subscriptions.of(info.name), self._topic_of(info.topic)
         subscription.ack_deadline_seconds = ceil(options.ack_deadline)
         subscription.enable_message_ordering = options.ordering
         subscription.filter = options.filter or ""
@@ -138,7 +142,7 @@ class Resources:
         return int(text)
 
     def _dead_letter_topic(self, policy: Any) -> str | None:
-        if not policy.dead_letter_topic or policy.dead_letter_topic == DELETED_TOPIC:
+        if not policy.dead_letter_topic or policy.dead_letter_topic == RETIRED:
             return None
         return self.topics.in_store(policy.dead_letter_topic)
 
@@ -146,7 +150,7 @@ class Resources:
 
     def snapshot(self, info: SnapshotInfo) -> Any:
         snapshot = from_document(Snapshot, info.resource)
-        snapshot.name, snapshot.topic = self.snapshots.of(info.name), self.topics.of(info.topic)
+        snapshot.name, snapshot.topic = self.snapshots.of(info.name), self._topic_of(info.topic)
         set_seconds(snapshot.expire_time, info.expires)
         return snapshot
 
@@ -158,7 +162,10 @@ def snapshot_document(labels: Any) -> str | None:
 
 async def retain_for_all(broker: Broker, topic: str) -> None:
     """Let a topic keep what its subscriptions want kept after their acks."""
-    info = await broker.describe_topic(topic)
+    try:
+        info = await broker.describe_topic(topic)
+    except NotFound:  # the last subscription of a retired topic has taken it along
+        return
     wanted = [_retained(from_document(Topic, info.options.resource), "message_retention_duration", None) or 0.0]
     for known in await broker.list_subscriptions():
         if known.topic == topic:

@@ -10,7 +10,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from re import sub
 from typing import Any, NamedTuple
@@ -33,6 +34,8 @@ from seriatim.wire.services import SERVICES, Method
 
 GRACE = 2.0
 """So many seconds calls that are under way have when the server stops."""
+
+Handler = Callable[[bytes, Any], Any]
 
 _LONGEST_METADATA = 64 * 1024
 
@@ -106,19 +109,54 @@ def _method_handler(service: Any, name: str, method: Method) -> Any:
         return grpc.stream_stream_rpc_method_handler(
             _streaming(answer, method), response_serializer=method.response.SerializeToString
         )
-    wants_deadline = name == "Pull"
-    return grpc.unary_unary_rpc_method_handler(
-        _unary(answer, method, wants_deadline=wants_deadline), response_serializer=method.response.SerializeToString
-    )
+    handle = _HANDLERS.get(name, _finished)(answer, method)
+    return grpc.unary_unary_rpc_method_handler(handle, response_serializer=method.response.SerializeToString)
 
 
-def _unary(answer: Callable[..., Any], method: Method, *, wants_deadline: bool) -> Callable[[bytes, Any], Any]:
+def _finished(answer: Callable[..., Any], method: Method) -> Handler:
+    """A method that is finished once it has begun, also when its caller hangs up half-way."""
+
     async def handle(data: bytes, context: Any) -> Any:
         async with _statuses(context):
-            request = _parse(method, data)
-            return await (answer(request, context.time_remaining()) if wants_deadline else answer(request))
+            work = asyncio.ensure_future(answer(_parse(method, data)))
+            work.add_done_callback(_look_at)
+            return await asyncio.shield(work)
 
     return handle
+
+
+def _interruptible(answer: Callable[..., Any], method: Method) -> Handler:
+    """A method that can be broken off anywhere."""
+
+    async def handle(data: bytes, context: Any) -> Any:
+        async with _statuses(context):
+            return await answer(_parse(method, data))
+
+    return handle
+
+
+def _hasty(answer: Callable[..., Any], method: Method) -> Handler:
+    """The same for one that wants to know how much time its caller has."""
+
+    async def handle(data: bytes, context: Any) -> Any:
+        async with _statuses(context):
+            return await answer(_parse(method, data), context.time_remaining())
+
+    return handle
+
+
+_HANDLERS: Mapping[str, Callable[[Callable[..., Any], Method], Handler]] = {
+    "Publish": _interruptible,
+    "Acknowledge": _interruptible,
+    "ModifyAckDeadline": _interruptible,
+    "Pull": _hasty,
+}
+
+
+def _look_at(work: asyncio.Future[Any]) -> None:
+    """An error that nobody waits for any more is not worth a warning."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _streaming(answer: Callable[..., Any], method: Method) -> Callable[[AsyncIterator[bytes], Any], Any]:

@@ -26,8 +26,8 @@ from typing import Any
 from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import InvalidArgument, NotFound, StoreBroken, StoreLost
-from seriatim.pubsub.consumers import Failures, Members, check_seconds, require_attached
+from seriatim.errors import InvalidArgument
+from seriatim.pubsub.consumers import Failures, Members, check_seconds, is_final, require_attached
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.resources import Resources
 from seriatim.wire.documents import is_exactly_once
@@ -36,6 +36,9 @@ from seriatim.wire.services import StreamingPullResponse
 
 FULL_RESPONSE = 1024 * 1024
 """A response takes no more messages when it has so many bytes: some clients accept 4 MiB at most."""
+
+OVERHEAD = 100
+"""About so many bytes a message takes besides its data."""
 
 _FIRST_ONLY = ("subscription", "client_id", "max_outstanding_messages", "max_outstanding_bytes", "protocol_version")
 
@@ -55,7 +58,7 @@ class Stream:
         self._name = resources.subscriptions.in_store(first.subscription)
         self._first = first
         self._pending: deque[Delivered] = deque()
-        self._answers: deque[Any] = deque()  # responses that wait, and may take messages along
+        self._answers: deque[Any] = deque()  # responses without messages
         self._news = asyncio.Event()
         self._error: BaseException | None = None
         self._is_over = False
@@ -92,8 +95,8 @@ class Stream:
         self._news.set()
 
     def _failed(self, error: BaseException) -> None:
-        """The subscription is gone, or the store. A store that is opened again is waited for."""
-        if isinstance(error, NotFound | StoreLost) and not isinstance(error, StoreBroken):
+        """The subscription is gone, or the store."""
+        if is_final(error):
             self.end(error)
 
     # -- what the client says -------------------------------------------------------------------------------------------
@@ -161,18 +164,26 @@ class Stream:
             await self._news.wait()
             self._news.clear()
             while self._error is None and (self._pending or self._answers):
-                answer = self._answers.popleft() if self._answers else None
-                response = answer or StreamingPullResponse()
-                if await self._fill(response) or answer is not None:
-                    await write(response)
+                await self._say_something(write)
             if self._error is not None:
                 raise self._error
             if self._is_over:
                 return
 
-    async def _fill(self, response: Any) -> bool:
-        """Put in what waits, as far as it fits; False when all of it was lost meanwhile."""
-        options = await require_attached(self._broker, self._name)
+    async def _say_something(self, write: Write) -> None:
+        """A response with what waits, as far as it fits into one, and an answer in its turn: neither keeps the other back."""
+        options = await self._options()
+        messages = StreamingPullResponse()
+        if self._pending and self._fill(messages, options):
+            await write(messages)
+        if self._answers:
+            answer = self._answers.popleft()
+            _describe(answer, options)
+            await write(answer)
+
+    def _fill(self, response: Any, options: SubscriptionOptions) -> bool:
+        """Put messages into a response; False when all that waited was lost meanwhile."""
+        _describe(response, options)
         counts_attempts, size, names = options.dead_letter_topic is not None, 0, self._resources.subscriptions
         while self._pending and size < FULL_RESPONSE:
             lease, record = self._pending.popleft()
@@ -183,11 +194,14 @@ class Stream:
             fill(received.message, record, names)
             if counts_attempts:
                 received.delivery_attempt = lease.attempt
-            size += len(record.data) + 100
-        properties = response.subscription_properties
-        properties.message_ordering_enabled = options.ordering
-        properties.exactly_once_delivery_enabled = is_exactly_once(options.resource)
+            size += len(record.data) + OVERHEAD
         return size > 0
+
+
+def _describe(response: Any, options: SubscriptionOptions) -> None:
+    properties = response.subscription_properties
+    properties.message_ordering_enabled = options.ordering
+    properties.exactly_once_delivery_enabled = is_exactly_once(options.resource)
 
 
 def _at_most(asked: int, limit: int) -> int:

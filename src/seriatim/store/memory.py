@@ -178,6 +178,13 @@ class MemoryTransaction:
         draft = self._open_draft()
         draft.topics[topic_id] = replace(draft.topic(topic_id), options=dict(options))
 
+    def rename_topic(self, topic_id: int, name: str) -> None:
+        draft = self._open_draft()
+        topic = draft.topic(topic_id)
+        if any(known.name == name for known in draft.topics.values()):
+            raise AlreadyExists(f"topic '{name}' exists already")
+        draft.topics[topic_id] = replace(topic, name=name)
+
     def delete_topic(self, topic_id: int) -> None:
         draft = self._open_draft()
         draft.topic(topic_id)

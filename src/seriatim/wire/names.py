@@ -14,9 +14,6 @@ from collections.abc import Iterable
 
 from seriatim.errors import InvalidArgument
 
-DELETED_TOPIC = "_deleted-topic_"
-"""What a subscription says of its topic, and a dead-letter policy of its own, when there is no such topic any more."""
-
 _PROJECT = re.compile(r"projects/([A-Za-z0-9][A-Za-z0-9_.:-]{0,99})")
 _RESOURCE = re.compile(rf"({_PROJECT.pattern})/([a-z]+)/([^/]+)")
 _ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9_.~+%-]{2,254}")

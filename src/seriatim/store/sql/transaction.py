@@ -76,6 +76,11 @@ class SqlTransaction:
     def update_topic(self, topic_id: int, options: Options) -> None:
         _require_one(self._session.rows("update_topic", json.dumps(options), topic_id), "topic", topic_id)
 
+    def rename_topic(self, topic_id: int, name: str) -> None:
+        if self._session.rows("topic_named", name):
+            raise AlreadyExists(f"topic '{name}' exists already")
+        _require_one(self._session.rows("rename_topic", name, topic_id), "topic", topic_id)
+
     def delete_topic(self, topic_id: int) -> None:
         _require_one(self._session.rows("delete_topic", topic_id), "topic", topic_id)
         self._known.forget_topic()

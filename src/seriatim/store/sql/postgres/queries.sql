@@ -123,6 +123,10 @@ INSERT INTO topics (name, options, next_offset) VALUES ($1, $2, 0) RETURNING id;
 -- New options.
 UPDATE topics SET options = $1 WHERE id = $2 RETURNING id;
 
+-- name: rename_topic
+-- Another name for the same log.
+UPDATE topics SET name = $1 WHERE id = $2 RETURNING id;
+
 -- name: delete_topic
 -- Everything of it goes with it.
 DELETE FROM topics WHERE id = $1 RETURNING id;

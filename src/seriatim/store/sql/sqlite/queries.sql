@@ -70,6 +70,10 @@ INSERT INTO topics (name, options, next_offset) VALUES (?, ?, 0) RETURNING id;
 -- New options.
 UPDATE topics SET options = ? WHERE id = ? RETURNING id;
 
+-- name: rename_topic
+-- Another name for the same log.
+UPDATE topics SET name = ? WHERE id = ? RETURNING id;
+
 -- name: delete_topic
 -- Everything of it goes with it.
 DELETE FROM topics WHERE id = ? RETURNING id;

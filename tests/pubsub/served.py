@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
+from google.api_core.exceptions import GoogleAPICallError
 from google.cloud import pubsub_v1
+from google.cloud.pubsub_v1.subscriber.futures import StreamingPullFuture
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
@@ -28,6 +30,12 @@ TOPIC, DEAD = f"{PROJECT}/topics/orders", f"{PROJECT}/topics/graves"
 SUBSCRIPTION = f"{PROJECT}/subscriptions/work"
 
 
+CHANNEL_OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),
+    *((f"grpc.{which}_reconnect_backoff_ms", 100) for which in ("initial", "min", "max")),
+]
+
+
 class Clients:
     """Clients of a server at an address."""
 
@@ -35,10 +43,11 @@ class Clients:
         self.address = address
         self._channels: list[grpc.Channel] = []
         self._closing: list[Any] = []
+        self._pulls: list[StreamingPullFuture] = []
 
     def channel(self) -> grpc.Channel:
         """A connection of its own, also when there is another one to the same address."""
-        self._channels.append(grpc.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1)]))
+        self._channels.append(grpc.insecure_channel(self.address, CHANNEL_OPTIONS))
         return self._channels[-1]
 
     def publisher(self, **options: Any) -> pubsub_v1.PublisherClient:
@@ -53,12 +62,28 @@ class Clients:
         self._closing.append(client.close)
         return client
 
+    def subscribe(self, work: Callable[[Any], None], subscription: str = SUBSCRIPTION) -> StreamingPullFuture:
+        """Let a subscriber of its own call ``work`` with every message, until the clients are closed."""
+        pulling = self.subscriber().subscribe(subscription, work)
+        self._pulls.append(pulling)
+        return pulling
+
+    def end_pulls(self) -> None:
+        """Let subscribers end in good order, which needs a server."""
+        for pulling in self._pulls:
+            pulling.cancel()
+        for pulling in self._pulls:
+            with suppress(GoogleAPICallError):
+                pulling.result(PATIENCE)
+        self._pulls.clear()
+
     def raw(self) -> Raw:
         raw = Raw(self.channel())
         self._closing.append(raw.close)
         return raw
 
     def close(self) -> None:
+        self.end_pulls()
         for close in self._closing:
             close()
         for channel in self._channels:
@@ -188,7 +213,7 @@ class ServerThread:
         self.clients = Clients(f"127.0.0.1:{self.port}")
 
     async def _start(self, options: ServerOptions | None) -> Server:
-        server = Server(self.engine, options)  # type: ignore[arg-type]  # an engine is a broker, by its verbs
+        server = Server(self.engine, options)
         self.port = await server.start(port=0)
         return server
 
@@ -225,8 +250,7 @@ class ServerProcess:
         return self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
+        self.process.send_signal(number)  # to one that has ended it does nothing
         status = self.process.wait(PATIENCE)
         assert self.process.stdout is not None
         self.process.stdout.close()

@@ -27,15 +27,15 @@ def publish_all(publisher, *data: str, key: str = "k") -> None:
         future.result(PATIENCE)
 
 
-def test_messages_of_a_key_come_in_order(ready):
-    publisher, subscriber = ready
+def test_messages_of_a_key_come_in_order(ready, clients: Clients):
+    publisher, _ = ready
     inbox = Inbox()
 
     def work(message):
         inbox.add(message)
         message.ack()
 
-    pulling = subscriber.subscribe(SUBSCRIPTION, work)
+    pulling = clients.subscribe(work)
     numbers = [str(number) for number in range(30)]
     publish_all(publisher, *numbers)
     assert inbox.wait(30) == numbers
@@ -45,9 +45,9 @@ def test_messages_of_a_key_come_in_order(ready):
     pulling.result(PATIENCE)
 
 
-def test_a_nacked_message_comes_again_before_those_behind_it(ready):
-    publisher, subscriber = ready
-    inbox, refused = Inbox(), []
+def test_a_nacked_message_comes_again_before_those_behind_it(ready, clients: Clients):
+    publisher, _ = ready
+    inbox, refused = Inbox(), list[object]()
 
     def work(message):
         inbox.add(message)
@@ -57,7 +57,7 @@ def test_a_nacked_message_comes_again_before_those_behind_it(ready):
         else:
             message.ack()
 
-    subscriber.subscribe(SUBSCRIPTION, work)
+    clients.subscribe(work)
     publish_all(publisher, *map(str, range(10)))
     assert inbox.wait(11) == ["0", "1", "2", "3", "3", "4", "5", "6", "7", "8", "9"]
 
@@ -76,7 +76,7 @@ def test_two_subscribers_share_the_keys_and_each_key_stays_in_order(ready, clien
         message.ack()
 
     for _ in range(2):
-        clients.subscriber().subscribe(SUBSCRIPTION, work)
+        clients.subscribe(work)
     for number in range(20):
         for key in "abcde":
             publisher.publish(TOPIC, f"{key}{number}".encode(), ordering_key=key)
@@ -104,8 +104,8 @@ def test_a_dead_letter_leaves_and_unblocks_its_key(clients: Clients):
         inbox.add(message)
         message.nack() if message.data == b"poison" else message.ack()
 
-    subscriber.subscribe(SUBSCRIPTION, work)
-    subscriber.subscribe(f"{SUBSCRIPTION}-graves", graves.add)
+    clients.subscribe(work)
+    clients.subscribe(graves.add, f"{SUBSCRIPTION}-graves")
     publish_all(publisher, "before", "poison", "after")
     assert inbox.wait(7) == ["before", *["poison"] * 5, "after"]
     assert [message.delivery_attempt for message in inbox.got[1:6]] == [1, 2, 3, 4, 5]
@@ -122,7 +122,7 @@ def test_exactly_once_an_ack_is_confirmed_and_a_late_one_refused(clients: Client
     publisher.create_topic(name=TOPIC)
     subscriber.create_subscription(request={"name": SUBSCRIPTION, "topic": TOPIC, "enable_exactly_once_delivery": True})
     inbox = Inbox()
-    subscriber.subscribe(SUBSCRIPTION, inbox.add)
+    clients.subscribe(inbox.add)
     publish_all(publisher, "one", "two", key="")
     inbox.wait(2)
     kept, lost = inbox.got
@@ -169,9 +169,9 @@ def test_a_key_that_is_too_long_is_refused(ready):
         publisher.publish(TOPIC, b"x", ordering_key="x" * 1025).result(PATIENCE)
 
 
-def test_a_subscriber_hears_that_its_subscription_is_deleted(ready):
+def test_a_subscriber_hears_that_its_subscription_is_deleted(ready, clients: Clients):
     _, subscriber = ready
-    pulling = subscriber.subscribe(SUBSCRIPTION, lambda _: None)
+    pulling = clients.subscribe(lambda _: None)
     with pytest.raises(FutureTimeout):
         pulling.result(0.5)
     subscriber.delete_subscription(subscription=SUBSCRIPTION)

@@ -146,7 +146,7 @@ class CatalogContract(StoreContract):
         assert kit.store.catalog().subscriptions[0].options == {"ack_deadline": 1.5}
 
     def test_a_topic_goes_on_under_another_name(self, kit):
-        topic, subscription = topic_with_subscription(kit.store)
+        topic, _ = topic_with_subscription(kit.store)
         with kit.store.transaction() as work:
             work.append(topic.id, records([0]))
             work.rename_topic(topic.id, "old orders")

@@ -23,7 +23,6 @@ from typing import NamedTuple
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Attachment, Broker
 from seriatim.engine.consumer import Consumer
-from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
 from seriatim.pubsub.options import LONGEST_ACK_DEADLINE
 
@@ -113,14 +112,6 @@ class Members:
             if lease is not None and lease.token == token:
                 found[ack_id] = member.attachment, lease
         return found
-
-
-async def require_attached(broker: Broker, subscription: str) -> SubscriptionOptions:
-    """The options of a subscription that can give messages out."""
-    options = (await broker.describe_subscription(subscription)).options
-    if options.detached:
-        raise FailedPrecondition(f"subscription {subscription!r} is detached: it gets no messages any more")
-    return options
 
 
 def is_final(error: BaseException) -> bool:

@@ -23,6 +23,7 @@ from seriatim.errors import InvalidArgument, NotFound, NotSupported
 from seriatim.pubsub.options import LONGEST_ACK_DEADLINE, ServerOptions
 from seriatim.wire.documents import from_document, to_document
 from seriatim.wire.names import Names
+from seriatim.wire.push import Endpoint
 from seriatim.wire.services import Snapshot, Subscription, Topic
 from seriatim.wire.times import seconds_of, set_seconds
 
@@ -89,6 +90,7 @@ class Resources:
     def subscription_options(self, subscription: Any) -> SubscriptionOptions:
         _refuse(subscription, _SUBSCRIPTION_REFUSED)
         check_labels(subscription.labels)
+        _check_push(subscription.push_config)
         _retained(subscription, "message_retention_duration", 31 * DAY)
         return SubscriptionOptions(
             ordering=subscription.enable_message_ordering,
@@ -185,6 +187,15 @@ def check_labels(labels: Any) -> None:
             raise InvalidArgument(
                 f"label {name!r}: {value!r} is not valid: use up to 63 of a-z, 0-9, _ and -, first a letter in the name"
             )
+
+
+def _check_push(config: Any) -> None:
+    if config.push_endpoint:
+        Endpoint.parse(config.push_endpoint)
+    if config.HasField("oidc_token") or config.no_wrapper.write_metadata:
+        raise NotSupported(
+            "pushes carry no tokens, and no metadata in headers: leave oidc_token and write_metadata out"
+        )
 
 
 def _retry_policy(subscription: Any) -> RetryPolicy:

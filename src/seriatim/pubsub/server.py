@@ -74,6 +74,7 @@ class Server:
         )
         add_HealthServicer_to_server(self._health, self._server)
         port = self._listen(f"{host}:{port}", tls)
+        await self._subscriber.start()
         await self._server.start()
         for name in ("", *self._services):
             await self._health.set(name, HealthCheckResponse.SERVING)

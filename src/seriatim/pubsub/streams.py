@@ -27,8 +27,9 @@ from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument
-from seriatim.pubsub.consumers import Failures, Members, check_seconds, is_final, require_attached
+from seriatim.pubsub.consumers import Failures, Members, check_seconds, is_final
 from seriatim.pubsub.options import ServerOptions
+from seriatim.pubsub.pushing import require_pullable
 from seriatim.pubsub.resources import Resources
 from seriatim.wire.documents import is_exactly_once
 from seriatim.wire.messages import fill
@@ -73,7 +74,7 @@ class Stream:
 
     async def run(self, requests: AsyncIterator[Any], write: Write) -> None:
         """Serve until the client hangs up; raises what ended it otherwise."""
-        await require_attached(self._broker, self._name)
+        await require_pullable(self._broker, self._name)
         self._member = self._members.join(self._name, self._consumer)
         listening = asyncio.create_task(self._listen(requests))
         listening.add_done_callback(self._heard_all)

@@ -13,10 +13,11 @@ from seriatim.engine.broker import Broker, SnapshotInfo
 from seriatim.engine.consumer import Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, NotFound, SeriatimError
-from seriatim.pubsub.consumers import Failures, Members, check_seconds, require_attached
+from seriatim.pubsub.consumers import Failures, Members, check_seconds
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.paging import page
 from seriatim.pubsub.pulling import Puller
+from seriatim.pubsub.pushing import Pushers, push_config, require_pullable
 from seriatim.pubsub.resources import (
     SNAPSHOT_UPDATES,
     SUBSCRIPTION_UPDATES,
@@ -53,6 +54,11 @@ class SubscriberService:
         self._members = Members(broker)
         self._pullers: dict[str, Puller] = {}
         self._streams: set[Stream] = set()
+        self._pushers = Pushers(broker, self._members, self._names)
+
+    async def start(self) -> None:
+        """Push what is to be pushed."""
+        await self._pushers.start()
 
     def end_streams(self, error: SeriatimError) -> None:
         """Let every stream end, and every pull that waits."""
@@ -60,6 +66,7 @@ class SubscriberService:
             stream.end(error)
         for puller in self._pullers.values():
             puller.fail(error)
+        self._pushers.stop()
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
@@ -68,6 +75,7 @@ class SubscriberService:
         options = self._resources.subscription_options(subscription)
         info = await self._broker.create_subscription(topic, name, options)
         await retain_for_all(self._broker, topic)
+        await self._pushers.follow(name)
         return self._resources.subscription(info)
 
     async def get_subscription(self, request: Any) -> Any:
@@ -90,6 +98,8 @@ class SubscriberService:
         options = self._resources.subscription_options(subscription)
         await self._broker.update_subscription(name, _keeping(before.options, options))
         await retain_for_all(self._broker, before.topic)
+        if push_config(before.options).push_endpoint or subscription.push_config.push_endpoint:
+            await self._pushers.follow(name)
         return self._resources.subscription(await self._broker.describe_subscription(name))
 
     async def list_subscriptions(self, request: Any) -> Any:
@@ -103,6 +113,7 @@ class SubscriberService:
         topic = (await self._broker.describe_subscription(name)).topic
         await self._broker.delete_subscription(name)
         await retain_for_all(self._broker, topic)
+        await self._pushers.follow(name)
         return Empty()
 
     # -- messages -------------------------------------------------------------------------------------------------------
@@ -111,7 +122,7 @@ class SubscriberService:
         name = self._names.in_store(request.subscription)
         if request.max_messages < 1:
             raise InvalidArgument(f"max_messages must be 1 or more, not {request.max_messages}")
-        options = await require_attached(self._broker, name)
+        options = await require_pullable(self._broker, name)
         wait = 0.0 if request.return_immediately else min(LONGEST_PULL, ENOUGH_TIME * (time_left or LONGEST_PULL))
         puller = self._puller(name)
         delivered = await puller.pull(min(request.max_messages, MOST_AT_ONCE), wait)

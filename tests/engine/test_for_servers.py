@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from seriatim.core.delivery import RetryPolicy
-from seriatim.engine.broker import RETIRED, Outgoing
+from seriatim.engine.broker import RETIRED, Document, Outgoing
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import FailedPrecondition, NotFound, StaleLease
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, work_off
@@ -82,6 +82,20 @@ def test_what_a_front_keeps_with_a_resource_survives(run_with_restarts):
         assert (snapshot.resource, snapshot.expires) == ("{4}", 9e9)
         with pytest.raises(NotFound):
             await engine.update_snapshot("other", expires=9e9, resource=None)
+
+    run_with_restarts(make, look)
+
+
+def test_documents_survive(run_with_restarts):
+    async def make(engine):
+        await engine.put_document(Document("schema", "a", "old"))
+        await engine.put_document(Document("schema", "a", "new"))
+
+    async def look(engine):
+        assert await engine.list_documents("schema") == [Document("schema", "a", "new")]
+        assert await engine.list_documents("policy") == []
+        await engine.delete_document("schema", "a")
+        assert await engine.list_documents("schema") == []
 
     run_with_restarts(make, look)
 

@@ -18,6 +18,7 @@ from seriatim.store.base import (
     Catalog,
     Cursor,
     DeadLetterRow,
+    DocumentRow,
     PausedRow,
     Position,
     ReaderRow,
@@ -158,6 +159,19 @@ class CatalogContract(StoreContract):
         assert [(row.id == topic.id, row.name) for row in catalog.topics] == [(True, "old orders"), (False, "orders")]
         assert [row.topic_id for row in catalog.subscriptions] == [topic.id]
         assert [record.offset for record in kit.store.read(topic.id, 0, 9)] == [0]
+
+    def test_documents_are_kept_replaced_and_deleted(self, kit):
+        with kit.store.transaction() as work:
+            for row in (("schema", "b", "1"), ("schema", "a", "2"), ("policy", "a", "3"), ("schema", "b", "4")):
+                work.put_document(DocumentRow(*row))
+        kit.reopen()
+        assert kit.store.documents("schema") == [("schema", "a", "2"), ("schema", "b", "4")]
+        with kit.store.transaction() as work:
+            work.delete_document("schema", "a")
+            with pytest.raises(NotFound, match="schema 'a'"):
+                work.delete_document("schema", "a")
+        assert [row.name for row in kit.store.documents("schema")] == ["b"]
+        assert kit.store.documents("policy") == [("policy", "a", "3")]
 
     def test_a_name_is_taken_once_and_the_refusal_leaves_the_transaction_usable(self, store):
         topic, _ = topic_with_subscription(store)
@@ -609,6 +623,7 @@ class TransactionContract(StoreContract):
             work.put_snapshot(SnapshotRow("s", topic.id, Cursor(0), NOW, {}))
             work.update_topic(topic.id, {"x": 1})
             work.rename_topic(topic.id, "renamed")
+            work.put_document(DocumentRow("schema", "s", "text"))
             work.delete_subscription(subscription.id)
             work.delete_topic(topic.id)
 
@@ -630,6 +645,7 @@ class TransactionContract(StoreContract):
             store.troubles(subscription.id),
             store.paused_keys(subscription.id),
             store.dead_letters(subscription.id),
+            store.documents("schema"),
         )
 
     def test_nothing_is_remembered_of_what_was_rolled_back_or_deleted(self, store):

@@ -124,6 +124,15 @@ class ReaderInfo:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that a front keeps in the store, by its kind and name."""
+
+    kind: str
+    name: str
+    text: str
+
+
 class Attachment(Protocol):
     """A consumer at work on a subscription."""
 
@@ -263,6 +272,16 @@ class Broker(Protocol):
     async def update_snapshot(self, name: str, *, expires: float, resource: str | None) -> SnapshotInfo: ...
     async def delete_snapshot(self, name: str) -> None: ...
     async def list_snapshots(self) -> list[SnapshotInfo]: ...
+
+    # -- what fronts keep -----------------------------------------------------------------------------------------------
+
+    async def list_documents(self, kind: str) -> list[Document]:
+        """The documents of a kind, by name."""
+
+    async def put_document(self, document: Document) -> None:
+        """Keep a document, or replace the one of its name."""
+
+    async def delete_document(self, kind: str, name: str) -> None: ...
 
     # -- the store ------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
-from seriatim.engine.broker import RETIRED, Attachment, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import RETIRED, Attachment, Document, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Batch, Commit, Committer
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
@@ -47,6 +47,7 @@ from seriatim.store import check_staged, open_store
 from seriatim.store.base import (
     Catalog,
     Cursor,
+    DocumentRow,
     Position,
     Record,
     Standby,
@@ -317,6 +318,18 @@ class Engine(Operations, TimeTravel, Readers):
 
         self.commit().append_batch(Batch(self.get_topic(topic), writer, batch, files, self.now(), answer))
         return await future
+
+    # -- what fronts keep -----------------------------------------------------------------------------------------------
+
+    async def list_documents(self, kind: str) -> list[Document]:
+        return [Document(*row) for row in await self.load(lambda store: store.documents(kind))]
+
+    async def put_document(self, document: Document) -> None:
+        row = DocumentRow(document.kind, document.name, document.text)
+        await self.change(lambda work: work.put_document(row))
+
+    async def delete_document(self, kind: str, name: str) -> None:
+        await self.change(lambda work: work.delete_document(kind, name))
 
     # -- figures --------------------------------------------------------------------------------------------------------
 

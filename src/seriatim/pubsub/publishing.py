@@ -6,41 +6,48 @@ from typing import Any
 
 from google.protobuf.empty_pb2 import Empty
 
-from seriatim.engine.broker import Broker, Outgoing
+from seriatim.engine.broker import Broker, Outgoing, TopicInfo
 from seriatim.pubsub.paging import page
 from seriatim.pubsub.resources import TOPIC_UPDATES, Resources, retain_for_all
+from seriatim.pubsub.schemas import Schemas
 from seriatim.wire.masks import apply_mask
 from seriatim.wire.messages import contents
-from seriatim.wire.services import PUBLISHER, PublishResponse
+from seriatim.wire.services import PUBLISHER, PublishResponse, SchemaSettings
 
 
 class PublisherService:
     """One method for each of the API's, by the same name."""
 
-    def __init__(self, broker: Broker, resources: Resources) -> None:
+    def __init__(self, broker: Broker, resources: Resources, schemas: Schemas) -> None:
         self._broker = broker
+        self._schemas = schemas
         self._resources = resources
         self._topics = resources.topics
 
     async def create_topic(self, topic: Any) -> Any:
         name = self._topics.in_store(topic.name)
-        return self._resources.topic(await self._broker.create_topic(name, self._resources.topic_options(topic)))
+        self._schemas.check_settings(topic.schema_settings)
+        info = await self._broker.create_topic(name, self._resources.topic_options(topic))
+        self._schemas.bind(name, topic.schema_settings)
+        return self._described(info)
 
     async def get_topic(self, request: Any) -> Any:
-        return self._resources.topic(await self._broker.describe_topic(self._topics.in_store(request.topic)))
+        return self._described(await self._broker.describe_topic(self._topics.in_store(request.topic)))
 
     async def update_topic(self, request: Any) -> Any:
         name = self._topics.in_store(request.topic.name)
         topic = self._resources.topic(await self._broker.describe_topic(name))
         apply_mask(topic, request.topic, request.update_mask.paths, TOPIC_UPDATES)
+        self._schemas.check_settings(topic.schema_settings)
         await self._broker.update_topic(name, self._resources.topic_options(topic))
+        self._schemas.bind(name, topic.schema_settings)
         await retain_for_all(self._broker, name)
-        return self._resources.topic(await self._broker.describe_topic(name))
+        return self._described(await self._broker.describe_topic(name))
 
     async def list_topics(self, request: Any) -> Any:
         known = {info.name: info for info in await self._broker.list_topics()}
         names, token = page(self._topics.listed(request.project, known), request, self._topics.of)
-        topics = [self._resources.topic(known[name]) for name in names]
+        topics = [self._described(known[name]) for name in names]
         return PUBLISHER["ListTopics"].response(topics=topics, next_page_token=token)
 
     async def list_topic_subscriptions(self, request: Any) -> Any:
@@ -58,7 +65,9 @@ class PublisherService:
         return PUBLISHER["ListTopicSnapshots"].response(snapshots=map(label, names), next_page_token=token)
 
     async def delete_topic(self, request: Any) -> Any:
-        await self._broker.retire_topic(self._topics.in_store(request.topic))
+        name = self._topics.in_store(request.topic)
+        await self._broker.retire_topic(name)
+        self._schemas.bind(name, SchemaSettings())
         return Empty()
 
     async def detach_subscription(self, request: Any) -> Any:
@@ -68,6 +77,12 @@ class PublisherService:
     async def publish(self, request: Any) -> Any:
         topic = self._topics.in_store(request.topic)
         self._broker.require_topic(topic)
-        messages = [Outgoing(*content) for content in contents(request)]
+        messages = [Outgoing(*content) for content in self._schemas.checked(topic, contents(request))]
         offsets = await self._broker.publish(topic, messages)
         return PublishResponse(message_ids=map(str, offsets))
+
+    def _described(self, info: TopicInfo) -> Any:
+        topic = self._resources.topic(info)
+        if topic.HasField("schema_settings"):
+            self._schemas.settings_of(topic.schema_settings)
+        return topic

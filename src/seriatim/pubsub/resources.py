@@ -39,7 +39,9 @@ DEFAULT_RETENTION = 7 * DAY
 LEAST_BACKOFF, MOST_BACKOFF = 10.0, 600.0
 LEAST_ATTEMPTS, MOST_ATTEMPTS = 5, 100
 
-TOPIC_UPDATES = frozenset({"labels", "message_retention_duration", "message_storage_policy", "kms_key_name"})
+TOPIC_UPDATES = frozenset(
+    {"labels", "message_retention_duration", "message_storage_policy", "kms_key_name", "schema_settings"}
+)
 SUBSCRIPTION_UPDATES = frozenset(
     {
         *("ack_deadline_seconds", "labels", "dead_letter_policy", "retry_policy", "expiration_policy"),
@@ -55,7 +57,7 @@ _SUBSCRIPTION_DOCUMENT = frozenset(
         *("enable_exactly_once_delivery", "push_config"),
     }
 )
-_TOPIC_REFUSED = ("ingestion_data_source_settings", "message_transforms", "schema_settings")
+_TOPIC_REFUSED = ("ingestion_data_source_settings", "message_transforms")
 _SUBSCRIPTION_REFUSED = ("bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms")
 
 

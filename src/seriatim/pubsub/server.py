@@ -25,9 +25,11 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from seriatim.engine.broker import Broker
 from seriatim.errors import FailedPrecondition, InvalidArgument, SeriatimError, StoreLost
 from seriatim.log import logger
+from seriatim.pubsub.iam import IamService
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.publishing import PublisherService
 from seriatim.pubsub.resources import Resources
+from seriatim.pubsub.schemas import Schemas, SchemaService
 from seriatim.pubsub.statuses import abort
 from seriatim.pubsub.subscribing import SubscriberService
 from seriatim.wire.services import SERVICES, Method
@@ -53,10 +55,13 @@ class Server:
     def __init__(self, broker: Broker, options: ServerOptions | None = None) -> None:
         self._options = options or ServerOptions()
         resources = Resources(self._options)
+        self._schemas = Schemas(broker, self._options.project)
         self._subscriber = SubscriberService(broker, resources, self._options)
         self._services = {
-            "google.pubsub.v1.Publisher": PublisherService(broker, resources),
+            "google.pubsub.v1.Publisher": PublisherService(broker, resources, self._schemas),
             "google.pubsub.v1.Subscriber": self._subscriber,
+            "google.pubsub.v1.SchemaService": SchemaService(self._schemas),
+            "google.iam.v1.IAMPolicy": IamService(broker),
         }
         self._health = health.aio.HealthServicer()
         self._server: Any = None
@@ -74,6 +79,7 @@ class Server:
         )
         add_HealthServicer_to_server(self._health, self._server)
         port = self._listen(f"{host}:{port}", tls)
+        await self._schemas.start()
         await self._subscriber.start()
         await self._server.start()
         for name in ("", *self._services):

@@ -36,6 +36,9 @@ from seriatim.wire.times import seconds_of
 LONGEST_PULL = 60.0
 """A pull for which nothing comes is answered after so many seconds, or shortly before its caller gives up."""
 
+SHORTEST_PULL = 0.1
+"""A pull that may not wait has so many seconds: what is there may have to be read from the disk."""
+
 ENOUGH_TIME = 0.9
 """The share of a caller's deadline that a pull may use."""
 
@@ -123,7 +126,8 @@ class SubscriberService:
         if request.max_messages < 1:
             raise InvalidArgument(f"max_messages must be 1 or more, not {request.max_messages}")
         options = await require_pullable(self._broker, name)
-        wait = 0.0 if request.return_immediately else min(LONGEST_PULL, ENOUGH_TIME * (time_left or LONGEST_PULL))
+        longest = SHORTEST_PULL if request.return_immediately else LONGEST_PULL
+        wait = min(longest, ENOUGH_TIME * (time_left or LONGEST_PULL))
         puller = self._puller(name)
         delivered = await puller.pull(min(request.max_messages, MOST_AT_ONCE), wait)
         return self._pulled(puller, delivered, options)

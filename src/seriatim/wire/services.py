@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from google.iam.v1 import iam_policy_pb2, policy_pb2
 from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import types
 
@@ -21,6 +22,7 @@ class Method(NamedTuple):
 
 
 Topic, Subscription, Snapshot = types.Topic.pb(), types.Subscription.pb(), types.Snapshot.pb()
+Schema, SchemaSettings = types.Schema.pb(), types.SchemaSettings.pb()
 PubsubMessage, ReceivedMessage = types.PubsubMessage.pb(), types.ReceivedMessage.pb()
 PublishRequest, PublishResponse = types.PublishRequest.pb(), types.PublishResponse.pb()
 PullResponse = types.PullResponse.pb()
@@ -59,7 +61,28 @@ SUBSCRIBER: Mapping[str, Method] = {
     "Seek": Method(types.SeekRequest.pb(), types.SeekResponse.pb()),
 }
 
+SCHEMAS: Mapping[str, Method] = {
+    "CreateSchema": Method(types.CreateSchemaRequest.pb(), Schema),
+    "GetSchema": Method(types.GetSchemaRequest.pb(), Schema),
+    "ListSchemas": Method(types.ListSchemasRequest.pb(), types.ListSchemasResponse.pb()),
+    "ListSchemaRevisions": Method(types.ListSchemaRevisionsRequest.pb(), types.ListSchemaRevisionsResponse.pb()),
+    "CommitSchema": Method(types.CommitSchemaRequest.pb(), Schema),
+    "RollbackSchema": Method(types.RollbackSchemaRequest.pb(), Schema),
+    "DeleteSchemaRevision": Method(types.DeleteSchemaRevisionRequest.pb(), Schema),
+    "DeleteSchema": Method(types.DeleteSchemaRequest.pb(), Empty),
+    "ValidateSchema": Method(types.ValidateSchemaRequest.pb(), types.ValidateSchemaResponse.pb()),
+    "ValidateMessage": Method(types.ValidateMessageRequest.pb(), types.ValidateMessageResponse.pb()),
+}
+
+IAM: Mapping[str, Method] = {
+    "SetIamPolicy": Method(iam_policy_pb2.SetIamPolicyRequest, policy_pb2.Policy),
+    "GetIamPolicy": Method(iam_policy_pb2.GetIamPolicyRequest, policy_pb2.Policy),
+    "TestIamPermissions": Method(iam_policy_pb2.TestIamPermissionsRequest, iam_policy_pb2.TestIamPermissionsResponse),
+}
+
 SERVICES: Mapping[str, Mapping[str, Method]] = {
     "google.pubsub.v1.Publisher": PUBLISHER,
     "google.pubsub.v1.Subscriber": SUBSCRIBER,
+    "google.pubsub.v1.SchemaService": SCHEMAS,
+    "google.iam.v1.IAMPolicy": IAM,
 }

@@ -18,6 +18,7 @@ from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
 from seriatim.store.base import (
     Cursor,
     DeadLetterRow,
+    DocumentRow,
     Options,
     ReaderRow,
     Record,
@@ -173,6 +174,12 @@ class SqlTransaction:
 
     def delete_reader(self, name: str) -> None:
         _require_one(self._session.rows("delete_reader", name), "reader", name)
+
+    def put_document(self, document: DocumentRow) -> None:
+        self._session.run("put_document", *document)
+
+    def delete_document(self, kind: str, name: str) -> None:
+        _require_one(self._session.rows("delete_document", kind, name), kind, name)
 
     def put_snapshot(self, snapshot: SnapshotRow) -> None:
         self._next_offset(snapshot.topic_id)

@@ -352,6 +352,19 @@ INSERT INTO snapshots (name, topic_id, cursor, expires, options) VALUES ($1, $2,
 ON CONFLICT (name) DO UPDATE SET
     topic_id = excluded.topic_id, cursor = excluded.cursor, expires = excluded.expires, options = excluded.options;
 
+-- name: documents
+-- Every document of a kind.
+SELECT name, text FROM documents WHERE kind = $1 ORDER BY name;
+
+-- name: put_document
+-- Keep a document, or replace it.
+INSERT INTO documents (kind, name, text) VALUES ($1, $2, $3)
+ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text;
+
+-- name: delete_document
+-- Forget a document.
+DELETE FROM documents WHERE kind = $1 AND name = $2 RETURNING name;
+
 -- name: delete_snapshot
 -- It pins nothing any more.
 DELETE FROM snapshots WHERE name = $1 RETURNING name;

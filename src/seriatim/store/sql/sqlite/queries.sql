@@ -305,6 +305,19 @@ INSERT INTO snapshots (name, topic_id, cursor, expires, options) VALUES (?, ?, ?
 ON CONFLICT (name) DO UPDATE SET
     topic_id = excluded.topic_id, cursor = excluded.cursor, expires = excluded.expires, options = excluded.options;
 
+-- name: documents
+-- Every document of a kind.
+SELECT name, text FROM documents WHERE kind = ? ORDER BY name;
+
+-- name: put_document
+-- Keep a document, or replace it.
+INSERT INTO documents (kind, name, text) VALUES (?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text;
+
+-- name: delete_document
+-- Forget a document.
+DELETE FROM documents WHERE kind = ? AND name = ? RETURNING name;
+
 -- name: delete_snapshot
 -- It pins nothing any more.
 DELETE FROM snapshots WHERE name = ? RETURNING name;

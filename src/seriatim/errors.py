@@ -10,6 +10,8 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     ├── QueueEmpty                4  a queue had nothing to give within the timeout
     ├── NotFound                  5  the named thing does not exist
     ├── AlreadyExists             6  the named thing exists already
+    ├── PermissionDenied          7  the caller is known, and may not do this
+    ├── Unauthenticated          16  the caller did not say who it is
     ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
     │   ├── CapacityExceeded      8  too many messages are held
     │   └── FlowControlTimeout    8  no room to publish within the timeout
@@ -49,6 +51,7 @@ class Status(IntEnum):
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     ABORTED = 10
@@ -56,6 +59,7 @@ class Status(IntEnum):
     INTERNAL = 13
     UNAVAILABLE = 14
     DATA_LOSS = 15
+    UNAUTHENTICATED = 16
 
 
 class SeriatimError(Exception):
@@ -94,6 +98,18 @@ class AlreadyExists(SeriatimError):
     """The named thing exists already."""
 
     code = Status.ALREADY_EXISTS
+
+
+class PermissionDenied(SeriatimError):
+    """The caller is known, and may not do this."""
+
+    code = Status.PERMISSION_DENIED
+
+
+class Unauthenticated(SeriatimError):
+    """The caller did not say who it is, or not truly."""
+
+    code = Status.UNAUTHENTICATED
 
 
 class ResourceExhausted(SeriatimError):

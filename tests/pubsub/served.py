@@ -20,8 +20,10 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from seriatim.engine.engine import Engine
+from seriatim.pubsub.access import Access
 from seriatim.pubsub.options import ServerOptions
-from seriatim.pubsub.server import Server
+from seriatim.pubsub.server import Server, Tls
+from seriatim.store.base import Store
 from seriatim.wire.services import SERVICES
 
 PATIENCE = 20.0
@@ -77,8 +79,8 @@ class Clients:
                 pulling.result(PATIENCE)
         self._pulls.clear()
 
-    def raw(self) -> Raw:
-        raw = Raw(self.channel())
+    def raw(self, token: str | None = None) -> Raw:
+        raw = Raw(self.channel(), token)
         self._closing.append(raw.close)
         return raw
 
@@ -93,8 +95,9 @@ class Clients:
 class Raw:
     """Every method of the API by its name, without a client library: ``raw.Publish(topic=…, messages=[…])``."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
+    def __init__(self, channel: grpc.Channel, token: str | None = None) -> None:
         self._channel = channel
+        self._metadata = None if token is None else [("authorization", f"Bearer {token}")]
         self._streams: list[RawStream] = []
 
     def close(self) -> None:
@@ -106,8 +109,8 @@ class Raw:
         make = self._channel.stream_stream if method.is_streaming else self._channel.unary_unary
         call = make(f"/{service}/{name}", method.request.SerializeToString, method.response.FromString)
         if method.is_streaming:
-            return call
-        return lambda **fields: call(method.request(**fields), timeout=PATIENCE)
+            return lambda requests: call(requests, metadata=self._metadata)
+        return lambda **fields: call(method.request(**fields), timeout=PATIENCE, metadata=self._metadata)
 
     def send_bytes(self, service: str, name: str, data: bytes) -> grpc.StatusCode:
         """Call a method with whatever bytes, and return the status."""
@@ -193,8 +196,14 @@ class RawStream:
 
 
 @contextmanager
-def server_in_thread(url: str = "memory://", options: ServerOptions | None = None) -> Iterator[ServerThread]:
-    server = ServerThread(url, options)
+def server_in_thread(
+    url: str = "memory://",
+    options: ServerOptions | None = None,
+    access: Access | None = None,
+    tls: Tls | None = None,
+    store: Store | None = None,
+) -> Iterator[ServerThread]:
+    server = ServerThread(url, options, access, tls, store)
     try:
         yield server
     finally:
@@ -204,17 +213,26 @@ def server_in_thread(url: str = "memory://", options: ServerOptions | None = Non
 class ServerThread:
     """A server with its engine, in a thread of this process."""
 
-    def __init__(self, url: str, options: ServerOptions | None) -> None:
+    def __init__(
+        self, url: str, options: ServerOptions | None, access: Access | None, tls: Tls | None, store: Store | None
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.engine: Engine = self.run(Engine.open(url))
-        self._server = self.run(self._start(options))
+        self.engine: Engine = self.run(self._open(url, store))
+        self._server = self.run(self._start(options, access, tls))
         self.clients = Clients(f"127.0.0.1:{self.port}")
 
-    async def _start(self, options: ServerOptions | None) -> Server:
-        server = Server(self.engine, options)
-        self.port = await server.start(port=0)
+    async def _open(self, url: str, store: Store | None) -> Engine:
+        if store is None:
+            return await Engine.open(url)
+        engine = Engine(store)
+        await engine.start()
+        return engine
+
+    async def _start(self, options: ServerOptions | None, access: Access | None, tls: Tls | None) -> Server:
+        server = Server(self.engine, options, access)
+        self.port = await server.start(port=0, tls=tls)
         return server
 
     def run(self, work: Any) -> Any:

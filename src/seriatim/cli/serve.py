@@ -20,6 +20,7 @@ from seriatim.config import LOG_FORMATS, LoadedConfig
 from seriatim.engine.opening import open_engine
 from seriatim.errors import InvalidArgument
 from seriatim.log import logger
+from seriatim.pubsub.access import Access
 from seriatim.pubsub.metrics import serve_metrics
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.resources import WINDOW_LABEL
@@ -36,6 +37,7 @@ class Serving:
     standby: bool
     metrics_port: int | None
     tls: Tls | None
+    access: Access | None
     options: ServerOptions
 
 
@@ -58,6 +60,7 @@ class Serving:
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus there.")
 @click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="Serve TLS with this certificate.")
 @click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="The private key of the certificate.")
+@click.option("--tokens", type=click.Path(path_type=Path, dir_okay=False), help="Only for holders of these tokens.")
 @click.option("--insecure", is_flag=True, help="Serve without TLS at an address that others can reach.")
 @click.option("--log-format", type=click.Choice(LOG_FORMATS), help="How log entries are written.")
 @json_option
@@ -72,6 +75,7 @@ def command(
     insecure: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
+    tokens: Path | None,
     **given: Any,
 ) -> None:
     """Serve the Google Pub/Sub API, for the official clients of any language.
@@ -82,8 +86,8 @@ def command(
     if log_format is not None:
         log.configure(loaded.values.log_level, log_format)
     options = ServerOptions(given.pop("project"), given.pop("min_ack_deadline"), given.pop("window"))
-    tls = _tls(tls_cert, tls_key)
-    serving = Serving(url=store or loaded.values.store, tls=tls, options=options, **given)
+    tls, access = _tls(tls_cert, tls_key), None if tokens is None else Access.load(tokens)
+    serving = Serving(url=store or loaded.values.store, tls=tls, access=access, options=options, **given)
     if tls is None and not insecure and not _is_loopback(serving.host):
         raise InvalidArgument(
             f"{serving.host} can be reached by others: give --tls-cert and --tls-key, or --insecure if that is meant"
@@ -116,7 +120,7 @@ async def _serve(serving: Serving, output: Output) -> None:
     async with AsyncExitStack() as stack:
         engine = await open_engine(serving.url, standby=serving.standby)
         stack.push_async_callback(engine.close)
-        server = Server(engine, serving.options)
+        server = Server(engine, serving.options, serving.access)
         stack.push_async_callback(server.stop)
         fields = {"host": serving.host, "port": await server.start(serving.host, serving.port, serving.tls)}
         if serving.metrics_port is not None:

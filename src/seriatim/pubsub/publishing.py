@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from google.protobuf.empty_pb2 import Empty
 
 from seriatim.engine.broker import Broker, Outgoing, TopicInfo
+from seriatim.errors import ResourceExhausted
 from seriatim.pubsub.paging import page
 from seriatim.pubsub.resources import TOPIC_UPDATES, Resources, retain_for_all
 from seriatim.pubsub.schemas import Schemas
@@ -18,7 +20,10 @@ from seriatim.wire.services import PUBLISHER, PublishResponse, SchemaSettings
 class PublisherService:
     """One method for each of the API's, by the same name."""
 
-    def __init__(self, broker: Broker, resources: Resources, schemas: Schemas) -> None:
+    def __init__(self, broker: Broker, resources: Resources, schemas: Schemas, most_bytes: int) -> None:
+        """``most_bytes``: how much may be on its way to the disk at once."""
+        self._most_bytes = most_bytes
+        self._bytes = 0
         self._broker = broker
         self._schemas = schemas
         self._resources = resources
@@ -78,8 +83,17 @@ class PublisherService:
         topic = self._topics.in_store(request.topic)
         self._broker.require_topic(topic)
         messages = [Outgoing(*content) for content in self._schemas.checked(topic, contents(request))]
-        offsets = await self._broker.publish(topic, messages)
+        offsets = await self._write(topic, messages, request.ByteSize())
         return PublishResponse(message_ids=map(str, offsets))
+
+    async def _write(self, topic: str, messages: Sequence[Outgoing], size: int) -> range:
+        if self._bytes + size > max(self._most_bytes, size):  # one is always taken, however large
+            raise ResourceExhausted("more is published than can be written: slow down, and try again")
+        self._bytes += size
+        try:
+            return await self._broker.publish(topic, messages)
+        finally:
+            self._bytes -= size
 
     def _described(self, info: TopicInfo) -> Any:
         topic = self._resources.topic(info)

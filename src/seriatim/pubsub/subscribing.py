@@ -147,10 +147,7 @@ class SubscriberService:
                 received.delivery_attempt = lease.attempt
         return response
 
-    async def streaming_pull(self, requests: AsyncIterator[Any], write: Write) -> None:
-        first = await anext(requests, None)
-        if first is None:
-            raise InvalidArgument("a stream begins with a request that names its subscription")
+    async def streaming_pull(self, first: Any, requests: AsyncIterator[Any], write: Write) -> None:
         stream = Stream(self._broker, self._members, self._resources, self._options, first)
         self._streams.add(stream)
         try:

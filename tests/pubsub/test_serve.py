@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import socket
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.pubsub.conftest import publish
+from tests.pubsub.node.client import node_command
 from tests.pubsub.served import PATIENCE, SUBSCRIPTION, TOPIC, Clients, ServerProcess
 
 ROOT = Path(__file__).parent.parent.parent
@@ -81,12 +83,14 @@ def assert_in_order_and_whole(trace: list[tuple[str, int]]) -> None:
         assert set(numbers) == set(range(2 * MANY)), f"key {key} is not whole"
 
 
-def test_killed_in_the_middle_nothing_is_lost_or_out_of_order_and_clients_come_back(serve, url, clients):
-    """Two subscriber processes and a publisher; the official client needs about ten seconds to try again."""
+@pytest.mark.parametrize("language", ["python", "node"])
+def test_killed_in_the_middle_nothing_is_lost_or_out_of_order_and_clients_come_back(serve, url, clients, language):
+    """Two subscriber processes and a publisher; the Python client needs about ten seconds to try again."""
+    command = node_command("worker.js") if language == "node" else [sys.executable, "-m", "tests.pubsub.worker"]
     server = serve(url, port_of(clients))
     make_ordered(clients)
     publisher, came = clients.publisher(), queue.Queue[tuple[str, int]]()
-    workers = [Worker(clients.address, came) for _ in range(2)]
+    workers = [Worker([*command, clients.address], clients.address, came) for _ in range(2)]
     trace: list[tuple[str, int]] = []
 
     def publish_some(numbers: range) -> None:
@@ -114,10 +118,15 @@ def test_killed_in_the_middle_nothing_is_lost_or_out_of_order_and_clients_come_b
 class Worker:
     """A process that works messages off, and says what it got."""
 
-    def __init__(self, address: str, came: queue.Queue[tuple[str, int]]) -> None:
-        command = [sys.executable, "-m", "tests.pubsub.worker", address]
+    def __init__(self, command: list[str], address: str, came: queue.Queue[tuple[str, int]]) -> None:
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PUBSUB_EMULATOR_HOST": address},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         self.count = 0
         self._came = came

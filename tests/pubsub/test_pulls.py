@@ -10,8 +10,9 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from seriatim.wire.services import SUBSCRIBER
+from tests.engine.conftest import WatchedStore
 from tests.pubsub.conftest import publish
-from tests.pubsub.served import SUBSCRIPTION, TOPIC, ServerThread
+from tests.pubsub.served import SUBSCRIPTION, TOPIC, ServerThread, server_in_thread
 
 
 def pull(raw, most: int = 10, **fields):
@@ -70,6 +71,23 @@ def test_nacked_and_expired_messages_come_again_first(ordered):
     assert pull(ordered, return_immediately=True) == []
     ordered.Acknowledge(subscription=SUBSCRIPTION, ack_ids=[again.ack_id])
     assert data_of(pull(ordered)) == ["1"]
+
+
+def test_an_ack_is_answered_when_it_is_durable():
+    store = WatchedStore()
+    with server_in_thread(store=store) as server, ThreadPoolExecutor(1) as threads:
+        raw = server.clients.raw()
+        raw.CreateTopic(name=TOPIC)
+        raw.CreateSubscription(name=SUBSCRIPTION, topic=TOPIC)
+        publish(raw, "0", "1")
+        ack_ids = [received.ack_id for received in pull(raw)]
+        store.gate.clear()
+        acking = threads.submit(raw.Acknowledge, subscription=SUBSCRIPTION, ack_ids=ack_ids)
+        with pytest.raises(TimeoutError):
+            acking.result(0.2)
+        store.gate.set()
+        acking.result()
+        server.run(server.engine.wait_until_empty(SUBSCRIPTION))
 
 
 def test_an_ack_id_works_on_its_own_subscription_only(ordered):

@@ -23,8 +23,8 @@ from seriatim.log import logger
 from seriatim.pubsub.access import Access
 from seriatim.pubsub.metrics import serve_metrics
 from seriatim.pubsub.options import ServerOptions
-from seriatim.pubsub.resources import WINDOW_LABEL
 from seriatim.pubsub.server import Server, Tls
+from seriatim.wire.names import WINDOW_LABEL
 
 
 @dataclass(frozen=True, slots=True)

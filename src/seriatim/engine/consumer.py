@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -19,6 +19,11 @@ class Delivered(NamedTuple):
 
     lease: Lease
     record: Record
+
+    @classmethod
+    def of(cls, lease: Lease, data: bytes, attributes: Mapping[str, str] | None, published: float) -> Delivered:
+        """One whose record comes from elsewhere than a store."""
+        return cls(lease, Record(lease.offset, lease.key, data, attributes, published))
 
 
 class Consumer:

@@ -5,7 +5,7 @@ Rules
       also after a restart, so an ack id never is. It works on its own subscription only, from whichever connection it comes.
     - What is said about a lease that is lost changes nothing. Where exactly-once delivery is on it is also reported; elsewhere
       that is as good as success, as with Google Pub/Sub.
-    - Where exactly-once delivery is on, an ack is answered when it is durable.
+    - An ack by a call of its own is answered when it is durable, unless there is a window: then it may have to wait for others.
 
 Theory of operation
     A consumer of the engine knows what is outstanding with it. Nothing of that is written down a second time here, so nothing
@@ -75,6 +75,16 @@ class Members:
         for attachment, lease in self._held(subscription, ack_ids).values():
             with suppress(StaleLease):  # one before it in this call may have fenced it
                 attachment.ack(lease)
+
+    async def ack_durably(self, subscription: str, ack_ids: Sequence[str]) -> None:
+        """Ack, and wait until that is durable. Where no ack waits for another one, all are when the last one is."""
+        held = list(self._held(subscription, ack_ids).values())
+        for attachment, lease in held[:-1]:
+            with suppress(StaleLease):  # one before it in this call may have fenced it
+                attachment.ack(lease)
+        for last in held[-1:]:
+            with suppress(StaleLease):
+                await _ack(*last)
 
     async def ack_exactly(self, subscription: str, ack_ids: Sequence[str]) -> Failures:
         """Ack, and wait until that is durable. Returns what was not acked."""

@@ -22,12 +22,11 @@ from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, NotFound, NotSupported
 from seriatim.pubsub.options import LONGEST_ACK_DEADLINE, ServerOptions
 from seriatim.wire.documents import from_document, to_document
-from seriatim.wire.names import Names
+from seriatim.wire.names import WINDOW_LABEL, Names
 from seriatim.wire.push import Endpoint
 from seriatim.wire.services import Snapshot, Subscription, Topic
 from seriatim.wire.times import seconds_of, set_seconds
 
-WINDOW_LABEL = "seriatim-window"
 WIDEST_WINDOW = 1000
 
 MOST_LABELS = 64

@@ -160,6 +160,8 @@ class SubscriberService:
         options = (await self._broker.describe_subscription(name)).options
         if is_exactly_once(options.resource):
             _require_all(await self._members.ack_exactly(name, request.ack_ids))
+        elif options.window == 1:
+            await self._members.ack_durably(name, request.ack_ids)
         else:
             self._members.ack(name, request.ack_ids)
         return Empty()

@@ -14,6 +14,9 @@ from collections.abc import Iterable
 
 from seriatim.errors import InvalidArgument
 
+WINDOW_LABEL = "seriatim-window"
+"""The label of a subscription that says how many messages of a key may be in flight."""
+
 _PROJECT = re.compile(r"projects/([A-Za-z0-9][A-Za-z0-9_.:-]{0,99})")
 _RESOURCE = re.compile(rf"({_PROJECT.pattern})/([a-z]+)/([^/]+)")
 _ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9_.~+%-]{2,254}")

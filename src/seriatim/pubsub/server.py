@@ -29,6 +29,16 @@ from seriatim.wire.services import SERVICES
 GRACE = 2.0
 """So many seconds calls that are under way have when the server stops."""
 
+_KEEP_ALIVE = (
+    # A client whose machine is gone is found out, and what it had is given to others.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    # Clients may find out about us as often as they like.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+)
+
 _LONGEST_METADATA = 64 * 1024
 
 
@@ -69,6 +79,7 @@ class Server:
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", _LONGEST_METADATA),
                 ("grpc.max_concurrent_streams", self._options.max_calls),
+                *_KEEP_ALIVE,
             ],
             maximum_concurrent_rpcs=self._options.max_calls,
         )
@@ -96,9 +107,8 @@ class Server:
         """Take no more calls, end the streams, and let what is under way finish."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
-            stopping = self._server.stop(grace)
-            self._subscriber.end_streams(StoreLost("the server is stopping: connect again"))
-            await stopping
+            self._subscriber.end(StoreLost("the server is stopping: connect again"))
+            await self._server.stop(grace)
 
     def _handler(self, name: str, service: Any) -> Any:
         methods = {method: self._calls.handler(service, method, kinds) for method, kinds in SERVICES[name].items()}

@@ -57,14 +57,16 @@ class SubscriberService:
         self._members = Members(broker)
         self._pullers: dict[str, Puller] = {}
         self._streams: set[Stream] = set()
+        self._ended: SeriatimError | None = None
         self._pushers = Pushers(broker, self._members, self._names)
 
     async def start(self) -> None:
         """Push what is to be pushed."""
         await self._pushers.start()
 
-    def end_streams(self, error: SeriatimError) -> None:
-        """Let every stream end, and every pull that waits."""
+    def end(self, error: SeriatimError) -> None:
+        """Let every stream end, also those that come now, and every pull that waits."""
+        self._ended = error
         for stream in self._streams:
             stream.end(error)
         for puller in self._pullers.values():
@@ -148,6 +150,8 @@ class SubscriberService:
         return response
 
     async def streaming_pull(self, first: Any, requests: AsyncIterator[Any], write: Write) -> None:
+        if self._ended is not None:
+            raise self._ended
         stream = Stream(self._broker, self._members, self._resources, self._options, first)
         self._streams.add(stream)
         try:

@@ -15,8 +15,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## see messages put back in order
-	@$(BIN)/seriatim demo
+demo: $(VENV)/.installed ## see messages put back in order (ARGS="--seed 7" and the like)
+	@$(BIN)/seriatim demo $(ARGS)
 
 test: lint ## lint, types and every test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -12,11 +12,11 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seriatim.spark import register
 from seriatim.spark.session import local_session
@@ -81,34 +81,57 @@ class Bench:
         frame.write.format("seriatim").options(**self.options(self.topic)).mode("append").save()
 
 
-def seconds(work: Callable[[], None]) -> float:
+Work = Callable[[], None]
+
+
+def seconds(work: Work) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
-def compare(bench: Bench, name: str, loop: Callable[[], None], spark: Callable[[], None], *, writes: bool) -> None:
-    times: dict[Callable[[], None], list[float]] = {loop: [], spark: []}
+class Comparison(NamedTuple):
+    """The best times of the loop and of Spark, in seconds."""
+
+    name: str
+    rows: int
+    by_loop: float
+    by_spark: float
+
+    @property
+    def ratio(self) -> float:
+        """How fast Spark is, where the loop is 1."""
+        return self.by_loop / self.by_spark
+
+    def __str__(self) -> str:
+        loop, spark = self.rows / self.by_loop, self.rows / self.by_spark
+        return f"{self.name:<8} {loop:>12,.0f} rows/s in a loop {spark:>12,.0f} rows/s with Spark {self.ratio:>6.2f}×"
+
+
+def compare(bench: Bench, name: str, loop: Work, spark: Work, *, writes: bool) -> Comparison:
+    times: dict[Work, list[float]] = {loop: [], spark: []}
     for _ in range(ROUNDS + 1):  # the first round starts Spark's Python processes
         for work, taken in times.items():
             if writes:
                 bench.new_topic()
             taken.append(seconds(work))
     by_loop, by_spark = (min(taken[1:]) for taken in times.values())
-    print(
-        f"{name:<8} {bench.rows / by_loop:>12,.0f} rows/s in a loop {bench.rows / by_spark:>12,.0f} rows/s with Spark "
-        f"{by_loop / by_spark:>6.2f}×",
-        flush=True,
-    )
+    return Comparison(name, bench.rows, by_loop, by_spark)
+
+
+def compare_both(spark: SparkSession, rows: int = ROWS) -> Iterator[Comparison]:
+    """Source and sink in a session that is there."""
+    register(spark)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), rows, spark)
+        yield compare(bench, "source", bench.read_in_a_loop, bench.read_with_spark, writes=False)
+        yield compare(bench, "sink", bench.write_in_a_loop, bench.write_with_spark, writes=True)
 
 
 def main(rows: int = ROWS) -> None:
     spark = local_session("bench")
-    register(spark)
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(Path(folder), rows, spark)
-        compare(bench, "source", bench.read_in_a_loop, bench.read_with_spark, writes=False)
-        compare(bench, "sink", bench.write_in_a_loop, bench.write_with_spark, writes=True)
+    for comparison in compare_both(spark, rows):
+        print(comparison, flush=True)
     spark.stop()
 
 

@@ -40,6 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark": FRONT | {"store", "store.base", "store.open_store", "store.store_file"},
     # The loop with virtual time asks the engine whether a writer thread is at work.
     "testing": {"errors", "core", "store.base", "engine"},
+    # All of it at work: the clients on both sides of the pipeline.
+    "demo": {"client", "spark", "testing", "core"} | BASE,
     "(door)": {"errors", "core", "client"},
     "__main__": {"cli"},
 }
@@ -207,6 +209,8 @@ def test_the_public_door_needs_no_extra():
         ("seriatim.sparkplug.host", "from seriatim.store.sqlite import SqliteStore"),
         ("seriatim.client.topic", "from seriatim.cli.main import main"),
         ("seriatim.testing.clock", "from seriatim.client import PubSub"),
+        ("seriatim.demo.job", "from seriatim.engine import Engine"),
+        ("seriatim.client.topic", "from seriatim.demo.job import run"),
         ("seriatim", "from seriatim.cli.main import main"),
     ],
 )

@@ -9,9 +9,16 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 FOLDER = Path(__file__).parent.parent / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
+
+
+def grouped(example: Path) -> ParameterSet:
+    """Those that use Spark run after each other, with the other tests that do: each is a driver of its own."""
+    uses_spark = "seriatim.spark" in example.read_text(encoding="utf-8")
+    return pytest.param(example, marks=pytest.mark.xdist_group("spark") if uses_spark else (), id=example.stem)
 
 
 def promised(example: Path) -> str:
@@ -21,10 +28,10 @@ def promised(example: Path) -> str:
     return textwrap.dedent(output).strip()
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("example", map(grouped, EXAMPLES))
 def test_an_example_prints_what_it_promises(example, tmp_path: Path):
     done = subprocess.run(
-        [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.stderr == ""
     assert done.stdout.strip() == promised(example) != ""

@@ -61,6 +61,10 @@ def test_the_wheel_holds_the_sql_of_the_stores(wheel):
     assert written <= set(zipfile.ZipFile(wheel).namelist())
 
 
+def test_the_wheel_holds_the_pipeline_of_the_demo(wheel):
+    assert "seriatim/demo/pipeline.toml" in zipfile.ZipFile(wheel).namelist()
+
+
 def test_the_metadata_lists_the_extras_and_a_light_base(wheel):
     archive = zipfile.ZipFile(wheel)
     metadata = message_from_string(archive.read(f"seriatim-{seriatim.__version__}.dist-info/METADATA").decode())
@@ -82,6 +86,12 @@ def test_a_trace_is_audited_without_extras(programs, tmp_path):
     (tmp_path / "trace.csv").write_text("key,seq\na,1\na,2\n")
     command = (programs / "seriatim", "audit", "trace.csv", "--key", "key", "--seq", "seq", "--expect", "absolute")
     assert "held for every key: absolute" in run(*command, cwd=tmp_path).stdout
+
+
+def test_the_demo_runs_without_extras_and_says_what_would_bring_the_rest(programs, tmp_path):
+    done = run(programs / "seriatim", "demo", "--quick", cwd=tmp_path)
+    assert "order per device          none           strict" in done.stdout
+    assert "pip install 'seriatim[spark]'" in done.stderr
 
 
 def test_a_parquet_file_names_the_extra_that_it_needs(programs, tmp_path):

@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 
 from seriatim.core.delivery import Release
-from seriatim.core.options import one_of, require_duration, require_whole
+from seriatim.core.options import duration, one_of, require_duration, require_whole
 from seriatim.errors import InvalidArgument
 
 
@@ -38,6 +38,31 @@ def test_anything_else_is_no_duration(value):
     with pytest.raises(InvalidArgument) as error:
         require_duration("wait", value)
     assert error.value.message == f"wait must be a finite number of 0 or more, not {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("90", 90),
+        ("1.5s", 1.5),
+        (".5s", 0.5),
+        ("500ms", 0.5),
+        ("10m", 600),
+        ("2h", 7200),
+        ("7d", 604800),
+        (3, 3),
+        (0.25, 0.25),
+    ],
+)
+def test_a_duration_is_a_number_of_seconds_or_a_text_with_a_unit(value, seconds):
+    assert duration("wait", value) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("value", ["soon", "", "-1s", "1 s", "1w", "s"])
+def test_a_text_that_is_no_duration_is_refused_with_an_example(value):
+    with pytest.raises(InvalidArgument) as error:
+        duration("wait", value)
+    assert error.value.message == f"wait must be a duration such as 2s, 500ms or 1m, not {value!r}"
 
 
 @pytest.mark.parametrize("value", ["receipt", Release.RECEIPT])

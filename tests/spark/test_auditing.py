@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -37,38 +39,68 @@ def test_the_verdict_is_the_cores_word_for_word(spark):
     assert {row.key: told_by_spark(row) for row in verdicts.collect()} == expected
 
 
-CLEAN = [("a", number, 10 * number, "x") for number in range(1, 6)]
-NOTHING = {"duplicates": 0, "conflicts": 0, "lost": 0, "reordered": 0, "invalid": 0}
+# --- the audit's own test: exactly one anomaly in each key -----------------------------------------------------------------
+
+NOTHING = {"duplicates": 0, "conflicts": 0, "lost": 0, "reordered": 0, "max_displacement": 0, "invalid": 0}
+SEEDS = 15
 
 
-@pytest.mark.parametrize(
-    ("rows", "found", "guarantee", "witness"),
-    [
-        (CLEAN, {}, "absolute", None),
-        ([*CLEAN, ("a", 5, 51, "x")], {"duplicates": 1}, "continuous", "5 at index 5 was received before"),
-        (
-            [*CLEAN, ("a", 5, 51, "y")],
-            {"duplicates": 1, "conflicts": 1},
-            "continuous",
-            "5 at index 5 was received before",
-        ),
-        (CLEAN[:2] + CLEAN[3:], {"lost": 1}, "strict", "3 is missing before 4"),
-        (
-            [*CLEAN[:2], ("a", 3, 45, "x"), *CLEAN[3:]],
-            {"reordered": 1},
-            "none",
-            "3 at index 3 was received after 4, which was sent later",
-        ),
-        ([*CLEAN, ("a", None, 60, "x")], {"invalid": 1}, "absolute", None),
-        ([*CLEAN, ("a", 6, None, "x")], {"invalid": 1}, "absolute", None),
-    ],
-    ids=["nothing", "duplicate", "conflict", "loss", "inversion", "no number", "no time"],
-)
-def test_one_anomaly_of_each_kind_is_found_and_nothing_else(spark, rows, found, guarantee, witness):
-    frame = spark.createDataFrame(rows, "key string, n int, t bigint, body string")
-    (row,) = frame.transform(audit(key="key", sequence="n", arrival="t", payload="body")).collect()
-    assert {name: row[name] for name in NOTHING} == NOTHING | found
-    assert (row.guarantee, row.witnesses[0].text if row.witnesses else None) == (guarantee, witness)
+class Injected(NamedTuple):
+    """Rows (number, arrival, payload) with one anomaly, and all that an audit may find in them."""
+
+    rows: list[tuple]
+    counts: dict[str, int]
+    guarantee: str
+    witness: str | None
+
+
+def inject(kind: str, random: Random) -> Injected:
+    first, size = random.randrange(-50, 50), random.randrange(4, 30)
+    rows = [(first + place, 10 * place, f"payload {place}") for place in range(size)]
+    place = random.randrange(1, size - 1)
+    number = first + place
+    match kind:
+        case "nothing":
+            return Injected(rows, {}, "absolute", None)
+        case "duplicate":
+            copy = (number, 10 * place + 1, f"payload {place}")
+            found = f"{number} at index {place + 1} was received before"
+            return Injected([*rows, copy], {"duplicates": 1}, "continuous", found)
+        case "conflict":
+            copy = (number, 10 * place + 1, "another payload")
+            found = f"{number} at index {place + 1} was received before"
+            return Injected([*rows, copy], {"duplicates": 1, "conflicts": 1}, "continuous", found)
+        case "loss":
+            return Injected(
+                rows[:place] + rows[place + 1 :], {"lost": 1}, "strict", f"{number} is missing before {number + 1}"
+            )
+        case "inversion":
+            by = random.randrange(1, size - place)
+            rows[place] = (number, 10 * (place + by) + 1, f"payload {place}")
+            found = f"{number} at index {place + by} was received after {number + by}, which was sent later"
+            return Injected(rows, {"reordered": 1, "max_displacement": by}, "none", found)
+        case "no number":
+            return Injected([*rows, (None, 10 * place + 1, "x")], {"invalid": 1}, "absolute", None)
+        case _:
+            return Injected([*rows, (first + size, None, "x")], {"invalid": 1}, "absolute", None)
+
+
+KINDS = ("nothing", "duplicate", "conflict", "loss", "inversion", "no number", "no time")
+
+
+def test_one_anomaly_of_each_kind_is_found_and_nothing_else(spark):
+    injected = {f"{kind} {seed}": inject(kind, Random(seed)) for kind in KINDS for seed in range(SEEDS)}
+    rows = [(key, *row) for key, one in injected.items() for row in one.rows]
+    frame = spark.createDataFrame(Random(1).sample(rows, len(rows)), "key string, n int, t bigint, body string")
+    found = frame.transform(audit(key="key", sequence="n", arrival="t", payload="body")).collect()
+    assert {row.key: told_of(row) for row in found} == {
+        key: (NOTHING | one.counts, one.guarantee, one.witness) for key, one in injected.items()
+    }
+
+
+def told_of(row) -> tuple:
+    counts = {name: row[name] for name in NOTHING}
+    return counts, row.guarantee, row.witnesses[0].text if row.witnesses else None
 
 
 @pytest.fixture

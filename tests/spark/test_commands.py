@@ -49,24 +49,57 @@ def run(spark, tmp_path, monkeypatch, logger_as_it_was):
 BY = ("--key", "call", "--seq", "n")
 
 
+def lines(result: Result) -> list[list[str]]:
+    return [line.split() for line in result.stdout.splitlines()]
+
+
 def test_a_folder_is_audited_like_a_file(run):
-    in_order = run("audit", "calls.csv", *BY).stdout.splitlines()
-    by_arrival = run("audit", "calls", *BY, "--arrival", "at", "--payload", "event").stdout.splitlines()
-    assert in_order[:3] == by_arrival[:3]
-    assert by_arrival[3:] == [in_order[3] + ", conflicts 1, invalid 0", in_order[4]]
+    in_order = json.loads(run("audit", "calls.csv", *BY, "--json").stdout)
+    by_arrival = json.loads(run("audit", "calls", *BY, "--arrival", "at", "--payload", "event", "--json").stdout)
+    worst, spark_worst = in_order.pop("worst"), by_arrival.pop("worst")
+    assert by_arrival == in_order | {"conflicts": 1, "invalid": 0}
+    assert [key | {"conflicts": 0, "invalid": 0} for key in worst] == [key | {"conflicts": 0} for key in spark_worst]
+    assert [key["conflicts"] for key in spark_worst] == [0, 1]
 
 
-def test_spark_reads_a_file_too(run):
-    found = json.loads(run("audit", "calls.csv", *BY, "--spark", "--arrival", "at", "--json").stdout)
-    assert (found["rows"], found["keys"], found["reordered"], found["level"]) == (7, 2, 1, "none")
-    assert [witness["kind"] for witness in found["worst"][1]["witnesses"]] == ["duplicate", "loss"]
+def test_spark_reads_a_file_too_and_its_table_tells_conflicts_and_how_far_rows_were_behind(run):
+    table = lines(run("audit", "calls.csv", *BY, "--spark", "--arrival", "at", "--payload", "event"))
+    assert table[0][:9] == [
+        "key",
+        "rows",
+        "distinct",
+        "duplicates",
+        "lost",
+        "reordered",
+        "furthest",
+        "conflicts",
+        "invalid",
+    ]
+    assert table[1][:9] == ["ann", "3", "3", "0", "0", "1", "1", "0", "0"]
+    assert table[2][:9] == ["bob", "4", "3", "1", "1", "0", "0", "1", "0"]
+    assert " ".join(table[3]).endswith("lost 1, reordered 1, furthest 1, conflicts 1, invalid 0")
 
 
-def test_without_an_arrival_it_says_that_order_could_not_be_judged(run):
-    result = run("audit", "calls", *BY, "--expect", "monotonic")
+def test_the_verdicts_are_written_as_parquet_and_nothing_is_overwritten(run, tmp_path):
+    by = (*BY, "--arrival", "at")
+    assert run("audit", "calls", *by, "--verdicts", "verdicts").exit_code == 0
+    rows = {row["call"]: row for row in pq.read_table(tmp_path / "verdicts").to_pylist()}
+    assert (rows["ann"]["guarantee"], rows["bob"]["guarantee"], rows["bob"]["lost"]) == ("none", "monotonic", 1)
+    assert rows["ann"]["witnesses"][0]["text"] == "2 at index 2 was received after 3, which was sent later"
+    again = run("audit", "calls", *by, "--verdicts", "verdicts")
+    assert (again.exit_code, again.stderr.split(":")[1]) == (1, " 'verdicts' is there already")
+
+
+def test_without_an_arrival_it_says_that_order_could_not_be_judged(run, tmp_path):
+    result = run("audit", "calls", *BY, "--expect", "monotonic", "--report", "report.html")
+    assert result.stdout.splitlines()[-2].endswith("lost 1, reordered -, furthest -, conflicts 0, invalid 0")
     assert result.stdout.splitlines()[-1] == "held for every key: order not judged"
     assert result.exit_code == 1
     assert "order could not be judged: name its column, --arrival" in result.stderr
+    page = (tmp_path / "report.html").read_text()  # there is still something to see
+    assert "order could not be judged" in page
+    assert "Worst keys" in page
+    assert "Displacement" not in page
     assert run("audit", "calls", *BY, "--expect", "none").exit_code == 0
 
 
@@ -81,15 +114,17 @@ def test_the_report_is_one_page_that_needs_no_network(run, tmp_path):
     assert run("audit", "calls", *BY, "--arrival", "at", "--report", "report.html").exit_code == 0
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!doctype html>")
-    for title in ("Audit of calls", "Arrival order against sequence", "Displacement", "Gaps over time", "Worst keys"):
+    for title in (
+        "Audit of calls",
+        "key ann: 2 at index 2 was received after 3",
+        "Arrival order against sequence",
+        "Displacement",
+        "Gaps over time",
+        "Worst keys",
+    ):
         assert title in page
     assert "http" not in page
     assert "<script" not in page
-    # Without an arrival there is still something to see.
-    assert run("audit", "calls", *BY, "--report", "other.html").exit_code == 0
-    other = (tmp_path / "other.html").read_text()
-    assert "order could not be judged" in other
-    assert "Displacement" not in other
 
 
 def test_repair_writes_the_rows_in_order_and_a_ledger_of_the_others(run, tmp_path):
@@ -111,8 +146,31 @@ def test_repair_writes_the_rows_in_order_and_a_ledger_of_the_others(run, tmp_pat
         ("conflict", "bob", 2),
         ("lost", "bob", 3),
     }
-    audited = run("audit", "ordered", *BY, "--arrival", "_position", "--expect", "strict")
-    assert audited.exit_code == 0
+    # What was written passes the audit, by its numbers and by its positions.
+    assert run("audit", "ordered", *BY, "--arrival", "_position", "--expect", "strict").exit_code == 0
+    by_position = ("--key", "call", "--seq", "_position", "--arrival", "_position")
+    assert run("audit", "ordered", *by_position, "--expect", "absolute").exit_code == 0
+
+
+def test_before_and_after_are_shown_side_by_side(run, tmp_path):
+    kept = {"call": ["ann"] * 3 + ["bob"] * 3, "n": [1, 2, 3, 1, 2, 4], "at": [10, 13, 12, 11, 14, 16]}
+    (tmp_path / "ordered").mkdir()
+    pq.write_table(pa.table(kept | {"_position": [0, 1, 2] * 2}), tmp_path / "ordered/part.parquet")
+    together = ("audit", "calls", *BY, "--arrival", "at", "--compare", "ordered")
+    result = run(*together, "--report", "report.html", "--expect", "strict")
+    assert result.exit_code == 0  # of what was after
+    assert lines(result)[-4:] == [
+        ["furthest", "1", "0"],
+        ["conflicts", "0", "0"],
+        ["invalid", "0", "0"],
+        ["held", "for", "every", "key", "none", "strict"],
+    ]
+    page = (tmp_path / "report.html").read_text()
+    witnesses = ("key ann: 2 at index 2 was received after 3", "key bob: 3 is missing before 4")
+    for text in ("Before and after", "<h3>calls</h3>", "<h3>ordered</h3>", *witnesses):
+        assert text in page
+    found = json.loads(run(*together, "--compare-arrival", "at", "--json").stdout)
+    assert (found["before"]["level"], found["after"]["level"]) == ("none", "none")  # by arrival it is as it was
 
 
 def test_repair_writes_another_format(run, tmp_path):
@@ -139,7 +197,10 @@ def test_repair_overwrites_nothing(run, tmp_path, there):
         (("audit", "calls", "--format", "nonsense"), "Spark: "),
         (("audit", "calls", "--wrap", "256"), "with Spark sequences can't wrap yet"),
         (("audit", "calls", "--arrival", "event"), "column 'event' must hold numbers or timestamps, not string"),
+        (("audit", "calls", "--compare-arrival", "at"), "--compare-arrival is about the table of --compare"),
+        (("audit", "calls", "--compare", "absent"), "there is no file or folder 'absent'"),
         (("repair", "calls", "no/where"), "there is no folder 'no' to write to"),
+        (("repair", "calls", "s3a://bucket/calls"), "'s3a:/bucket/calls' is not on this machine"),
         (("repair", "calls", "ordered", "--epoch", "epok"), "there is no column 'epok'"),
     ],
 )

@@ -197,11 +197,19 @@ def nodes(frame, name: str) -> int:
         ({"sequence": "body"}, "column 'body' must hold whole numbers, not string: cast it"),
         ({"arrival": "body"}, "column 'body' must hold numbers or timestamps, not string"),
         ({"epoch": "t"}, "column 't' must hold whole numbers, not double"),
-        ({"wrap": 256}, "wrap=256 is judged row by row in order of arrival, by the kernel for streams"),
-        ({"gap_timeout": "2s"}, "gap_timeout='2s' is judged row by row"),
-        ({"start": "first"}, "start='first' is judged row by row"),
-        ({"start": 1.5}, "start must be a whole number or 'lowest'"),
-        ({"on_duplicate": "last"}, "it is for streams"),
+        ({"wrap": 256}, "on a circle of numbers the lowest is the lowest of some time: set a gap_timeout"),
+        ({"wrap": 2, "start": 0}, "modulus"),
+        ({"wrap": 256, "start": 256}, "256"),
+        ({"gap_timeout": "2s"}, "judged in order of arrival: name its column, arrival=…"),
+        ({"gap_timeout": "soon"}, "gap_timeout must be a duration such as 2s, 500ms or 1m, not 'soon'"),
+        ({"gap_timeout": -1}, "gap_timeout must be a finite number of 0 or more"),
+        ({"start": "first"}, "name its column, arrival=…"),
+        ({"start": 1.5}, "start must be a whole number, 'lowest' or 'first', not 1.5"),
+        ({"on_gap": "hold"}, "a table ends before one can come"),
+        ({"time": "noon"}, "time must be one of 'event', 'processing'"),
+        ({"time": "processing"}, "time='processing' is for streams"),
+        ({"state": "somewhere"}, "state=… is for streams, and this frame is static"),
+        ({"idle_after": "1m"}, "idle_after=… is for streams"),
         ({"on_duplicate": "conflict"}, "name their columns, payload="),
         ({"on_duplicate": "both"}, "on_duplicate must be one of 'first', 'last', 'conflict', not 'both'"),
         ({"on_invalid": "skip"}, "on_invalid must be one of 'ledger', 'raise'"),
@@ -219,7 +227,7 @@ def test_a_column_of_the_output_must_not_be_there_before(trouble):
         trouble.withColumnRenamed("t", "_position").transform(resequence(key="device", sequence="n"))
 
 
-def test_a_stream_is_refused(spark):
-    stream = spark.readStream.format("rate").load()
-    with pytest.raises(InvalidArgument, match="so far only static ones"):
-        stream.transform(resequence(key="timestamp", sequence="value"))
+def test_an_offset_is_an_order_and_no_time(spark):
+    frame = spark.createDataFrame([("a", 1, 9)], "k string, n int, offset long")
+    with pytest.raises(InvalidArgument, match="gap_timeout=… is a time, and 'offset' is not"):
+        frame.transform(resequence(key="k", sequence="n", gap_timeout="2s"))

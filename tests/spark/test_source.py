@@ -81,6 +81,13 @@ def test_a_batch_reads_its_range_and_no_more(raw, more, expected):
     assert read(reader, partitions) == list(expected)
 
 
+def test_what_is_published_after_a_batch_was_planned_is_not_read(raw):
+    reader = TopicReader(options(raw))
+    partitions = reader.partitions()
+    publish(raw, "raw", [20])
+    assert read(reader, partitions) == list(range(20))
+
+
 def test_a_range_is_divided_into_as_many_tasks_as_asked_for(raw):
     assert len(TopicReader(options(raw)).partitions()) == 1
     assert len(TopicReader(options(raw, rowsPerPartition=5)).partitions()) == 3  # packs of 8 stay whole
@@ -102,6 +109,17 @@ def test_what_is_removed_between_planning_and_reading_is_an_error(raw):
     empty(raw)
     with pytest.raises(FailedPrecondition, match=r"20 of 20 messages .* were removed while they were being read"):
         read(reader, partitions)
+
+
+def test_a_task_on_another_machine_reads_from_postgresql_but_not_from_a_file(raw, monkeypatch):
+    reader = TopicReader(options(raw))
+    partitions = reader.partitions()
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    if raw.startswith("sqlite"):
+        with pytest.raises(FailedPrecondition, match=r"is on one machine, and Spark is at work on .* and on elsewhere"):
+            read(reader, partitions)
+    else:
+        assert read(reader, partitions) == list(range(20))
 
 
 @pytest.mark.parametrize(
@@ -283,12 +301,12 @@ def test_spark_reads_a_topic_with_all_its_columns(spark, file_url):
 
 def test_a_stream_beside_a_live_engine_sees_what_it_publishes_and_goes_on_after_a_restart(spark, file_url, tmp_path):
     register(spark)
-    got: list[int] = []
+    got: list[list[int]] = []
 
     def run_once() -> None:
         stream = spark.readStream.format("seriatim").options(**options(file_url, maxRowsPerTrigger=15)).load()
         query = (
-            stream.writeStream.foreachBatch(lambda frame, _: got.extend(int(row.data) for row in frame.collect()))
+            stream.writeStream.foreachBatch(lambda frame, _: got.append([int(row.data) for row in frame.collect()]))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -297,9 +315,9 @@ def test_a_stream_beside_a_live_engine_sees_what_it_publishes_and_goes_on_after_
 
     with live_engine(file_url) as engine:
         run_once()
-        assert got == list(range(20))
+        assert got == [list(range(15)), list(range(15, 20))]
         engine(lambda broker: asyncio.ensure_future(broker.publish("raw", outgoing(range(20, 30)))))
         run_once()
-        assert got == list(range(30))
+        assert got[2:] == [list(range(20, 30))]
         (reader,) = engine(lambda broker: broker.list_readers())
     assert reader.position >= 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,16 @@ import pyarrow as pa
 import pyarrow.fs as arrow_fs
 import pytest
 
-from seriatim.core.resequencing import Resequencing, Start
-from seriatim.errors import DamagedStore, InvalidArgument, SeriatimError, StateMismatch, StoreFailed, StoreFull
+from seriatim.core.resequencing import OnGap, Resequencing, Start
+from seriatim.errors import (
+    DamagedStore,
+    FailedPrecondition,
+    InvalidArgument,
+    SeriatimError,
+    StateMismatch,
+    StoreFailed,
+    StoreFull,
+)
 from seriatim.spark.files import ArrowFiles, Files, LocalFiles, files_at
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.state import MOST_DELTAS, Cache, StateFolder, repartition
@@ -111,7 +120,8 @@ def test_what_is_remembered_does_not_count_when_the_file_is_another_one():
     files, cache = MemoryFiles(), Cache()
     query = Query(files)
     query.run(0, rows(0), cache=cache)
-    query.run(0, rows(0, 1, 2))  # a later attempt of another process, with other rows
+    files.delete(state_path(0))
+    query.run(0, rows(0, 1, 2))  # another process, with other rows
     assert query.run(1, rows(3), cache=cache) == [("k", 3)]
 
 
@@ -119,11 +129,46 @@ def test_a_failed_attempt_leaves_nothing_half_changed_in_memory():
     files, cache = MemoryFiles(), Cache()
     query = Query(files)
     query.run(0, rows(0, 2), cache=cache)
-    files.fail_at = len(files.operations) + 2  # the write
+    files.fail_at = len(files.operations) + 3  # the write
     with pytest.raises(StoreFailed):
         query.run(1, rows(1), cache=cache)
     files.fail_at = None
     assert query.run(1, rows(1), cache=cache) == [("k", 1), ("k", 2)]
+
+
+def test_a_batch_that_decides_otherwise_when_it_is_run_again_is_refused(files):
+    """Its first run may have reached a sink: only the very same may be given out once more."""
+    query = Query(files)
+    query.run(0, rows(0))
+    query.run(1, rows(1))
+    kept = files.read(state_path(1))
+    for other in (rows(1, 2), rows(), rows(2)):
+        with pytest.raises(StateMismatch, match="was written before, by a run of batch 1 that decided otherwise"):
+            query.run(1, other)
+    assert files.read(state_path(1)) == kept
+    assert query.run(1, rows(1)) == [("k", 1)]
+
+
+def test_when_something_falls_due_is_told_by_the_latest_versions(files):
+    query = Query(files, partitions=2)
+    query.run(0, rows(0, 2, at=1.5), partition=0)  # the timeout is 3
+    query.run(0, rows(0), partition=1)
+    assert [query.folder().due_by(moment) for moment in (4.4, 4.5, inf)] == [False, True, True]
+    query.run(1, rows(1), partition=0)
+    assert not query.folder().due_by(1e9)
+    query.run(2, rows(4, at=2.0), partition=0)
+    query.run(3, [], partition=0)  # a delta that changes nothing
+    assert [query.folder().due_by(moment) for moment in (4.9, 5.0)] == [False, True]
+
+
+def test_a_gap_that_was_reported_is_not_due_again():
+    kernel = replace(KERNEL, options=replace(KERNEL.options, on_gap=OnGap.HOLD))
+    partition = kernel.new_partition(SCHEMA)
+    for moment, numbers in ((0.0, [1]), (3.0, []), (4.0, [5])):
+        outcome = kernel.run(partition, table(rows(*numbers, at=moment)), moment)
+        partition.apply(outcome.change, outcome.places)
+    assert partition.gaps.deadline.min() < inf
+    assert partition.next_due() == inf
 
 
 def test_the_cache_keeps_only_so_many_partitions():
@@ -217,8 +262,24 @@ def test_another_query_is_refused_from_its_first_batch_on(files):
 
 def test_another_partition_count_is_refused_and_says_what_to_do(files):
     Query(files, partitions=4).run(0, rows(0))
-    with pytest.raises(StateMismatch, match="has 4 partitions, and the query runs with 3: set 4, or repartition"):
+    told = "has 4 partitions, and the query runs with 3: .* 'seriatim state repartition .* --partitions 3'"
+    with pytest.raises(StateMismatch, match=told):
         Query(files, partitions=3).run(1, rows(1))
+
+
+def test_keys_and_numbers_can_not_mean_something_else_under_a_state(files):
+    def folder(key: str, partitions: int = 1) -> StateFolder:
+        return StateFolder(files, query="q", partitions=partitions, meaning={"key": key, "wrap": "None"})
+
+    known = folder("device").open(0, 0, lambda: KERNEL.new_partition(SCHEMA))
+    folder("device").commit(known, 0, 0, KERNEL.run(known.partition, table(rows(0)), 0.0))
+    told = "was made with key=device, wrap=None, and the query runs with key=user, wrap=None: put that back"
+    with pytest.raises(StateMismatch, match=told):
+        folder("user").open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
+    repartition(files, 2, by_length(2))
+    with pytest.raises(StateMismatch, match=told):
+        folder("user", partitions=2).open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
+    assert folder("device", partitions=2).open(0, 1, lambda: KERNEL.new_partition(SCHEMA)).header is not None
 
 
 def test_a_partition_beyond_the_count_is_refused(files):
@@ -282,6 +343,7 @@ def test_a_link_of_the_chain_that_is_missing_or_another_is_an_error(files):
     query.run(2, rows(2, key="key-1"))
     kept = files.read(state_path(1))
     assert kept is not None
+    files.delete(state_path(1))
     query.run(1, rows(1, key="key-2"))
     with pytest.raises(StateMismatch, match="is not the version that the one after it was made from"):
         query.run(3, rows(3, key="key-1"))
@@ -403,6 +465,12 @@ def test_an_address_that_nobody_knows_is_refused_at_once():
         StateFolder("ftp://somewhere", query="q", partitions=1)
 
 
+@pytest.mark.parametrize("location", ["dbfs:/state", "s3:bucket", "hdfs:state"])
+def test_an_address_is_not_taken_for_a_folder(location):
+    with pytest.raises(InvalidArgument, match="write an address as scheme://"):
+        files_at(location)
+
+
 @pytest.mark.parametrize("wrong", [{"partitions": 0}, {"keep": 1}, {"query": ""}, {"query": "q" * 513}])
 def test_settings_that_can_never_work_are_refused(wrong):
     with pytest.raises(SeriatimError):
@@ -433,6 +501,47 @@ def test_repartitioned_state_goes_on_as_if_it_had_always_been_so(files):
         old.run(2, rows(0))
 
 
+def test_a_batch_may_be_run_again_after_a_repartition(files):
+    """Spark may not have noted that its last batch was done."""
+    old = Query(files, partitions=2)
+    for batch in (0, 1):
+        old.run(batch, rows(2 * batch + 1, key="aa"), partition=0)
+        old.run(batch, rows(batch, key="a"), partition=1)
+    repartition(files, 3, by_length(3))
+    new = Query(files, partitions=3)
+    new.run(1, [], partition=0)
+    assert new.run(1, rows(1, key="a"), partition=1) == [("a", 1)]
+    assert new.run(1, rows(3, key="aa"), partition=2) == []
+    assert new.run(2, rows(0, 2, key="aa"), partition=2) == [("aa", 0), ("aa", 1), ("aa", 2), ("aa", 3)]
+
+
+def test_a_repartition_under_a_running_query_is_taken_back(files):
+    query = Query(files, partitions=1)
+    query.run(0, rows(0, key="aa"))
+
+    def assign(keys):
+        if not query.folder().batches(0)[1:]:
+            query.run(1, rows(1, key="aa"))
+        return by_length(2)(keys)
+
+    with pytest.raises(FailedPrecondition, match="is running: stop it, and try again"):
+        repartition(files, 2, assign)
+    assert query.run(2, rows(2, key="aa")) == [("aa", 2)]
+    assert repartition(files, 2, by_length(2)) == [0, 1, 2]
+
+
+def test_a_task_that_ends_after_a_repartition_gives_nothing_out(files):
+    query = Query(files, partitions=1)
+    query.run(0, rows(0, key="aa"))
+    folder = query.folder()
+    known = folder.open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
+    outcome = KERNEL.run(known.partition, table(rows(1, key="aa")), 1.0)
+    repartition(files, 2, by_length(2))
+    with pytest.raises(StateMismatch, match="has 2 partitions, and the query runs with 1"):
+        folder.commit(known, 0, 1, outcome)
+    assert Query(files, partitions=2).run(1, rows(1, key="aa")) == [("aa", 1)]
+
+
 def test_only_batches_that_every_partition_has_are_repartitioned(files):
     query = Query(files, partitions=2)
     for partition in (0, 1):
@@ -455,7 +564,8 @@ def test_an_interrupted_repartition_changes_nothing_until_the_binding_is_written
             files.fail_at = None
             bound = b'"partitions": 3' in files.content["binding.json"]
             if bound:
-                assert files.operations[-1].startswith("delete folder")
+                assert files.operations[-1].startswith(("names of-00002", "delete folder of-00002"))
+                assert Query(files, partitions=3).run(1, rows(1, key="aa"), 2) == [("aa", 1), ("aa", 2)]
             else:
                 assert query.run(1, rows(1, key="aa")) == [("aa", 1), ("aa", 2)]
                 assert repartition(files, 3, by_length(3)) == [0]

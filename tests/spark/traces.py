@@ -45,7 +45,7 @@ class Row:
     at: float
     body: int
     epoch: int = 0
-    digest: int | None = None
+    digest: int | str | None = None
 
 
 def table(rows: list[Row]) -> pa.Table:
@@ -126,8 +126,13 @@ class Core:
 
 def told_by(outcome: Outcome) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """The kernel's output in the words of ``Core.run``."""
+    return told_in(outcome.table.to_pylist())
+
+
+def told_in(rows: list[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Tagged rows in the words of ``Core.run``."""
     ordered, told = [], []
-    for row in outcome.table.to_pylist():
+    for row in rows:
         if row["_tag"] == "ordered":
             ordered.append((row["key"], row["body"], row["_position"]))
             continue

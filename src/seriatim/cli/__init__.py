@@ -6,6 +6,7 @@
     store.py             how a command works on a store, and ends      output.py      tables for people, JSON for programs
     parameters.py        what several commands take                    lines.py       input of any length
     display.py           tables and progress                           trace.py       files with captured messages
+    run_display.py       what a pipeline at work looks like
 
 Every other module is a command, or a noun with its verbs.
 """

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import reduce
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
-from seriatim.cli.display import new_table, print_table, progress_display, readable
+from seriatim.cli.display import progress_display
+from seriatim.cli.findings import Findings, KeyFinding, as_fields, print_comparison, print_findings, require
+from seriatim.cli.output import as_json as in_json
 from seriatim.cli.session import configured
 from seriatim.cli.trace import Columns, Row, Trace, open_trace
 from seriatim.config import LoadedConfig
 from seriatim.core.guarantees import Guarantee, Level, level, meet
 from seriatim.core.sequence import SequenceSpace
-from seriatim.core.traces import TraceChecker, Verdict, Witness
-from seriatim.errors import GuaranteeNotMet, InvalidArgument, InvalidSequence
+from seriatim.core.traces import TraceChecker, Verdict
+from seriatim.errors import InvalidArgument, InvalidSequence
 from seriatim.extras import EXTRAS, require_extra
 
-COUNTED = ("distinct", "duplicates", "lost", "reordered")
 ROWS_BETWEEN_UPDATES = 10_000
-
-
-class Findings(Protocol):
-    """What an audit found, whoever looked."""
-
-    @property
-    def counted(self) -> Sequence[str]:
-        """The names of the totals."""
-
-    @property
-    def is_order_judged(self) -> bool: ...
-
-    @property
-    def keys(self) -> int: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def guarantee(self) -> Guarantee: ...
-
-    def total(self, count: str) -> int: ...
-
-    def worst(self, limit: int) -> list[tuple[str, Verdict]]: ...
-
-    def lacking(self, expected: Level) -> tuple[int, list[tuple[str, Verdict]]]: ...
 
 
 class Audit:
@@ -79,7 +53,7 @@ class Report:
 
     verdicts: Mapping[str, Verdict]
 
-    counted = COUNTED
+    counted = ("distinct", "duplicates", "lost", "reordered", "max_displacement")
     is_order_judged = True
 
     @property
@@ -92,19 +66,22 @@ class Report:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What held for every key."""
         return reduce(meet, (verdict.guarantee for verdict in self.verdicts.values()), Guarantee.ABSOLUTE)
 
     def total(self, count: str) -> int:
-        return sum(getattr(verdict, count) for verdict in self.verdicts.values())
+        counts = (getattr(verdict, count) for verdict in self.verdicts.values())
+        return max(counts, default=0) if count == "max_displacement" else sum(counts)
 
-    def worst(self, limit: int) -> list[tuple[str, Verdict]]:
-        return nsmallest(limit, self.verdicts.items(), key=_rank)
+    def worst(self, limit: int) -> list[KeyFinding]:
+        return [self._finding(*item) for item in nsmallest(limit, self.verdicts.items(), key=_rank)]
 
-    def lacking(self, expected: Level) -> tuple[int, list[tuple[str, Verdict]]]:
-        """For how many keys ``expected`` did not hold, and the worst of them, if any."""
+    def lacking(self, expected: Level) -> tuple[int, list[KeyFinding]]:
         found = [item for item in self.verdicts.items() if expected.guarantee & ~item[1].guarantee]
-        return len(found), nsmallest(1, found, key=_rank)
+        return len(found), [self._finding(*item) for item in nsmallest(1, found, key=_rank)]
+
+    def _finding(self, key: str, verdict: Verdict) -> KeyFinding:
+        counts = {count: getattr(verdict, count) for count in self.counted}
+        return KeyFinding(key, verdict.received, counts, verdict.guarantee, verdict.witnesses)
 
 
 def _rank(item: tuple[str, Verdict]) -> tuple[int, int, str]:
@@ -132,9 +109,21 @@ def _rank(item: tuple[str, Verdict]) -> tuple[int, int, str]:
     "--report", type=click.Path(path_type=Path), metavar="FILE", help="With Spark: draw it in a page of HTML."
 )
 @click.option(
+    "--verdicts",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="With Spark: write the verdict on every key, as parquet.",
+)
+@click.option("--compare", metavar="PATH", help="With Spark: audit this table too, and show what was before and after.")
+@click.option(
+    "--compare-arrival",
+    metavar="COLUMN",
+    help="Its column of arrival; otherwise _position, if it has that, or that of --arrival.",
+)
+@click.option(
     "--expect",
     type=click.Choice([known.value for known in Level]),
-    help="Fail with exit status 1 unless this guarantee held for every key.",
+    help="Fail with exit status 1 unless this guarantee held for every key (with --compare: afterwards).",
 )
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="How many keys to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -159,19 +148,28 @@ def command(
 
     A folder, or any option that is marked so, uses Spark, which reads its formats and knows no order but that of --arrival.
     """
-    if spark or any(with_spark.values()) or Path(path).is_dir():
-        if wrap is not None:
-            raise InvalidArgument("with Spark sequences can't wrap yet: audit a single file without --spark")
-        show = _with_spark(path, key, seq, with_spark, show_progress=loaded.values.progress)
-    else:
-        show = nullcontext(_in_this_process(path, key, seq, wrap, show_progress=loaded.values.progress))
-    with show as findings:
-        if as_json:
-            click.echo(json.dumps(_as_json(findings, top), ensure_ascii=False))
+    with ExitStack() as open_until_shown:
+        if spark or any(with_spark.values()) or Path(path).is_dir():
+            if wrap is not None:
+                raise InvalidArgument("with Spark sequences can't wrap yet: audit a single file without --spark")
+            looked = _with_spark(path, key, seq, with_spark, show_progress=loaded.values.progress)
+            found = open_until_shown.enter_context(looked)
         else:
-            _print_report(findings, top)
+            found = [_in_this_process(path, key, seq, wrap, show_progress=loaded.values.progress)]
+        _show(found, top, as_json=as_json)
         if expect is not None:
-            _require(findings, Level(expect))
+            require(found[-1], Level(expect))
+
+
+def _show(found: Sequence[Findings], top: int, *, as_json: bool) -> None:
+    """One audit, or what was before and after."""
+    if as_json:
+        fields = [as_fields(findings, top) for findings in found]
+        click.echo(in_json(fields[0] if len(fields) == 1 else dict(zip(("before", "after"), fields, strict=True))))
+    elif len(found) == 1:
+        print_findings(found[0], top)
+    else:
+        print_comparison(*found)
 
 
 def _in_this_process(path: str, key: str, seq: str, wrap: int | None, *, show_progress: bool) -> Findings:
@@ -183,7 +181,7 @@ def _in_this_process(path: str, key: str, seq: str, wrap: int | None, *, show_pr
 
 def _with_spark(
     path: str, key: str, seq: str, options: dict[str, Any], *, show_progress: bool
-) -> AbstractContextManager[Findings]:
+) -> AbstractContextManager[Sequence[Findings]]:
     require_extra("spark", *EXTRAS["spark"], what="an audit with Spark")
     from seriatim.cli.spark_audit import audited
 
@@ -196,72 +194,3 @@ def _observe_all(audit: Audit, trace: Trace, *, show_progress: bool) -> None:
             audit.observe(row)
             if number % ROWS_BETWEEN_UPDATES == 0:
                 progress.move_to(trace.position())
-
-
-def _require(findings: Findings, expected: Level) -> None:
-    if expected.guarantee & Guarantee.NO_INVERSION and not findings.is_order_judged:
-        raise GuaranteeNotMet(f"{expected} was expected but order could not be judged: name its column, --arrival")
-    count, lacking = findings.lacking(expected)
-    for key, verdict in lacking:
-        witness = _against(expected, verdict.witnesses)
-        keys = "1 key" if count == 1 else f"{count} keys"
-        raise GuaranteeNotMet(
-            f"{expected} was expected but did not hold for {keys}; key {readable(key)}: {witness.text}"
-        )
-
-
-def _against(expected: Level, witnesses: Iterable[Witness]) -> Witness:
-    """The first witness that speaks against ``expected``, not against a guarantee that nobody asked for."""
-    return next(witness for witness in witnesses if expected.guarantee & witness.denies)
-
-
-def _print_report(report: Findings, top: int) -> None:
-    shown = report.worst(top)
-    if shown:
-        table = new_table("key", "rows", *COUNTED, "guarantee", "first witness")
-        for column in table.columns[1 : 2 + len(COUNTED)]:
-            column.justify = "right"
-        for key, verdict in shown:
-            witness = verdict.witness.text if verdict.witness else ""
-            counts = (str(getattr(verdict, count)) for count in COUNTED)
-            table.add_row(readable(key), str(verdict.received), *counts, _in_words(report, verdict.guarantee), witness)
-        print_table(table)
-    hidden = report.keys - len(shown)
-    if hidden:
-        click.echo(f"and {hidden} more keys (--top)")
-    totals = ", ".join(f"{count} {report.total(count)}" for count in report.counted)
-    click.echo(f"total: rows {report.rows}, keys {report.keys}, {totals}")
-    click.echo(f"held for every key: {_in_words(report, report.guarantee)}")
-
-
-def _in_words(report: Findings, guarantee: Guarantee) -> str:
-    return guarantee.in_words() if report.is_order_judged else guarantee.in_words().replace("none", "order not judged")
-
-
-def _as_json(report: Findings, top: int) -> dict[str, object]:
-    return {
-        "rows": report.rows,
-        "keys": report.keys,
-        "order_judged": report.is_order_judged,
-        **{count: report.total(count) for count in report.counted},
-        **_guarantee_as_json(report.guarantee),
-        "worst": [
-            {
-                "key": key,
-                "rows": verdict.received,
-                **{count: getattr(verdict, count) for count in COUNTED},
-                **_guarantee_as_json(verdict.guarantee),
-                "witnesses": [asdict(witness) for witness in verdict.witnesses],
-            }
-            for key, verdict in report.worst(top)
-        ],
-    }
-
-
-def _guarantee_as_json(guarantee: Guarantee) -> dict[str, object]:
-    return {
-        "level": level(guarantee).value,
-        "no_inversion": bool(guarantee & Guarantee.NO_INVERSION),
-        "no_duplicate": bool(guarantee & Guarantee.NO_DUPLICATE),
-        "no_loss": bool(guarantee & Guarantee.NO_LOSS),
-    }

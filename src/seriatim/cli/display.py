@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -23,8 +24,14 @@ def print_table(table: Table) -> None:
     """Print to standard output: as wide as the terminal, or without folding lines when it is not one."""
     for column in table.columns:
         column.overflow = "fold"
-    width = None if sys.stdout.isatty() else _UNBOUNDED
-    Console(file=sys.stdout, width=width, markup=False, highlight=False).print(table)
+    if sys.stdout.isatty():
+        Console(file=sys.stdout, markup=False, highlight=False).print(table)
+        return
+    console = Console(file=sys.stdout, width=_UNBOUNDED, markup=False, highlight=False)
+    with console.capture() as printed:
+        console.print(table)
+    for line in printed.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def readable(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seriatim.cli.display import ProgressDisplay, progress_display
-from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,8 +32,10 @@ SECONDS_BETWEEN_UPDATES = 0.2
 @contextmanager
 def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
     """A session, and a progress bar for whatever it does; what Spark complains about becomes an error of ours."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    from seriatim.spark.failures import unwrapped
     from seriatim.spark.session import local_session
 
     with progress_display("working", None, enabled=show_progress) as progress:
@@ -43,8 +45,8 @@ def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
         watcher.start()
         try:
             yield session
-        except PySparkException as error:
-            raise FailedPrecondition(f"Spark: {str(error).splitlines()[0]}") from error
+        except (PySparkException, Py4JJavaError) as error:  # the second is what Spark has no Python error for
+            raise unwrapped(error) from error
         finally:
             done.set()
             watcher.join()
@@ -69,6 +71,22 @@ def read_frame(spark: SparkSession, path: str, kind: str | None) -> DataFrame:
     # Java has a working folder of its own.
     place = str(Path(path).absolute()) if is_local else path
     return spark.read.format(kind).options(**HEADING.get(kind, {})).load(place)
+
+
+def refuse_to_overwrite(path: Path) -> None:
+    """Raise unless a table can be written there: nothing is overwritten, and its folder exists."""
+    if str(path).partition("/")[0].endswith(":"):  # a path has lost one of the two slashes
+        raise InvalidArgument(f"'{path}' is not on this machine: write to a local folder, and copy it")
+    if path.exists():
+        raise AlreadyExists(f"'{path}' is there already: name another place, or remove it")
+    if not path.parent.is_dir():
+        raise NotFound(f"there is no folder '{path.parent}' to write to")
+
+
+def save_frame(frame: DataFrame, path: Path, kind: str) -> None:
+    writer = frame.write.format(kind).mode("error")
+    # Java has a working folder of its own.
+    (writer.option("header", "true") if kind == "csv" else writer).save(str(path.absolute()))
 
 
 def format_of(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
+from seriatim.core.options import seconds_in
 from seriatim.errors import InvalidArgument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 FOREVER = float("inf")
 
 
@@ -32,11 +31,11 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in later v
             return float(value)
         if self._endless and value == "forever":
             return FOREVER
-        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s|m|h|d)?", value)
-        if found is None:
+        seconds = seconds_in(value)
+        if seconds is None:
             also = ", or 'forever'" if self._endless else ""
             self.fail(f"{value!r} is not a duration: write 90, 1.5s, 10m, 2h or 7d{also}.", param, ctx)
-        return float(found[1]) * _UNITS[found[2] or "s"]
+        return seconds
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of Click only

@@ -9,13 +9,12 @@ import click
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
-from seriatim.cli.frames import format_of, read_frame, spark_at_work
+from seriatim.cli.frames import format_of, read_frame, refuse_to_overwrite, save_frame, spark_at_work
 from seriatim.cli.output import Output
 from seriatim.cli.session import configured
 from seriatim.cli.store import json_option
 from seriatim.config import LoadedConfig
 from seriatim.core.resequencing import OnDuplicate
-from seriatim.errors import AlreadyExists, NotFound
 from seriatim.spark import ledger, ordered, resequence
 
 LEDGER_ENDING = "-ledger"
@@ -54,10 +53,7 @@ def command(
     """
     entries = target.with_name(target.name + LEDGER_ENDING)
     for path in (target, entries):
-        if path.exists():
-            raise AlreadyExists(f"'{path}' is there already: name another place, or remove it")
-    if not target.parent.is_dir():
-        raise NotFound(f"there is no folder '{target.parent}' to write to")
+        refuse_to_overwrite(path)
     with spark_at_work(show_progress=loaded.values.progress) as spark:
         frame = read_frame(spark, source, kind)
         counts = _write(_tagged(frame, **options), target, entries, to or kind or format_of(source))
@@ -81,8 +77,7 @@ def _write(tagged: DataFrame, target: Path, entries: Path, kind: str) -> dict[st
         counts = {row["_reason"] or row["_tag"]: row["count"] for row in rows}
         # The rows come last: where they are, their ledger is too.
         for part, path in ((ledger(tagged), entries), (ordered(tagged), target)):
-            writer = part.write.format(kind).mode("error")
-            (writer.option("header", "true") if kind == "csv" else writer).save(str(path.absolute()))
+            save_frame(part, path, kind)
     finally:
         tagged.unpersist()
     return dict(sorted(counts.items()))

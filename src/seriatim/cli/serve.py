@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import click
 from seriatim import log
 from seriatim.cli.output import Output
 from seriatim.cli.session import configured
-from seriatim.cli.store import STOPPING, json_option, store_option
+from seriatim.cli.signals import run_until_signal
+from seriatim.cli.store import json_option, store_option
 from seriatim.config import LOG_FORMATS, LoadedConfig
 from seriatim.engine.opening import open_engine
 from seriatim.errors import InvalidArgument
@@ -92,8 +92,8 @@ def command(
         raise InvalidArgument(
             f"{serving.host} can be reached by others: give --tls-cert and --tls-key, or --insecure if that is meant"
         )
-    with asyncio.Runner() as runner:
-        runner.run(_serve(serving, Output(as_json)))
+    with suppress(click.exceptions.Exit):  # to be told to stop is how a server ends well
+        run_until_signal(lambda stack: _serve(serving, Output(as_json), stack))
 
 
 def _is_loopback(host: str) -> bool:
@@ -114,31 +114,18 @@ def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
         raise InvalidArgument(f"the certificate or its key can't be read: {error}") from error
 
 
-async def _serve(serving: Serving, output: Output) -> None:
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    async with AsyncExitStack() as stack:
-        engine = await open_engine(serving.url, standby=serving.standby)
-        stack.push_async_callback(engine.close)
-        server = Server(engine, serving.options, serving.access)
-        stack.push_async_callback(server.stop)
-        fields = {"host": serving.host, "port": await server.start(serving.host, serving.port, serving.tls)}
-        if serving.metrics_port is not None:
-            fields["metrics_port"], stop = serve_metrics(engine, serving.host, serving.metrics_port)
-            stack.push_async_callback(asyncio.to_thread, stop)
-        for number in STOPPING:
-            loop.add_signal_handler(number, _stop, told, loop)
-        output.result(fields, _ready_line(fields, serving.url))
-        await told.wait()
-        logger.info("the server stops")
-
-
-def _stop(told: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
-    """The first signal ends the server in good order; a second one finds nobody listening, and ends the process."""
-    for number in STOPPING:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_DFL)
-    told.set()
+async def _serve(serving: Serving, output: Output, stack: AsyncExitStack) -> None:
+    engine = await open_engine(serving.url, standby=serving.standby)
+    stack.push_async_callback(engine.close)
+    server = Server(engine, serving.options, serving.access)
+    stack.push_async_callback(server.stop)
+    fields = {"host": serving.host, "port": await server.start(serving.host, serving.port, serving.tls)}
+    if serving.metrics_port is not None:
+        fields["metrics_port"], stop = serve_metrics(engine, serving.host, serving.metrics_port)
+        stack.push_async_callback(asyncio.to_thread, stop)
+    output.result(fields, _ready_line(fields, serving.url))
+    stack.callback(logger.info, "the server stops")
+    await asyncio.Event().wait()
 
 
 def _ready_line(fields: dict[str, Any], url: str) -> str:

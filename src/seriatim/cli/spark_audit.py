@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.cli.frames import read_frame, spark_at_work
+from seriatim.cli.findings import KeyFinding
+from seriatim.cli.frames import read_frame, refuse_to_overwrite, save_frame, spark_at_work
 from seriatim.core.guarantees import Guarantee, Level
-from seriatim.core.traces import Verdict, Witness
+from seriatim.core.traces import Witness
+from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, total
 from seriatim.spark.auditing import BITS, worst_first
-from seriatim.spark.report import write_report
+from seriatim.spark.output import POSITION
+from seriatim.spark.report import Audited, text_of, write_report
 from seriatim.spark.roles import ColumnRoles, column
 
 FLAGS = dict(zip(BITS, (Guarantee.NO_INVERSION, Guarantee.NO_DUPLICATE, Guarantee.NO_LOSS), strict=True))
@@ -30,24 +34,50 @@ def audited(
     payload: Sequence[str],
     kind: str | None,
     report: Path | None,
+    verdicts: Path | None,
+    compare: str | None,
+    compare_arrival: str | None,
     show_progress: bool,
-) -> Iterator[SparkReport]:
-    """What an audit of the table found; a page of it is written on the way if there is to be one."""
+) -> Iterator[list[SparkFindings]]:
+    """What an audit of the table found, and of another to compare with if there is one; pages and files on the way."""
+    if compare_arrival is not None and compare is None:
+        raise InvalidArgument("--compare-arrival is about the table of --compare: name that too")
+    if verdicts is not None:
+        refuse_to_overwrite(verdicts)
     with spark_at_work(show_progress=show_progress) as spark:
-        frame = read_frame(spark, path, kind)
-        verdicts = frame.transform(audit(key=key, sequence=seq, arrival=arrival, payload=payload)).persist()
+        roles = ColumnRoles(key, seq, arrival, None, tuple(payload))
+        looks = [(path, read_frame(spark, path, kind), roles)]
+        if compare is not None:
+            after = read_frame(spark, compare, None)
+            looks.append(
+                (compare, after, replace(roles, arrival=compare_arrival or _arrival_afterwards(after, arrival)))
+            )
+        audits = [_audit(*look) for look in looks]
         try:
+            if verdicts is not None:
+                save_frame(audits[-1].verdicts, verdicts, "parquet")
             if report is not None:
-                write_report(report, frame, verdicts, ColumnRoles(key, seq, arrival), title=path)
-            yield SparkReport(verdicts)
+                write_report(report, *audits)
+            yield [SparkFindings(one.verdicts) for one in audits]
         finally:
-            verdicts.unpersist()
+            for one in audits:
+                one.verdicts.unpersist()
 
 
-class SparkReport:
+def _arrival_afterwards(frame: DataFrame, arrival: str | None) -> str | None:
+    """If a table was put in order here, its positions are its order of arrival."""
+    return POSITION.name if POSITION.name in frame.columns else arrival
+
+
+def _audit(path: str, frame: DataFrame, roles: ColumnRoles) -> Audited:
+    look = audit(key=roles.key, sequence=roles.sequence, arrival=roles.arrival, payload=roles.payload)
+    return Audited(path, frame, frame.transform(look).persist(), roles)
+
+
+class SparkFindings:
     """The verdicts on every key, of which only the worst ever leave Spark."""
 
-    counted = ("distinct", "duplicates", "lost", "reordered", "conflicts", "invalid")
+    counted = ("distinct", "duplicates", "lost", "reordered", "max_displacement", "conflicts", "invalid")
 
     def __init__(self, verdicts: DataFrame) -> None:
         self._key = verdicts.columns[0]
@@ -72,40 +102,27 @@ class SparkReport:
     def guarantee(self) -> Guarantee:
         return _guarantee(self._total)
 
-    def total(self, count: str) -> int:
-        return int(self._total[count] or 0)
+    def total(self, count: str) -> int | None:
+        found: int | None = self._total[count]
+        return found
 
-    def worst(self, limit: int) -> list[tuple[str, Verdict]]:
+    def worst(self, limit: int) -> list[KeyFinding]:
         return self._worst_of(self._verdicts, limit)
 
-    def lacking(self, expected: Level) -> tuple[int, list[tuple[str, Verdict]]]:
-        """For how many keys ``expected`` did not hold, and the worst of them, if any."""
+    def lacking(self, expected: Level) -> tuple[int, list[KeyFinding]]:
         held = [F.coalesce(F.col(name), F.lit(False)) for name, flag in FLAGS.items() if expected.guarantee & flag]
         lacking = self._verdicts.where(~F.array_min(F.array(F.lit(True), *held)))
         return lacking.count(), self._worst_of(lacking, 1)
 
-    def _worst_of(self, verdicts: DataFrame, limit: int) -> list[tuple[str, Verdict]]:
+    def _worst_of(self, verdicts: DataFrame, limit: int) -> list[KeyFinding]:
         rows = verdicts.orderBy(*worst_first(self._key)).limit(limit).collect()
-        return [(_text(row[self._key]), _verdict(row)) for row in rows]
+        return [self._finding(row) for row in rows]
 
-
-def _text(key: object) -> str:
-    return bytes(key).decode("utf-8", "backslashreplace") if isinstance(key, bytes | bytearray) else str(key)
+    def _finding(self, row: Row) -> KeyFinding:
+        counts = {count: row[count] for count in self.counted}
+        witnesses = tuple(Witness(*witness) for witness in row["witnesses"])
+        return KeyFinding(text_of(row[self._key]), row["rows"], counts, _guarantee(row), witnesses)
 
 
 def _guarantee(row: Row) -> Guarantee:
     return Guarantee(sum(flag for name, flag in FLAGS.items() if row[name]))
-
-
-def _verdict(row: Row) -> Verdict:
-    return Verdict(
-        guarantee=_guarantee(row),
-        witnesses=tuple(Witness(*witness) for witness in row["witnesses"]),
-        received=row["rows"],
-        distinct=row["distinct"],
-        duplicates=row["duplicates"],
-        phantoms=0,
-        lost=row["lost"],
-        reordered=row["reordered"] or 0,
-        max_displacement=row["max_displacement"] or 0,
-    )

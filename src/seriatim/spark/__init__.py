@@ -1,13 +1,23 @@
 """The data pipeline on Spark: disordered streams put back in order, at scale.
 
-In batch, in pure SQL:
+Putting a frame in order:
 
-``batch.py``       a whole table put in order: rows once and in order, and a ledger of everything else
-``auditing.py``    what order a table arrived in, per key; ``report.py`` shows it in a page
+``resequencing.py`` the options, checked once, and who does it: one of the three
+``batch.py``        a table, where nothing depends on the order of arrival: pure SQL
+``static.py``       any other table: one sort, and the kernel
+``streaming.py``    a stream: a shuffle by key, a sort (``arrival.py``), and the kernel with its state
+``ticks.py``        brings batches to a stream when time alone has something to decide
+``upkeep.py``       the state of a stream: what waits, how much there is, another partition count
+``failures.py``     what Spark reports, in our words again
+``preparation.py``  columns and order that the kernel needs
+
+Looking at tables, in pure SQL:
+
+``auditing.py``    what order a table arrived in, per key; ``report.py`` gathers what ``page.py`` and ``pictures.py`` show of it
 ``roles.py``       which columns mean what, and which rows nobody can judge
 ``session.py``     a local session for our commands, and ``java.py`` the Java that runs it
 
-For streams:
+The kernel:
 
 ``kernel.py``     one micro-batch of one partition: rows and state in, ordered rows, ledger and change out
 ``intake.py``     from an Arrow table to rows that can be judged
@@ -19,10 +29,19 @@ For streams:
 ``partition.py``  what a partition knows, in columns, and the change that a batch makes to it; ``keyindex.py`` finds its keys
 ``state.py``      the state of the partitions on disk, one version a batch; ``version.py`` has the bytes, ``files.py`` the disks
 
+Pipelines that are declared:
+
+``pipeline.py``    a file becomes a pipeline, that can be explained and started
+``declaration.py`` what the file may say; ``stages.py`` what such a pipeline can keep; ``runner.py`` the pipeline at work
+
 Topics as ``format("seriatim")``:
 
 ``datasource.py`` what Spark asks first; ``source.py`` reads topics, ``sink.py`` writes them, ``place.py`` finds them
 ``messages.py``   columns of packs, and packs of columns; ``ranges.py`` divides a log
+
+Tables:
+
+``tables.py``     the batches of a query as parquet files, each written once
 """
 
 from __future__ import annotations
@@ -36,19 +55,41 @@ require_extra("spark", "numpy", "pyarrow", what="seriatim.spark")
 
 if typing.TYPE_CHECKING:
     from seriatim.spark.auditing import audit, total
-    from seriatim.spark.batch import ledger, ordered, resequence
+    from seriatim.spark.batch import ledger, ordered
     from seriatim.spark.datasource import register
+    from seriatim.spark.failures import unwrapped
+    from seriatim.spark.resequencing import resequence
+    from seriatim.spark.sink import query_of
+    from seriatim.spark.tables import write_batch
+    from seriatim.spark.upkeep import held, repartition_state
 
-__all__ = ["audit", "ledger", "ordered", "register", "resequence", "total"]
+__all__ = [
+    "audit",
+    "held",
+    "ledger",
+    "ordered",
+    "query_of",
+    "register",
+    "repartition_state",
+    "resequence",
+    "total",
+    "unwrapped",
+    "write_batch",
+]
 
 # Each name is loaded when it is first used: the kernel works without Spark.
 _HOMES = {
     "audit": "seriatim.spark.auditing",
+    "held": "seriatim.spark.upkeep",
     "ledger": "seriatim.spark.batch",
     "ordered": "seriatim.spark.batch",
+    "query_of": "seriatim.spark.sink",
     "register": "seriatim.spark.datasource",
-    "resequence": "seriatim.spark.batch",
+    "repartition_state": "seriatim.spark.upkeep",
+    "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
+    "unwrapped": "seriatim.spark.failures",
+    "write_batch": "seriatim.spark.tables",
 }
 
 if not typing.TYPE_CHECKING:  # type checkers see the imports above, and would take this to answer to any name

@@ -25,8 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.guarantees import Level
 from seriatim.errors import InvalidArgument
-from seriatim.spark.batch import Transformation
-from seriatim.spark.roles import ColumnRoles, column, first_fault
+from seriatim.spark.roles import ColumnRoles, Transformation, column, first_fault
 
 KEY, NUMBER, ARRIVAL, DIGEST = "key", "number", "arrival", "digest"
 AT, HIGHEST, PREVIOUS, FIRST_DIGEST = "at", "highest", "previous", "first_digest"
@@ -126,27 +125,25 @@ def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
 def _facts(rows: DataFrame) -> DataFrame:
     """One row for each key: counts, and the first of each kind of trouble."""
     trouble = Trouble(has_digest=DIGEST in rows.columns)
-    inverted_at, copied_at = F.when(trouble.inverted, F.col(AT)), F.when(trouble.copied, F.col(AT))
-    behind = F.when(trouble.inverted & ~trouble.copied, F.col(HIGHEST) - F.col(NUMBER))
-    missing = F.when(trouble.after_hole, F.col(PREVIOUS) + 1)
     facts = {
         "rows": F.count(NUMBER),
         "invalid": F.count("*") - F.count(NUMBER),
         "duplicates": F.count_if(trouble.copied),
         "conflicts": F.count_if(trouble.conflicting),
-        "reordered": F.count(behind),
-        "max_displacement": F.coalesce(F.max(behind), F.lit(0)),
+        "reordered": F.count(trouble.behind),
+        "max_displacement": F.coalesce(F.max(trouble.behind), F.lit(0)),
         "span": F.coalesce(F.max(NUMBER) - F.min(NUMBER) + 1, F.lit(0)),
-        "inverted_at": F.min(inverted_at),
-        "inverted": F.min_by(NUMBER, inverted_at),
-        "overtaker": F.min_by(HIGHEST, inverted_at),
-        "copied_at": F.min(copied_at),
+        "first_inverted": _first_where(trouble.inverted, AT, NUMBER, HIGHEST),
         # Without an arrival no copy came first: the one with the lowest number.
-        "copied": F.coalesce(F.min_by(NUMBER, copied_at), F.min(F.when(trouble.copied, F.col(NUMBER)))),
-        "missing": F.min(missing),
-        "after_hole": F.min(F.when(trouble.after_hole, F.col(NUMBER))),
+        "first_copied": _first_where(trouble.copied, AT, NUMBER),
+        "first_hole": _first_where(trouble.after_hole, NUMBER, PREVIOUS),
     }
     return rows.groupBy(KEY).agg(*(value.alias(name) for name, value in facts.items()))
+
+
+def _first_where(condition: Column, *names: str) -> Column:
+    """These columns of the first row, by their own order, that the condition is true of."""
+    return F.min(F.when(condition, F.struct(*names)))
 
 
 class Trouble:
@@ -156,13 +153,14 @@ class Trouble:
         self.copied = F.coalesce(F.col(PREVIOUS) == F.col(NUMBER), F.lit(False))
         self.inverted = F.coalesce(F.col(HIGHEST) > F.col(NUMBER), F.lit(False))
         self.after_hole = F.coalesce(F.col(PREVIOUS) + 1 < F.col(NUMBER), F.lit(False))
+        self.behind = F.when(self.inverted & ~self.copied, F.col(HIGHEST) - F.col(NUMBER))
         self.conflicting = self.copied & (F.col(DIGEST) != F.col(FIRST_DIGEST)) if has_digest else F.lit(False)
 
 
 def _verdicts(facts: DataFrame, key: str, *, has_order: bool) -> DataFrame:
     distinct = F.col("rows") - F.col("duplicates")
     lost = F.col("span") - distinct
-    no_inversion = F.col("inverted_at").isNull() if has_order else F.lit(None).cast("boolean")
+    no_inversion = F.col("first_inverted").isNull() if has_order else F.lit(None).cast("boolean")
     counts = {
         "rows": F.col("rows"),
         "distinct": distinct,
@@ -194,23 +192,30 @@ def _level() -> Column:
 
 def _witnesses() -> Column:
     """The first of each kind, in the order and the words of the core."""
+    inverted, copied, hole = F.col("first_inverted"), F.col("first_copied"), F.col("first_hole")
+    nowhere, missing = F.lit(None).cast("bigint"), hole[PREVIOUS] + 1
     found = (
-        _witness("inversion", "inverted_at", "inverted", "overtaker", " was received after ", ", which was sent later"),
-        _witness("duplicate", "copied_at", "copied", None, " was received before", ""),
-        _witness("loss", None, "missing", "after_hole", " is missing before ", ""),
+        _witness(
+            "inversion",
+            inverted[AT],
+            inverted[NUMBER],
+            inverted[HIGHEST],
+            " was received after {}, which was sent later",
+        ),
+        _witness("duplicate", copied[AT], copied[NUMBER], copied[NUMBER], " was received before"),
+        _witness("loss", nowhere, missing, hole[NUMBER], " is missing before {}"),
     )
     return F.array_compact(F.array(*found))
 
 
-def _witness(kind: str, at: str | None, sequence: str, other: str | None, verb: str, rest: str) -> Column:
-    index = F.lit(None).cast("bigint") if at is None else F.col(at)
-    object_ = F.lit("") if other is None else F.col(other).cast("string")
-    place = F.coalesce(F.concat(F.lit(" at index "), index.cast("string")), F.lit(""))
+def _witness(kind: str, at: Column, sequence: Column, other: Column, said: str) -> Column:
+    place = F.coalesce(F.concat(F.lit(" at index "), at.cast("string")), F.lit(""))
+    words = F.replace(F.lit(said), F.lit("{}"), other.cast("string"))
     fields = {
         "kind": F.lit(kind),
-        "at": index,
-        "sequence": F.col(sequence),
-        "other": F.col(sequence if other is None else other),
-        "text": F.concat(F.col(sequence).cast("string"), place, F.lit(verb), object_, F.lit(rest)),
+        "at": at,
+        "sequence": sequence,
+        "other": other,
+        "text": F.concat(sequence.cast("string"), place, words),
     }
-    return F.when(F.col(sequence).isNotNull(), F.struct(*(value.alias(name) for name, value in fields.items())))
+    return F.when(sequence.isNotNull(), F.struct(*(value.alias(name) for name, value in fields.items())))

@@ -13,8 +13,9 @@ Rules
 Theory of operation
 -------------------
 One shuffle brings the rows of a key together and one sort puts them in order; then a row and the row before it tell all.
-Rows that can't be released whatever the others are sort behind those of their key, so that ``dense_rank`` of the rest is
-the release position. A hole becomes a row of its own by ``explode`` of a constant list, of one element for most rows.
+Rows that can't be released whatever the others are have no number on the way: they sort behind those of their key, so that
+``dense_rank`` of the rest is the release position. A hole becomes a row of its own by ``explode`` of a constant list, of one
+element for most rows.
 
 What depends on the order of arrival can't be told from two neighbours. Whether a number on a circle (``wrap``) is ahead or
 behind depends on all that came before it, also within an epoch, which may go round more than once; what is late after a
@@ -24,65 +25,30 @@ those, row by row in order of arrival.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.resequencing import OnDuplicate, Reason
 from seriatim.core.sequence import SequenceSpace
-from seriatim.errors import InvalidArgument
-from seriatim.spark.intake import LIMIT, OnInvalid
+from seriatim.spark.intake import OnInvalid
 from seriatim.spark.output import LEDGER, OWN, POSITION
-from seriatim.spark.roles import ColumnRoles, Fault, chosen, column, first_fault
+from seriatim.spark.roles import ColumnRoles, Fault, column, first_fault, refuse_taken
 from seriatim.spark.work import INVALID, Tag
-
-Transformation = Callable[[DataFrame], DataFrame]
-
-LOWEST: Literal["lowest"] = "lowest"
 
 # Columns on the way; none of them is in the output.
 ON_THE_WAY = tuple(
-    f"__seriatim_{name}" for name in ("fault", "previous", "new_epoch", "rank", "first_payload", "is_hole", "reason")
+    f"__seriatim_{name}"
+    for name in ("number", "session", "previous", "new_session", "rank", "first_payload", "is_hole", "reason")
 )
-FAULT, PREVIOUS, NEW_EPOCH, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
+NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
 
 
-def resequence(
-    *,
-    key: str,
-    sequence: str,
-    arrival: str | None = None,
-    epoch: str | None = None,
-    payload: str | Sequence[str] = (),
-    start: int | Literal["lowest", "first"] = LOWEST,
-    increment: int = 1,
-    wrap: int | None = None,
-    gap_timeout: str | float | None = None,
-    on_duplicate: str = OnDuplicate.FIRST,
-    on_invalid: str = OnInvalid.LEDGER,
-) -> Transformation:
-    """A transformation that puts the rows of each key in order: ``df.transform(resequence(key=…, sequence=…))``.
-
-    ``arrival`` is the column that says which of several copies came first (by default ``offset``, if there is one; without it
-    any of them may be kept). ``epoch`` is the column with the number of a source's session: sequences begin anew with each.
-    ``start`` is the first number of each session, or ``lowest``: the lowest that is there. ``on_duplicate="conflict"`` compares
-    the columns ``payload`` of a copy with those of the first. ``on_invalid="raise"`` fails for a row that nobody can judge.
-    """
-    _refuse_what_needs_arrival(wrap=wrap, gap_timeout=gap_timeout, start="first" if start == "first" else None)
-    names = (payload,) if isinstance(payload, str) else tuple(payload)
-    roles = ColumnRoles(key, sequence, arrival, epoch, names)
-    literal = None if start == LOWEST else _whole(start)
-    duplicates, invalid = chosen("on_duplicate", OnDuplicate, on_duplicate), chosen("on_invalid", OnInvalid, on_invalid)
-    rules = Rules(SequenceSpace(increment=increment), literal, duplicates, invalid)
-    rules.check(roles)
-
-    def transformation(frame: DataFrame) -> DataFrame:
-        return _Batch(frame, roles.found_in(frame), rules).tagged()
-
-    return transformation
+def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
+    """The tagged table of a static frame, for roles that were found in it."""
+    return _Batch(frame, roles, rules).tagged()
 
 
 def ordered(tagged: DataFrame) -> DataFrame:
@@ -104,18 +70,6 @@ class Rules:
     on_duplicate: OnDuplicate
     on_invalid: OnInvalid
 
-    def check(self, roles: ColumnRoles) -> None:
-        if self.on_duplicate is OnDuplicate.LAST:
-            raise InvalidArgument(
-                "on_duplicate='last' depends on how long a message is held: it is for streams, where the kernel judges it"
-            )
-        if self.on_duplicate is OnDuplicate.CONFLICT and not roles.payload:
-            raise InvalidArgument("on_duplicate='conflict' compares payloads: name their columns, payload=…")
-        if self.space.increment > 1 and self.start is None:
-            raise InvalidArgument(
-                f"with increment={self.space.increment} say which numbers there are: start=NUMBER is one of them"
-            )
-
     def faults(self, roles: ColumnRoles) -> list[Fault]:
         """What more can be wrong with a number, once it is one."""
         if self.start is None or self.space.increment == 1:
@@ -130,63 +84,50 @@ class Rules:
         return [Fault("before the start", column(roles.sequence) < self.start)]
 
 
-def _whole(start: object) -> int:
-    if isinstance(start, bool) or not isinstance(start, int) or abs(start) > LIMIT:
-        raise InvalidArgument(f"start must be a whole number or 'lowest', not {start!r}")
-    return start
-
-
-def _refuse_what_needs_arrival(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise InvalidArgument(
-                f"{name}={value!r} is judged row by row in order of arrival, by the kernel for streams; "
-                "a static frame is put in order by SQL, which can't: leave it out"
-            )
-
-
 class _Batch:
     """One static frame on its way. Expressions are over the rows as the step before leaves them."""
 
     def __init__(self, frame: DataFrame, roles: ColumnRoles, rules: Rules) -> None:
-        if frame.isStreaming:
-            raise InvalidArgument("this is a streaming frame; so far only static ones can be put in order")
-        taken = {*OWN, *ON_THE_WAY} & set(frame.columns)
-        if taken:
-            raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added here: rename yours")
+        refuse_taken(frame, (*OWN, *ON_THE_WAY))
         self.frame, self.roles, self.rules = frame, roles, rules
         self.invalid = [*roles.faults(frame), *rules.faults(roles)]
         self.late = rules.too_low(roles)
-        self.number = column(roles.sequence).cast("bigint")
 
     def tagged(self) -> DataFrame:
-        return self._tagged(self._with_holes(self._with_neighbours(self._with_faults())))
+        return self._tagged(self._with_holes(self._with_neighbours(self._with_numbers())))
 
     # -- order ----------------------------------------------------------------------------------------------------------
 
-    def _with_faults(self) -> DataFrame:
-        invalid = self.invalid
-        if self.rules.on_invalid is OnInvalid.RAISE:
-            refusal = "on_invalid='raise': row with key %s and number %s can't be judged"
-            complaint = F.raise_error(F.format_string(refusal, column(self.roles.key), column(self.roles.sequence)))
-            invalid = [fault._replace(code=complaint.cast("int")) for fault in invalid]
-        return self.frame.withColumn(FAULT, first_fault([*invalid, *self.late]).cast("tinyint"))
+    def _with_numbers(self) -> DataFrame:
+        """Every row with what it is sorted by: its number, and its session if there are any; none if it can't be released."""
+        is_sound = first_fault([*self._invalid_or_raise(), *self.late]) == 0
+        numbers = {NUMBER: F.when(is_sound, column(self.roles.sequence).cast("bigint"))}
+        if self.roles.epoch is not None:
+            numbers[SESSION] = F.when(is_sound, column(self.roles.epoch))
+        return self.frame.withColumns(numbers)
+
+    def _invalid_or_raise(self) -> list[Fault]:
+        if self.rules.on_invalid is not OnInvalid.RAISE:
+            return self.invalid
+        refusal = "on_invalid='raise': row with key %s and number %s can't be judged"
+        complaint = F.raise_error(F.format_string(refusal, column(self.roles.key), column(self.roles.sequence)))
+        return [fault._replace(code=complaint.cast("int")) for fault in self.invalid]
 
     def _with_neighbours(self, rows: DataFrame) -> DataFrame:
         """Every row of a key in order, with what the row before it and its place tell."""
-        key, fault = column(self.roles.key), F.col(FAULT)
-        in_order = [column(name) for name in (self.roles.epoch, self.roles.sequence) if name is not None]
+        key = column(self.roles.key)
+        numbers = [NUMBER] if self.roles.epoch is None else [SESSION, NUMBER]
+        in_order = [F.col(name).asc_nulls_last() for name in numbers]
         by_arrival = [] if self.roles.arrival is None else [column(self.roles.arrival)]
         # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-        rows = rows.repartition(key).sortWithinPartitions(key, fault, *in_order, *by_arrival)
-        return rows.select("*", *self._told_by(Window.partitionBy(key, fault).orderBy(*in_order)))
+        rows = rows.repartition(key).sortWithinPartitions(key, *in_order, *by_arrival)
+        return rows.select("*", *self._told_by(Window.partitionBy(key).orderBy(*in_order)))
 
     def _told_by(self, neighbours: WindowSpec) -> Iterator[Column]:
-        yield F.lag(self.number).over(neighbours).alias(PREVIOUS)
+        yield F.lag(NUMBER).over(neighbours).alias(PREVIOUS)
         yield F.dense_rank().over(neighbours).alias(RANK)
         if self.roles.epoch is not None:
-            epoch = column(self.roles.epoch)
-            yield (~epoch.eqNullSafe(F.lag(epoch).over(neighbours))).alias(NEW_EPOCH)
+            yield (~F.col(SESSION).eqNullSafe(F.lag(SESSION).over(neighbours))).alias(NEW_SESSION)
         if self.rules.on_duplicate is OnDuplicate.CONFLICT:
             copies = neighbours.rangeBetween(Window.currentRow, Window.currentRow)
             yield F.first(self._payload()).over(copies).alias(FIRST_PAYLOAD)
@@ -195,7 +136,7 @@ class _Batch:
         return F.struct(*map(column, self.roles.payload))
 
     def _is_first_of_session(self) -> Column:
-        return F.col(PREVIOUS).isNull() if self.roles.epoch is None else F.col(NEW_EPOCH)
+        return F.col(PREVIOUS).isNull() if self.roles.epoch is None else F.col(NEW_SESSION)
 
     # -- holes ----------------------------------------------------------------------------------------------------------
 
@@ -206,10 +147,10 @@ class _Batch:
 
     def _follows_hole(self) -> Column:
         is_first = self._is_first_of_session()
-        follows = ~is_first & (F.col(PREVIOUS) + self.rules.space.increment < self.number)
+        follows = ~is_first & (F.col(PREVIOUS) + self.rules.space.increment < F.col(NUMBER))
         if self.rules.start is not None:
-            follows = follows | (is_first & (self.number > self.rules.start))
-        return (F.col(FAULT) == 0) & follows
+            follows = follows | (is_first & (F.col(NUMBER) > self.rules.start))
+        return F.col(NUMBER).isNotNull() & follows
 
     def _first_missing(self) -> Column:
         after_previous = F.col(PREVIOUS) + self.rules.space.increment
@@ -231,15 +172,16 @@ class _Batch:
         return rows.select(tag, *map(self._of_message, self.frame.columns), *others)
 
     def _reason(self) -> Column:
-        is_copy = ~self._is_first_of_session() & (F.col(PREVIOUS) == self.number)
+        is_copy = ~self._is_first_of_session() & (F.col(PREVIOUS) == F.col(NUMBER))
         copy: Column = F.lit(Reason.DUPLICATE)
         if self.rules.on_duplicate is OnDuplicate.CONFLICT:
             copy = F.when(self._payload().eqNullSafe(F.col(FIRST_PAYLOAD)), copy).otherwise(F.lit(Reason.CONFLICT))
         return (
             F.when(F.col(IS_HOLE), F.lit(Reason.LOST))
-            .when(F.col(FAULT) > len(self.invalid), F.lit(Reason.LATE))
-            .when(F.col(FAULT) > 0, F.lit(INVALID))
             .when(is_copy, copy)
+            .when(F.col(NUMBER).isNotNull(), None)
+            .when(first_fault(self.invalid) > 0, F.lit(INVALID))
+            .otherwise(F.lit(Reason.LATE))
         )
 
     def _of_message(self, name: str) -> Column:
@@ -249,8 +191,9 @@ class _Batch:
     def _entry(self) -> dict[str, Column]:
         """The columns of a ledger entry. Nobody knows the numbers of an invalid row; its own columns tell."""
         is_hole, is_judged = F.col(IS_HOLE), F.col(REASON) != INVALID
-        first = F.when(is_hole, self._first_missing()).otherwise(self.number)
-        last = F.when(is_hole, self.number - self.rules.space.increment).otherwise(self.number)
+        number = column(self.roles.sequence).cast("bigint")
+        first = F.when(is_hole, self._first_missing()).otherwise(number)
+        last = F.when(is_hole, number - self.rules.space.increment).otherwise(number)
         epoch = F.lit(0) if self.roles.epoch is None else column(self.roles.epoch)
         return {
             "_epoch": F.when(is_judged, epoch.cast("bigint")),
@@ -268,8 +211,8 @@ class _Batch:
 
     def _detail(self) -> Column:
         detail = F.when(F.col(IS_HOLE), F.lit("no row has these numbers")).when(
-            F.col(FAULT) == 0, F.lit("another copy came first")
+            F.col(NUMBER).isNotNull(), F.lit("another copy came first")
         )
-        for number, fault in enumerate([*self.invalid, *self.late], 1):
-            detail = detail.when(F.col(FAULT) == number, F.lit(fault.detail))
+        for fault in [*self.invalid, *self.late]:
+            detail = detail.when(fault.applies, F.lit(fault.detail))
         return detail

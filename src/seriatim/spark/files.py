@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -48,6 +49,10 @@ class Files(Protocol):
 
 def files_at(location: str) -> Files:
     """The files below a local path or an address that pyarrow knows (``s3://…``, ``gs://…``, ``hdfs://…``)."""
+    if re.match(r"[A-Za-z][\w+.-]+:(?!//)", location):  # one letter before the colon is a Windows drive
+        raise InvalidArgument(
+            f"state can't be kept at {location}: write an address as scheme://…, or name a local folder"
+        )
     if "://" not in location:
         return LocalFiles(location)
     try:
@@ -111,6 +116,17 @@ class LocalFiles:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def show_folder(self, source: str, target: str) -> None:
+        """Give a folder of finished files its name, in one step. All of it is on the disk before."""
+        folder = Path(self.root, source)
+        with failures(f"renaming {folder}"):
+            for path in folder.iterdir():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+            self._sync_folder(folder)
+            folder.rename(Path(self.root, target))
+            self._sync_folder(Path(self.root, target).parent)
 
     def read(self, path: str) -> bytes | None:
         with failures(f"reading {self.root}/{path}"):

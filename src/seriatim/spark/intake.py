@@ -72,13 +72,16 @@ class Intake:
     complaints: Objects
 
 
-def take_in(table: pa.Table, roles: Roles, space: SequenceSpace) -> Intake:
+def take_in(table: pa.Table, roles: Roles, space: SequenceSpace, order: Ints | None = None) -> Intake:
+    """The rows of a table, which arrived in the order in which they are there, or in that of the numbers of rows given."""
     columns = _Numbers.read(table, roles)
     faults = _faults(table[roles.key], columns, roles, space)
     bad = np.logical_or.reduce([mask for mask, _ in faults])
-    invalid = np.flatnonzero(bad)
     rows = Rows(columns.sequence, columns.epoch, columns.time, arange(table.num_rows))
     key = flat(table[roles.key])
+    if order is not None:
+        rows, key, bad = rows.take(order), key.take(pa.array(order)), bad[order]
+    invalid = rows.source[bad]
     if invalid.size:
         rows, key = rows.take(~bad), key.filter(pa.array(~bad))
     keys, starts, rows = _group(key, rows)

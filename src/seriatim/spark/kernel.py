@@ -84,11 +84,14 @@ class Kernel:
         output_schema(schema)
         return Partition(schema.field(self.roles.key).type, schema)
 
-    def run(self, partition: Partition, table: pa.Table, now: float) -> Outcome:
-        """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it."""
+    def run(self, partition: Partition, table: pa.Table, now: float, order: Ints | None = None) -> Outcome:
+        """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
+
+        The rows of a key arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
+        """
         self.roles.check(table.schema)
         partition.check_key_type(table.schema.field(self.roles.key).type)
-        intake = take_in(table, self.roles, self.options.space)
+        intake = take_in(table, self.roles, self.options.space, order)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(intake, table, self.roles)
         clock = max(now, partition.clock)

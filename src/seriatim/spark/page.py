@@ -1,232 +1,206 @@
-"""Drawing the page of an audit: pure text in, text out. HTML, CSS and SVG of our own, in light and dark."""
+"""The page of one audit, or of two side by side: pure data in, text out. HTML and CSS of our own, and ``pictures.py``.
+
+The page loads nothing, runs no script, and follows the reader's choice of light or dark. Where two audits are compared, their
+pictures have one scale.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Point(NamedTuple):
-    """A row of one key: its place by arrival, its number, and whether it was in order, overtaken, or a copy."""
-
-    at: int
-    number: int
-    kind: str
-
-
-class Trail(NamedTuple):
-    """Rows of one key in order of arrival."""
-
-    key: str
-    points: tuple[Point, ...]
-
-
-class Bucket(NamedTuple):
-    label: str
-    size: int
-
-
-class KeyBar(NamedTuple):
-    """What is wrong with one key."""
-
-    key: str
-    duplicates: int
-    lost: int
-    reordered: int
-
-    @property
-    def faults(self) -> int:
-        return self.duplicates + self.lost + self.reordered
+from seriatim.spark.pictures import FAULTS, KINDS, Bucket, KeyRow, Trail, bars, figure, key_bars, scatter, short, table
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that is drawn. Without an order of arrival there are no trails, displacements or gaps."""
+    """What one audit found. Without an order of arrival there are no trails, displacements or gaps."""
 
     title: str
     total: Mapping[str, Any]
-    worst: tuple[KeyBar, ...]
+    worst: tuple[KeyRow, ...]
     trails: tuple[Trail, ...] = ()
     displacements: tuple[Bucket, ...] = ()
     gaps: tuple[Bucket, ...] = ()
 
 
-KINDS = {"in order": "a", "overtaken": "b", "copy": "c"}
-FAULTS = {"reordered": "b", "duplicates": "c", "lost": "d"}
+FACTS = {
+    "rows": "rows",
+    "keys": "keys",
+    "distinct": "distinct numbers",
+    "duplicates": "duplicates",
+    "conflicts": "conflicts",
+    "lost": "lost",
+    "reordered": "reordered",
+    "max_displacement": "furthest behind",
+    "invalid": "invalid rows",
+}
+HARMLESS = ("rows", "keys", "distinct")
+"""Facts that are neither good nor bad."""
 
 STYLE = """
-:root { color-scheme: light dark; --page: #f6f6f3; --card: #ffffff; --ink: #1d2129; --soft: #626a78; --line: #e3e3de;
-  --a: #2a78d6; --b: #e0602c; --c: #8a5cd1; --d: #b8860b; --good: #1a7f4b; --bad: #c0392b; }
-@media (prefers-color-scheme: dark) { :root { --page: #14161a; --card: #1d2026; --ink: #eceef2; --soft: #9aa3b2;
-  --line: #333842; --a: #5b9df0; --b: #f08a5d; --c: #b48cf2; --d: #e0b040; --good: #4cc38a; --bad: #f0766a; } }
+:root { color-scheme: light dark; --page: #f5f5f2; --card: #ffffff; --ink: #1d2129; --soft: #5d6573; --line: #e2e2dc;
+  --a: #2a6fc9; --b: #d9541e; --c: #7c4dc4; --d: #a67500; --good: #16713f; --bad: #b8322a; }
+@media (prefers-color-scheme: dark) { :root { --page: #131519; --card: #1c1f25; --ink: #eceef2; --soft: #a3abb9;
+  --line: #343944; --a: #6aa8f5; --b: #f58a5a; --c: #b794f6; --d: #e3b341; --good: #57cc94; --bad: #ff8b80; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 32px 20px 48px; }
-h1 { font-size: 22px; margin: 0 0 2px; overflow-wrap: anywhere; } h2 { font-size: 16px; margin: 0; }
-p { margin: 2px 0 12px; color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(118px, 1fr)); gap: 10px; margin: 20px 0; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 1200px; margin: 0 auto; padding: 28px 16px 48px; }
+h1 { font-size: 26px; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 0; } h3 { font-size: 15px; margin: 0 0 6px; overflow-wrap: anywhere; }
+p { margin: 2px 0 12px; color: var(--soft); } .lead { font-size: 17px; color: var(--ink); margin: 6px 0 0; }
+.good { color: var(--good); } .bad { color: var(--bad); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(150px, 45%), 1fr)); gap: 10px; margin: 20px 0 0; }
 .tile, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-.tile { padding: 10px 14px; } .tile b { display: block; font-size: 22px; font-variant-numeric: tabular-nums; }
-.tile span { color: var(--soft); font-size: 13px; } .good { color: var(--good); } .bad { color: var(--bad); }
-section { padding: 16px 18px; margin-top: 14px; }
-.small { display: grid; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); gap: 14px; }
-.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 0 14px; }
-svg { width: 100%; height: auto; display: block; overflow: visible; }
-text { fill: var(--soft); font: 11px system-ui, sans-serif; } text.name { fill: var(--ink); }
-.axis { stroke: var(--line); fill: none; } .dots { fill: none; stroke-width: 3.2; stroke-linecap: round; }
-.dots.a { stroke: var(--a); } .dots.b { stroke: var(--b); } .dots.c { stroke: var(--c); }
+.tile { padding: 10px 14px; } .tile dt { color: var(--soft); font-size: 14px; }
+.tile dd { margin: 0; font-size: 22px; line-height: 1.3; font-weight: 600; font-variant-numeric: tabular-nums; }
+section { padding: 18px; margin-top: 14px; } .facts { overflow-x: auto; }
+.trails { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(250px, 100%), 1fr)); gap: 20px; }
+.sides { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(330px, 100%), 1fr)); gap: 24px; }
+.pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(140px, 100%), 1fr)); gap: 12px; align-items: end; }
+figure { margin: 0; min-width: 0; } figcaption { font-size: 14px; color: var(--soft); overflow-wrap: anywhere; }
+svg { width: 100%; display: block; } svg.dots { overflow: visible; }
+text { fill: var(--soft); font: 12px system-ui, sans-serif; } text.name { fill: var(--ink); font-size: 13px; }
+line { stroke: var(--line); } path { fill: none; stroke-linecap: round; stroke-width: 4; vector-effect: non-scaling-stroke; }
+path.a { stroke: var(--a); } path.b { stroke: var(--b); stroke-width: 5; } path.c { stroke: var(--c); stroke-width: 5; }
 rect.a { fill: var(--a); } rect.b { fill: var(--b); } rect.c { fill: var(--c); } rect.d { fill: var(--d); }
-.key { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin: 0 5px 0 12px; }
-.key.a { background: var(--a); } .key.b { background: var(--b); }
-.key.c { background: var(--c); } .key.d { background: var(--d); }
+.legend { display: flex; flex-wrap: wrap; gap: 2px 16px; list-style: none; margin: 0 0 12px; padding: 0; font-size: 14px; }
+.legend i { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 6px; }
+.legend .a { background: var(--a); } .legend .b { background: var(--b); }
+.legend .c { background: var(--c); } .legend .d { background: var(--d); }
+details { margin-top: 8px; font-size: 14px; overflow-x: auto; } summary { color: var(--soft); cursor: pointer; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; } .facts table { width: 100%; }
+th, td { text-align: left; font-weight: 400; padding: 5px 16px 5px 0; border-bottom: 1px solid var(--line); }
+th[scope=col] { color: var(--soft); white-space: nowrap; } .n { text-align: right; white-space: nowrap; }
 """
 
 
-def draw(page: Page) -> str:
-    """The whole page."""
-    body = "".join((_heading(page), _tiles(page.total), *_sections(page)))
+def draw(*pages: Page) -> str:
+    """The whole page: of one audit, or of what was before and after."""
+    title = f"Audit of {pages[0].title}" if len(pages) == 1 else "Before and after"
+    leads = [_lead(page, "" if len(pages) == 1 else f"{page.title}: ") for page in pages]
+    body = "".join((f"<h1>{escape(title)}</h1>", *leads, _facts(pages), *_sections(pages)))
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Audit of {escape(page.title)}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>\n"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>{body}</main></body></html>\n"
     )
 
 
-def _heading(page: Page) -> str:
-    held = page.total["guarantee"]
-    verdict = (
-        "order could not be judged: no column of arrival was named" if held is None else f"held for every key: {held}"
-    )
-    return f"<h1>Audit of {escape(page.title)}</h1><p>{page.total['keys']:,} keys, {page.total['rows']:,} rows; {verdict}</p>"
+def _lead(page: Page, subject: str) -> str:
+    """What held, in one sentence, and the first thing that speaks against more."""
+    held, violated = page.total["guarantee"], next((row for row in page.worst if row.witness), None)
+    if held is None:
+        sentence = "order could not be judged: no column of arrival was named"
+    else:
+        mood = "good" if held == "absolute" else "bad" if held == "none" else ""
+        sentence = f'held for every key: <b class="{mood}">{held}</b>'
+    proof = f"<p>key {escape(short(violated.key))}: {escape(str(violated.witness))}</p>" if violated else ""
+    return f'<p class="lead">{escape(subject)}{sentence}</p>{proof}'
 
 
-def _tiles(total: Mapping[str, Any]) -> str:
-    shown = {name: total[name] for name in ("duplicates", "conflicts", "lost", "reordered", "invalid")}
-    tiles = [
-        _tile(name, _figure(value), "" if value is None else "bad" if value else "good")
-        for name, value in shown.items()
-    ]
-    tiles.insert(4, _tile("furthest behind", _figure(total["max_displacement"]), ""))
-    return f'<div class="tiles">{"".join(tiles)}</div>'
-
-
-def _figure(value: int | None) -> str:
-    return "?" if value is None else f"{value:,}"
-
-
-def _tile(name: str, figure: str, mood: str) -> str:
-    return f'<div class="tile"><b class="{mood}">{figure}</b><span>{name}</span></div>'
-
-
-def _sections(page: Page) -> Iterable[str]:
-    if page.trails:
-        trails = "".join(f"<div>{_scatter(trail)}</div>" for trail in page.trails)
-        about = f"The worst keys: each dot is a row, further right the later it came.{_legend(KINDS)}"
-        yield _section("Arrival order against sequence", about, f'<div class="small">{trails}</div>')
-    charts = [
-        _section(
-            "Displacement",
-            "Rows that others overtook, by how many numbers they were behind.",
-            _bars(page.displacements, "b"),
+def _facts(pages: Sequence[Page]) -> str:
+    if len(pages) == 1:
+        tiles = "".join(
+            f'<div class="tile"><dt>{name}</dt><dd class="{_mood(fact, value)}">{figure(value)}</dd></div>'
+            for fact, name in FACTS.items()
+            for value in [pages[0].total[fact]]
         )
-        if any(bucket.size for bucket in page.displacements)
-        else "",
-        _section("Gaps over time", "Missing numbers, by when the row behind their hole came.", _bars(page.gaps, "d"))
-        if any(bucket.size for bucket in page.gaps)
-        else "",
+        return f'<dl class="tiles">{tiles}</dl>'
+    rows = [
+        [name, *(f'<b class="{_mood(fact, page.total[fact])}">{figure(page.total[fact])}</b>' for page in pages)]
+        for fact, name in FACTS.items()
     ]
-    yield f'<div class="pair">{"".join(charts)}</div>'
-    if page.worst:
-        yield _section("Worst keys", f"Faults of each.{_legend(FAULTS)}", _key_bars(page.worst))
+    heading = ("", *(escape(page.title) for page in pages))
+    return f'<section class="facts">{table(heading, rows)}</section>'
 
 
-def _section(title: str, about: str, content: str) -> str:
-    return f"<section><h2>{title}</h2><p>{about}</p>{content}</section>"
+def _mood(fact: str, value: int | None) -> str:
+    return "" if value is None or fact in HARMLESS else "bad" if value else "good"
+
+
+def _sections(pages: Sequence[Page]) -> Iterator[str]:
+    if any(page.trails for page in pages):
+        about = _about(
+            "Each dot is a row: further right the later it came, higher the higher its number. Order is a rising line."
+        )
+        yield _card("Arrival order against sequence", about + _legend(KINDS), _trails(pages))
+    yield from _histogram(
+        "Displacement",
+        "Rows that others overtook, by how many numbers they were behind.",
+        ("numbers behind", "rows"),
+        pages,
+        _as_long([page.displacements for page in pages]),
+        "b",
+    )
+    yield from _histogram(
+        "Gaps over time",
+        "Missing numbers, by when the row behind their hole came.",
+        ("from", "missing"),
+        pages,
+        [page.gaps for page in pages],
+        "d",
+    )
+    if any(page.worst for page in pages):
+        highest = max(row.faults for page in pages for row in page.worst)
+        drawn = [key_bars(page.worst, highest) for page in pages]
+        yield _section("Worst keys", _about("What is wrong with each.") + _legend(FAULTS), pages, drawn)
+
+
+def _as_long(sides: Sequence[tuple[Bucket, ...]]) -> list[tuple[Bucket, ...]]:
+    """The same buckets on each side: those that one lacks are empty."""
+    longest = max(sides, key=len)
+    return [(*side, *(bucket._replace(size=0) for bucket in longest[len(side) :])) for side in sides]
+
+
+def _trails(pages: Sequence[Page]) -> str:
+    """The worst keys; where two audits are compared, what became of a key is beside what it was."""
+    if len(pages) == 1:
+        return f'<div class="trails">{"".join(scatter(trail, trail.key) for trail in pages[0].trails)}</div>'
+    keys = dict.fromkeys(trail.key for page in pages for trail in page.trails)
+    found = [(page.title, {trail.key: trail for trail in page.trails}) for page in pages]
+    pairs = [
+        "".join(scatter(trails[key], f"{title}: {key}") if key in trails else "<div></div>" for title, trails in found)
+        for key in keys
+    ]
+    together = "".join(f'<div class="pair">{pair}</div>' for pair in pairs)
+    return f'<div class="sides">{together}</div>'
+
+
+def _section(title: str, about: str, pages: Sequence[Page], contents: Sequence[str]) -> str:
+    """A card with one picture, or one for each side."""
+    if len(pages) == 1:
+        return _card(title, about, contents[0])
+    sides = "".join(
+        f"<div><h3>{escape(page.title)}</h3>{content or '<p>none</p>'}</div>"
+        for page, content in zip(pages, contents, strict=True)
+    )
+    return _card(title, about, f'<div class="sides">{sides}</div>')
+
+
+def _card(title: str, about: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{about}{content}</section>"
+
+
+def _histogram(
+    title: str,
+    about: str,
+    heading: tuple[str, str],
+    pages: Sequence[Page],
+    sides: Sequence[Sequence[Bucket]],
+    style: str,
+) -> Iterator[str]:
+    highest = max((bucket.size for side in sides for bucket in side), default=0)
+    if highest:
+        yield _section(title, _about(about), pages, [bars(side, highest, style, title, heading) for side in sides])
+
+
+def _about(sentence: str) -> str:
+    return f"<p>{sentence}</p>"
 
 
 def _legend(kinds: Mapping[str, str]) -> str:
-    return "".join(f'<i class="key {style}"></i>{name}' for name, style in kinds.items())
-
-
-# --- pictures -----------------------------------------------------------------------------------------------------------
-
-
-def _scatter(trail: Trail, width: int = 260, height: int = 210) -> str:
-    left, top, right, bottom = 8, 22, width - 8, height - 22
-    x = _scale([point.at for point in trail.points], left, right)
-    y = _scale([point.number for point in trail.points], bottom, top)
-    places = {kind: [(x(point.at), y(point.number)) for point in trail.points if point.kind == kind] for kind in KINDS}
-    dots = "".join(f'<path class="dots {style}" d="{_dots(places[kind])}"/>' for kind, style in KINDS.items())
-    last = max(point.at for point in trail.points)
-    low, high = (pick(point.number for point in trail.points) for pick in (min, max))
-    labels = (
-        f'<text class="name" x="{left}" y="12">{escape(_short(trail.key))}</text>'
-        f'<text x="{left}" y="{height - 6}">arrival 0 … {last:,}</text>'
-        f'<text x="{right}" y="{height - 6}" text-anchor="end">sequence {low:,} … {high:,}</text>'
-    )
-    frame = f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>'
-    return _svg(width, height, f"{frame}{dots}{labels}", f"arrival against sequence of {trail.key}")
-
-
-def _scale(values: Sequence[int], start: float, end: float) -> Callable[[int], float]:
-    low, high = min(values), max(values)
-    return lambda value: start + (end - start) * ((value - low) / (high - low) if high > low else 0.5)
-
-
-def _dots(places: Iterable[tuple[float, float]]) -> str:
-    """A path of strokes without length, which round caps make dots: far less text than a circle for each."""
-    return "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
-
-
-def _bars(buckets: Sequence[Bucket], style: str, width: int = 460, height: int = 200) -> str:
-    top, bottom = 18, height - 24
-    highest = max(bucket.size for bucket in buckets)
-    step = width / len(buckets)
-    bars = "".join(
-        _bar(at * step, bottom, step, (bottom - top) * bucket.size / highest, style, f"{bucket.label}: {bucket.size:,}")
-        for at, bucket in enumerate(buckets)
-    )
-    labels = [f'<text x="0" y="12">{highest:,} at most</text>', *_bar_labels(buckets, step, height - 8)]
-    return _svg(width, height, f'<path class="axis" d="M0 {bottom}H{width}"/>{bars}{"".join(labels)}', "bars")
-
-
-def _bar_labels(buckets: Sequence[Bucket], step: float, y: float) -> Iterable[str]:
-    """All labels where there is room, otherwise the first and the last."""
-    if len(buckets) <= 9:
-        for at, bucket in enumerate(buckets):
-            yield f'<text x="{(at + 0.5) * step:.0f}" y="{y}" text-anchor="middle">{escape(bucket.label)}</text>'
-    else:
-        yield f'<text x="0" y="{y}">{escape(buckets[0].label)}</text>'
-        yield f'<text x="{len(buckets) * step:.0f}" y="{y}" text-anchor="end">{escape(buckets[-1].label)}</text>'
-
-
-def _bar(x: float, bottom: float, step: float, height: float, style: str, tip: str) -> str:
-    gap = min(2.0, step * 0.2)
-    size = f'x="{x + gap / 2:.1f}" y="{bottom - height:.1f}" width="{step - gap:.1f}" height="{height:.1f}"'
-    return f'<rect class="{style}" rx="2" {size}><title>{escape(tip)}</title></rect>' if height else ""
-
-
-def _key_bars(worst: Sequence[KeyBar], width: int = 1000, row: int = 24) -> str:
-    left, highest = 190, max(bar.faults for bar in worst)
-    parts = []
-    for at, bar in enumerate(worst):
-        y, x = at * row, float(left)
-        parts.append(
-            f'<text class="name" x="{left - 8}" y="{y + 15}" text-anchor="end">{escape(_short(bar.key))}</text>'
-        )
-        for name, style in FAULTS.items():
-            count = getattr(bar, name)
-            length = (width - left - 70) * count / highest
-            parts.append(_bar(x, y + row - 4, length, row - 8 if count else 0, style, f"{bar.key}: {name} {count:,}"))
-            x += length
-        parts.append(f'<text x="{x + 6:.0f}" y="{y + 15}">{bar.faults:,}</text>')
-    return _svg(width, row * len(worst), "".join(parts), "faults of the worst keys")
-
-
-def _short(key: str) -> str:
-    return key if len(key) <= 26 else f"{key[:25]}…"
-
-
-def _svg(width: int, height: int, content: str, about: str) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(about)}">{content}</svg>'
+    items = "".join(f'<li><i class="{style}"></i>{name}</li>' for name, style in kinds.items())
+    return f'<ul class="legend">{items}</ul>'

@@ -156,6 +156,14 @@ class Partition:
         overdue |= self.facts.start_deadline <= clock
         return np.flatnonzero(overdue)
 
+    def next_due(self) -> float:
+        """When something falls due next; infinite for never. A key with a gap that was reported waits for an operator."""
+        stalled = np.zeros(len(self), np.bool_)
+        stalled[self.gaps.owner[self.gaps.reported]] = True
+        deadlines = self.gaps.deadline[~stalled[self.gaps.owner]]
+        starts = self.facts.start_deadline[~np.isnan(self.facts.start_deadline)]
+        return float(np.min(np.concatenate([deadlines, starts]), initial=inf))
+
     def idle(self, since: float) -> Ints:
         """The slots of the keys that hold nothing and to which nothing happened after ``since``, in order."""
         idle = self.facts.now <= since

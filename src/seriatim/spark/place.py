@@ -1,12 +1,13 @@
 """Where a topic is: the options that source and sink share, and the two ways to its store.
 
 Logs are read directly, by whoever reads (``open_reader``). Whatever changes the store is asked of its owner (``ask``); when
-there is none, this process is the owner for that moment.
+there is none, this process is the owner for that moment. A store in a file is for the processes of one machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from seriatim.engine.broker import Broker
 from seriatim.engine.opening import open_broker
-from seriatim.errors import InvalidArgument, NotFound
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
 from seriatim.store import StoreReader, open_store, store_file
 from seriatim.store.base import TopicRow
 
@@ -56,6 +57,15 @@ class Place:
             if row.name == self.topic:
                 return row
         raise NotFound(f"topic {self.topic!r} does not exist in '{store.url}': create it first")
+
+    def require_one_machine(self, host: str) -> None:
+        """Raise when the store is a file and ``host`` is not this one: under the same path another machine has another."""
+        here = socket.gethostname()
+        if self.file is not None and host != here:
+            raise FailedPrecondition(
+                f"the store '{self.file}' is on one machine, and Spark is at work on {host} and on {here}: use PostgreSQL "
+                "for a cluster of several machines"
+            )
 
     def require_topic(self) -> None:
         with self.open_reader() as store:

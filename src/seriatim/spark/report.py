@@ -1,23 +1,26 @@
 """``report.html``: an audit to look at, in one file that needs no network.
 
 However many rows there are, the page stays small: Spark counts into buckets, and of the worst keys it takes a sample of rows.
-``page.py`` draws what is gathered here.
+``page.py`` and ``pictures.py`` draw what is gathered here.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark.sql.types import DataType, TimestampNTZType, TimestampType
 
-from seriatim.spark.auditing import ARRIVAL, AT, HIGHEST, KEY, NUMBER, PREVIOUS, Trouble, judged, total, worst_first
-from seriatim.spark.page import Bucket, KeyBar, Page, Point, Trail, draw
+from seriatim.spark.auditing import ARRIVAL, AT, KEY, NUMBER, PREVIOUS, Trouble, judged, total, worst_first
+from seriatim.spark.page import Page, draw
+from seriatim.spark.pictures import Bucket, KeyRow, Point, Trail
 from seriatim.spark.roles import ColumnRoles, column
 
 TRAILS = 4
@@ -26,9 +29,20 @@ BARS = 12
 TIME_BUCKETS = 60
 
 
-def write_report(path: Path, frame: DataFrame, verdicts: DataFrame, roles: ColumnRoles, *, title: str) -> None:
-    """Write the page about an audit of ``frame`` with these ``verdicts``; whoever looks finds all of it or none."""
-    text = draw(gather(frame, verdicts, roles.found_in(frame), title))
+class Audited(NamedTuple):
+    """A frame, what an audit of it found, and how it was looked at."""
+
+    title: str
+    frame: DataFrame
+    verdicts: DataFrame
+    roles: ColumnRoles
+
+
+def write_report(path: Path, *audits: Audited) -> None:
+    """Write the page about an audit, or about what was before and after; whoever looks finds all of it or none."""
+    first = gather(audits[0])
+    others = [gather(audited, [trail.key for trail in first.trails]) for audited in audits[1:]]
+    text = draw(first, *others)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         file.write(text)
     Path(file.name).chmod(0o666 & ~_umask())
@@ -41,39 +55,50 @@ def _umask() -> int:
     return mask
 
 
-def gather(frame: DataFrame, verdicts: DataFrame, roles: ColumnRoles, title: str) -> Page:
-    """Everything that the page shows."""
+def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
+    """Everything that the page shows of one audit. Trails are of these keys, or of the worst."""
+    frame, verdicts = audited.frame, audited.verdicts
+    roles, key = audited.roles.found_in(frame), verdicts.columns[0]
     whole = total(verdicts).first()
     assert whole is not None  # an aggregate of everything has one row
-    key = verdicts.columns[0]
-    known = verdicts.where(column(key).isNotNull())
-    worst = known.orderBy(*worst_first(key)).limit(BARS).collect()
-    bars = [KeyBar(str(row[key]), row["duplicates"], row["lost"], row["reordered"] or 0) for row in worst]
-    page = Page(title, whole.asDict(), tuple(bar for bar in bars if bar.faults))
+    worst = verdicts.where(column(key).isNotNull()).orderBy(*worst_first(key)).limit(BARS).collect()
+    rows = [_key_row(row) for row in worst]
+    page = Page(audited.title, whole.asDict(), tuple(row for row in rows if row.faults))
     if roles.arrival is None:
         return page
-    rows = judged(frame, replace(roles, payload=()))
-    troubled = _troubled(rows, frame, roles).persist()
+    troubled = _troubled(judged(frame, replace(roles, payload=())), frame, roles).persist()
     try:
         return replace(
             page,
-            trails=_trails(frame, roles, [row[key] for row in worst[:TRAILS]]),
+            trails=_trails(frame, roles, keys or [row.key for row in rows[:TRAILS]]),
             displacements=_displacements(troubled),
-            gaps=_gaps(
-                troubled, is_time=isinstance(frame.schema[roles.arrival].dataType, TimestampType | TimestampNTZType)
-            ),
+            gaps=_gaps(troubled, is_time=_is_time(frame.schema[roles.arrival].dataType)),
         )
     finally:
         troubled.unpersist()
 
 
+def _key_row(row: Row) -> KeyRow:
+    witness = row["witnesses"][0]["text"] if row["witnesses"] else None
+    told = {name: row[name] for name in KeyRow._fields if name not in ("key", "witness")}
+    return KeyRow(key=text_of(row[0]), witness=witness, **told)
+
+
+def text_of(key: object) -> str:
+    """A key as people read it."""
+    return bytes(key).decode("utf-8", "backslashreplace") if isinstance(key, bytes | bytearray) else str(key)
+
+
+def _is_time(kind: DataType) -> bool:
+    return isinstance(kind, TimestampType | TimestampNTZType)
+
+
 def _troubled(rows: DataFrame, frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     """The few rows that were overtaken or follow a hole: when, how far behind, and how many are missing."""
     trouble = Trouble(has_digest=False)
-    behind = F.when(trouble.inverted & ~trouble.copied, F.col(HIGHEST) - F.col(NUMBER))
     missing = F.when(trouble.after_hole, F.col(NUMBER) - F.col(PREVIOUS) - 1)
     time = replace(roles, arrival=ARRIVAL).time(frame.select(column(str(roles.arrival)).alias(ARRIVAL)))
-    found = rows.select(time.alias("time"), behind.alias("behind"), missing.alias("missing"))
+    found = rows.select(time.alias("time"), trouble.behind.alias("behind"), missing.alias("missing"))
     return found.where("behind is not null or missing is not null")
 
 
@@ -112,16 +137,18 @@ def _moment(time: float, *, is_time: bool) -> str:
     return f"{time:,.0f}"
 
 
-def _trails(frame: DataFrame, roles: ColumnRoles, keys: list[object]) -> tuple[Trail, ...]:
+def _trails(frame: DataFrame, roles: ColumnRoles, keys: Sequence[str]) -> tuple[Trail, ...]:
     """Of the worst keys, the rows in order of arrival: all of them, or evenly chosen ones."""
-    rows = judged(frame.where(column(roles.key).isin(keys)), replace(roles, payload=()))
+    # As text: two tables that are compared may have keys of different types.
+    of_keys = column(roles.key).cast("string").isin(list(keys))
+    rows = judged(frame.where(of_keys), replace(roles, payload=()))
     trouble = Trouble(has_digest=False)
     kind = F.when(trouble.copied, "copy").when(trouble.inverted, "overtaken").otherwise("in order")
     step = F.greatest(F.lit(1), F.ceil(F.count(NUMBER).over(Window.partitionBy(KEY)) / POINTS))
     chosen = rows.select(KEY, AT, NUMBER, kind.alias("kind"), step.alias("step")).where(
         "number is not null and at % step = 0"
     )
-    points: dict[object, list[Point]] = {key: [] for key in keys}
+    points: dict[str, list[Point]] = {key: [] for key in keys}
     for row in chosen.collect():
-        points[row[KEY]].append(Point(row[AT], row[NUMBER], row["kind"]))
-    return tuple(Trail(str(key), tuple(sorted(found))) for key, found in points.items() if found)
+        points[text_of(row[KEY])].append(Point(row[AT], row[NUMBER], row["kind"]))
+    return tuple(Trail(key, tuple(sorted(found))) for key, found in points.items() if found)

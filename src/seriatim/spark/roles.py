@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (its name everywhere)
@@ -15,7 +14,7 @@ from pyspark.sql.types import DataType, FractionalType, IntegralType, TimestampN
 from seriatim.errors import InvalidArgument
 from seriatim.spark.intake import LIMIT
 
-E = TypeVar("E", bound=StrEnum)
+Transformation = Callable[[DataFrame], DataFrame]
 
 DEFAULT_ARRIVAL = "offset"
 """The column of arrival order where none is named: that of our own source, and of Kafka's."""
@@ -97,13 +96,11 @@ def first_fault(faults: Sequence[Fault]) -> Column:
     return code
 
 
-def chosen(option: str, kind: type[E], value: str) -> E:
-    """The member of an enumeration that an option names."""
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(repr(member.value) for member in kind)
-        raise InvalidArgument(f"{option} must be one of {known}, not {value!r}") from None
+def refuse_taken(frame: DataFrame, names: Iterable[str]) -> None:
+    """Columns of these names are added, and must not be there before."""
+    taken = set(names) & set(frame.columns)
+    if taken:
+        raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added here: rename yours")
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ what the program finds.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -44,6 +45,7 @@ def local_session(
         return running
     conf = _configuration({"spark.app.name": name, **_SETTINGS, **_for_this_machine(), **(settings or {})})
     _start_java(conf, log_file)
+    _hush()
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
@@ -74,6 +76,14 @@ def _configuration(settings: Mapping[str, str]) -> SparkConf:
     return SparkConf(loadDefaults=False).setAll(list(settings.items()))
 
 
+def _hush() -> None:
+    """Keep PySpark from printing errors that it raises as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
 def _open_log(path: Path | None) -> IO[bytes]:
     return tempfile.TemporaryFile() if path is None else path.open("w+b")
 
@@ -94,3 +104,40 @@ def _start_java(conf: SparkConf, log_file: Path | None) -> None:
             said = log.read().decode("utf-8", "replace").strip()
             raise FailedPrecondition(f"Spark's Java did not start: {said or error}") from error
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (the only way to pass what Popen is told)
+
+
+def end_java(patience: float = 5.0) -> None:
+    """End the Java process that ``local_session`` started, whatever it is doing, and return when it is gone.
+
+    It would end by itself with this process. Who can't wait for that, or for what Spark is doing, ends it here: calls that are
+    under way in other threads raise, and Spark's workers end with it.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001 (where the process is)
+    if gateway is None or gateway.proc is None:
+        return
+    updates = None if context is None else context._accumulatorServer  # noqa: SLF001
+    if updates is not None:
+        updates.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
+    _end(gateway.proc, patience)
+    if updates is not None:
+        updates.shutdown()
+    gateway.shutdown()
+    # As if there had been none: the next session starts a Java of its own.
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def _say_nothing(request: object, address: object) -> None:
+    """That Java has hung up is what we want, and not worth a stack trace."""
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> None:
+    process.terminate()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -36,6 +36,8 @@ from seriatim.store.pack import PackHead
 from seriatim.store.staging import write_staged
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from seriatim.store.base import Pack
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -43,6 +45,14 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 TRIES = 3
 """How often a batch is handed over when nobody knows what became of it: it is written once however often that is."""
+
+
+def query_of(frame: DataFrame) -> str:
+    """Within ``foreachBatch``: the id of the streaming query, under which its batches are written once."""
+    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if query is None:
+        raise FailedPrecondition("no streaming query is at work here: ask for its id within foreachBatch")
+    return query
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ class Staging:
         """Let the owner append what was staged, and remove it."""
         files = [one.file for one in sorted(staged, key=lambda one: one.partition) if one.file is not None]
         if files:
-            _require_visible(staged)
+            self._require_visible(staged)
             self._append(writer, batch, files)
         self.clear(writer, batch)
 
@@ -112,6 +122,15 @@ class Staging:
                         "batch %d of %s was written to topic %r before: nothing was added", batch, writer, topic
                     )
                 return
+
+    def _require_visible(self, staged: Sequence[Staged]) -> None:
+        for one in staged:
+            self.place.require_one_machine(one.host)
+            if one.file is not None and not Path(one.file.path).is_file():
+                raise FailedPrecondition(
+                    f"'{one.file.path}' was staged on {one.host} and can't be seen on {socket.gethostname()}: set the option "
+                    "'staging' to a folder that every machine sees"
+                )
 
     def clear(self, writer: str, batch: int) -> None:
         """Remove what was staged for a batch and those before it: nobody will ask for them any more."""
@@ -143,15 +162,6 @@ class _Counter:
 def _chain(first: Pack, rest: Iterator[Pack]) -> Iterator[Pack]:
     yield first
     yield from rest
-
-
-def _require_visible(staged: Sequence[Staged]) -> None:
-    for one in staged:
-        if one.file is not None and not Path(one.file.path).is_file():
-            raise FailedPrecondition(
-                f"'{one.file.path}' was staged on {one.host} and can't be seen on {socket.gethostname()}: set the option "
-                "'staging' to a folder that every machine sees"
-            )
 
 
 # -- what Spark calls ---------------------------------------------------------------------------------------------------

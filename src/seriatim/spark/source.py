@@ -16,6 +16,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,10 +69,11 @@ class Reading:
         ranges = divide(
             store.spans(topic.id, first, end), first, end, size=self.rows_per_partition, most=self.max_partitions
         )
-        return [TopicRange(topic.id, one) for one in ranges]
+        return [TopicRange(topic.id, one, socket.gethostname()) for one in ranges]
 
     def read(self, partition: TopicRange) -> Iterator[pa.RecordBatch]:
         planned, found = partition.range, 0
+        self.place.require_one_machine(partition.planned_on)
         with self.place.open_reader() as store:
             packs = store.packs(partition.topic_id, planned.first, planned.end)
             for batch in read_batches(packs, planned.first, planned.end):
@@ -98,12 +100,13 @@ class Reading:
 
 
 class TopicRange(InputPartition):
-    """What one task reads."""
+    """What one task reads, and the host where that was planned."""
 
-    def __init__(self, topic_id: int, range_: Range) -> None:
+    def __init__(self, topic_id: int, range_: Range, planned_on: str) -> None:
         super().__init__(range_)
         self.topic_id = topic_id
         self.range = range_
+        self.planned_on = planned_on
 
 
 def resolve(text: str, store: StoreReader, topic: TopicRow, option: str) -> int:

@@ -2,13 +2,14 @@
 
 Rules
 -----
-1. State is bound to one query and to one partition count, by ``binding.json`` and by every version. Anything else is
-   refused, with an error that says what happened.
+1. State is bound to one query and to one partition count, by ``binding.json`` and by every version; and to the meaning of
+   its keys and numbers, by ``binding.json``. Anything else is refused, with an error that says what happened.
 2. Batch *b* reads exactly version *b - 1*. A version that is missing, foreign or damaged is an error, never an empty
    state; only batch 0 starts empty, and only in a folder that is empty or the query's own.
 3. A version is complete on disk before anything of its batch may be given out: written under another name, with a
    checksum, and renamed. Any attempt at a batch writes the same bytes, and attempts do not see each other's unfinished
-   files.
+   files. A batch that was written before with other bytes is an error: it was not repeated, and what it gave out the first
+   time may be in a sink already.
 4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last have
    grown to twice its size, or are many. The decision rests on what the versions say of themselves, so that every attempt
    decides alike.
@@ -24,13 +25,14 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from math import inf
 
 import pyarrow as pa
 
 from seriatim.core.options import require_whole
-from seriatim.errors import DamagedStore, InvalidArgument, StateMismatch
+from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StateMismatch
 from seriatim.spark.arrays import Ints
 from seriatim.spark.files import TEMPORARY, Files, files_at
 from seriatim.spark.kernel import Outcome
@@ -93,14 +95,21 @@ class StateFolder:
     """The versions of all partitions of one query."""
 
     def __init__(
-        self, location: str | Files, *, query: str, partitions: int, keep: int = 100, cache: Cache | None = None
+        self,
+        location: str | Files,
+        *,
+        query: str,
+        partitions: int,
+        meaning: Mapping[str, str] | None = None,
+        keep: int = 100,
+        cache: Cache | None = None,
     ) -> None:
         require_whole("partitions", partitions, 1)
         require_whole("keep", keep, 2)
         if not 0 < len(query) <= LONGEST_QUERY:
             raise InvalidArgument(f"a query id has 1 to {LONGEST_QUERY} characters")
         self.files = files_at(location) if isinstance(location, str) else location
-        self.binding = Binding(query, partitions)
+        self.binding = Binding(query, partitions, dict(meaning or {}))
         self.keep = keep
         self.cache = CACHE if cache is None else cache
 
@@ -168,14 +177,22 @@ class StateFolder:
         if bound.partitions != self.binding.partitions:
             raise StateMismatch(
                 f"the state in {self.files.root} has {bound.partitions} partitions, and the query runs with "
-                f"{self.binding.partitions}: set {bound.partitions}, or repartition the state while the query is stopped"
+                f"{self.binding.partitions}: start it again, or, to change the count, stop it and run 'seriatim state "
+                f"repartition {self.files.root} --partitions {self.binding.partitions}'"
+            )
+
+        if bound.meaning != self.binding.meaning:
+            raise StateMismatch(
+                f"the state in {self.files.root} was made with {_listing(bound.meaning)}, and the query runs with "
+                f"{_listing(self.binding.meaning)}: put that back, or begin anew with an empty state folder and a new "
+                "checkpoint"
             )
 
     def _bind(self) -> Binding | None:
         """Make the folder this query's, unless another task was faster; whose it is then."""
         strangers = [name for name in self.files.names("") if name != BINDING and TEMPORARY not in name]
         if not strangers:
-            self.files.write(BINDING, json.dumps(asdict(self.binding), sort_keys=True).encode())
+            _bind(self.files, self.binding)
         bound = read_binding(self.files)
         if bound is None:
             raise StateMismatch(
@@ -203,9 +220,25 @@ class StateFolder:
         """Write what a batch changed, and only then let its outcome be given out. ``known`` is used up."""
         known.partition.apply(outcome.change, outcome.places)
         version = self._next_version(known, partition, batch, outcome.change)
+        self._require_repeated(version)
         self.files.write(self._path(partition, batch), version.content)
+        self._check_binding(batch)  # a repartition that saw no version of this batch must not be followed by one
         self.cache.put(self._name(partition, batch), Known(known.partition, version.header, version.checksum))
         self._prune(partition, batch)
+
+    def _require_repeated(self, version: Version) -> None:
+        """Refuse to replace what an earlier run of the same batch wrote by something else."""
+        partition, batch = version.header.partition, version.header.batch
+        ends = self.files.read_ends(self._path(partition, batch), HEAD_BYTES, CHECKSUM_BYTES)
+        if ends is None:
+            return
+        header, checksum = decode_ends(ends, self._name(partition, batch))
+        if checksum != version.checksum and not header.rewritten:
+            raise StateMismatch(
+                f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the "
+                "source did not give the same rows again (or progress is tracked asynchronously, which is not supported), or "
+                f"options were changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
+            )
 
     def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:
         before = known.header
@@ -218,7 +251,8 @@ class StateFolder:
         ):
             return self._full_version(known.partition, partition, batch)
         header = Header(
-            **asdict(self.binding),
+            query=self.binding.query,
+            partitions=self.binding.partitions,
             partition=partition,
             batch=batch,
             base=before.base,
@@ -226,18 +260,22 @@ class StateFolder:
             base_bytes=before.base_bytes,
             delta_bytes=before.delta_bytes + size,
             clock=float(change.clock).hex(),
+            due=known.partition.next_due().hex(),
             sections=tuple(map(len, sections)),
         )
         return encode(header, sections)
 
     def write_full(self, state: Partition, partition: int, batch: int) -> None:
-        self.files.write(self._path(partition, batch), self._full_version(state, partition, batch).content)
+        """Write a version that no batch made."""
+        version = self._full_version(state, partition, batch, rewritten=True)
+        self.files.write(self._path(partition, batch), version.content)
 
-    def _full_version(self, state: Partition, partition: int, batch: int) -> Version:
+    def _full_version(self, state: Partition, partition: int, batch: int, *, rewritten: bool = False) -> Version:
         sections = sections_of(state.as_change())
         lengths = tuple(map(len, sections))
         header = Header(
-            **asdict(self.binding),
+            query=self.binding.query,
+            partitions=self.binding.partitions,
             partition=partition,
             batch=batch,
             base=batch,
@@ -245,7 +283,9 @@ class StateFolder:
             base_bytes=sum(lengths),
             delta_bytes=0,
             clock=float(state.clock).hex(),
+            due=state.next_due().hex(),
             sections=lengths,
+            rewritten=rewritten,
         )
         return encode(header, sections)
 
@@ -274,6 +314,18 @@ class StateFolder:
     def _name(self, partition: int, batch: int) -> str:
         return f"{self.files.root}/{self._path(partition, batch)}"
 
+    def due_by(self, moment: float) -> bool:
+        """Whether something falls due by a moment, as far as the latest versions tell. No more is read than it takes."""
+        return any(self._due(partition) <= moment for partition in range(self.binding.partitions))
+
+    def _due(self, partition: int) -> float:
+        latest = self.batches(partition)[-1:]
+        return min((float.fromhex(self._look(partition, batch)[0].due) for batch in latest), default=inf)
+
+    def complete_batches(self) -> list[int]:
+        """The batches of which every partition has a version, oldest first."""
+        return sorted(set.intersection(*(set(self.batches(number)) for number in range(self.binding.partitions))))
+
     def batches(self, partition: int) -> list[int]:
         """The batches of which there is a version, oldest first."""
         return [number for number, name in self._versions(partition) if name.endswith(".state")]
@@ -282,6 +334,10 @@ class StateFolder:
         """Batches and file names, oldest first; unfinished files too."""
         names = [name for name in self.files.names(self._folder(partition)) if name.startswith("batch-")]
         return [(int(name[len("batch-") :].partition(".")[0]), name) for name in names]
+
+
+def _listing(meaning: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(meaning.items())) or "nothing said"
 
 
 def count_folder(partitions: int) -> str:
@@ -299,31 +355,44 @@ def read_binding(files: Files) -> Binding | None:
         raise DamagedStore(f"{files.root}/{BINDING} is damaged: {_WHAT_TO_DO}") from None
 
 
+def bound_folder(location: str | Files) -> StateFolder:
+    """The state at a place, whosever it is, to be looked at."""
+    files = files_at(location) if isinstance(location, str) else location
+    bound = read_binding(files)
+    if bound is None:
+        raise StateMismatch(f"there is no state in {files.root}: name the folder that a query was given as state=…")
+    return StateFolder(files, query=bound.query, partitions=bound.partitions, meaning=bound.meaning)
+
+
 def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Array], Ints]) -> list[int]:
     """Rewrite the state for another partition count, while the query is stopped; the batches that were rewritten.
 
     ``assign`` gives the number of the partition of each key: the partition function of the shuffle. Every batch that all
     partitions have is rewritten, because only the checkpoint knows with which of the last two the query will go on.
     """
-    files = files_at(location) if isinstance(location, str) else location
     require_whole("partitions", partitions, 1)
-    bound = read_binding(files)
-    if bound is None:
-        raise StateMismatch(f"there is no state in {files.root}: nothing can be repartitioned")
-    if bound.partitions == partitions:
+    old = bound_folder(location)
+    files, count = old.files, old.binding.partitions
+    if count == partitions:
         raise InvalidArgument(f"the state in {files.root} has {partitions} partitions already")
-    old = StateFolder(files, query=bound.query, partitions=bound.partitions)
-    new = StateFolder(files, query=bound.query, partitions=partitions)
-    complete = set.intersection(*(set(old.batches(number)) for number in range(bound.partitions)))
+    new = StateFolder(files, query=old.binding.query, partitions=partitions, meaning=old.binding.meaning)
+    complete = old.complete_batches()
     if not complete:
         raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_WHAT_TO_DO}")
-    files.delete_folder(
-        count_folder(partitions)
-    )  # what an interrupted repartition may have left; nobody is bound to it
-    for batch in sorted(complete):
-        whole = Partition.join([old.read(number, batch).partition for number in range(bound.partitions)])
+    # What an interrupted repartition may have left; nobody is bound to it.
+    files.delete_folder(count_folder(partitions))
+    for batch in complete:
+        whole = Partition.join([old.read(number, batch).partition for number in range(count)])
         for number, part in enumerate(whole.split(assign, partitions)):
             new.write_full(part, number, batch)
-    files.write(BINDING, json.dumps(asdict(new.binding), sort_keys=True).encode())
-    files.delete_folder(count_folder(bound.partitions))
-    return sorted(complete)
+    _bind(files, new.binding)
+    # From now on no batch of the old count can end: a task looks at the binding when its version is written.
+    if old.complete_batches()[-1:] != complete[-1:]:
+        _bind(files, old.binding)
+        raise FailedPrecondition(f"the query of the state in {files.root} is running: stop it, and try again")
+    files.delete_folder(count_folder(count))
+    return complete
+
+
+def _bind(files: Files, binding: Binding) -> None:
+    files.write(BINDING, json.dumps(asdict(binding), sort_keys=True).encode())

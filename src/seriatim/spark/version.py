@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
@@ -26,15 +26,20 @@ HEAD_BYTES = 4096
 
 @dataclass(frozen=True)
 class Binding:
-    """Whose state it is."""
+    """Whose state it is. ``meaning`` has what must not change under it: which columns are meant, and how numbers count."""
 
     query: str
     partitions: int
+    meaning: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a version says about itself. ``base`` is the full version that it rests on: itself, if it is full."""
+    """What a version says about itself. ``base`` is the full version that it rests on: itself, if it is full.
+
+    ``due`` is when something falls due next, so that whoever waits for it need not read the rest. ``rewritten`` marks a
+    version that no batch wrote, but a change of the partition count.
+    """
 
     query: str
     partitions: int
@@ -45,7 +50,9 @@ class Header:
     base_bytes: int
     delta_bytes: int
     clock: str
+    due: str
     sections: tuple[int, ...]
+    rewritten: bool = False
 
 
 @dataclass(frozen=True)

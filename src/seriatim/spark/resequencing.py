@@ -1,0 +1,249 @@
+"""``resequence``: the options of putting a frame in order, checked once, and the choice of who does it.
+
+========================================================  ==========================================
+a static frame, where nothing depends on the order of arrival  SQL alone (``batch.py``)
+any other static frame                                    the kernel, after one sort (``static.py``)
+a streaming frame                                         the kernel with its state (``streaming.py``)
+========================================================  ==========================================
+
+All of them give the same tagged table (``output.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Literal
+
+from pyspark.sql import DataFrame
+
+from seriatim.core.options import duration, one_of
+from seriatim.core.resequencing import (
+    OnDuplicate,
+    OnEpoch,
+    OnGap,
+    OnLate,
+    OnOverflow,
+    Resequencing,
+    Start,
+)
+from seriatim.core.sequence import SequenceSpace
+from seriatim.errors import InvalidArgument
+from seriatim.spark.batch import Rules, put_in_order
+from seriatim.spark.intake import LIMIT, OnInvalid
+from seriatim.spark.kernel import Kernel
+from seriatim.spark.preparation import Preparation
+from seriatim.spark.roles import ColumnRoles, Transformation
+from seriatim.spark.static import FOREVER, put_table_in_order
+from seriatim.spark.streaming import Streaming, put_stream_in_order
+
+LOWEST: Literal["lowest"] = "lowest"
+FIRST: Literal["first"] = "first"
+NO_LIMIT = 2**31
+"""How many rows of a key a table may hold back: as many as there are."""
+
+
+_JUDGED_BY_ARRIVAL = ("gap_timeout", "on_gap", "on_late", "on_epoch", "capacity", "resync_after")
+
+
+class Time(StrEnum):
+    """Which times count: those of the rows, or those of the batches that bring them."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+def resequence(
+    *,
+    key: str,
+    sequence: str,
+    arrival: str | None = None,
+    epoch: str | None = None,
+    payload: str | Sequence[str] = (),
+    start: int | Literal["lowest", "first"] = LOWEST,
+    increment: int = 1,
+    wrap: int | None = None,
+    gap_timeout: str | float | None = None,
+    time: str = Time.EVENT,
+    on_gap: str = OnGap.SKIP,
+    max_requests: int = 3,
+    on_late: str = OnLate.DROP,
+    on_duplicate: str = OnDuplicate.FIRST,
+    on_epoch: str = OnEpoch.RELEASE,
+    capacity: int | None = None,
+    on_overflow: str | None = None,
+    remember: int = 128,
+    resync_after: int | None = None,
+    idle_after: str | float | None = None,
+    on_invalid: str = OnInvalid.LEDGER,
+    state: str | None = None,
+    partitions: int | None = None,
+    tick: str | float | None = None,
+) -> Transformation:
+    """A transformation that puts the rows of each key in order: ``df.transform(resequence(key=…, sequence=…))``.
+
+    It gives a tagged frame, which ``ordered`` and ``ledger`` take apart. Durations are seconds, or texts such as ``2s``,
+    ``500ms`` and ``1m``.
+
+    ``arrival`` is the column with the order of arrival, a number or a timestamp (by default ``offset``, if there is one).
+    ``epoch`` is the column with the number of a source's session: sequences begin anew with each. ``start`` is the first
+    number of a session, ``first`` (whatever arrives first) or ``lowest``: the lowest of a table, or, with a
+    ``gap_timeout``, the lowest that arrives within that time of the first. ``wrap=256`` means numbers from 0 to 255.
+
+    ``gap_timeout`` is how long a missing number is waited for, by the times of ``arrival`` (``time="event"``) or of the batches
+    (``time="processing"``). ``on_duplicate="conflict"`` compares the columns ``payload`` of a copy with those of the first.
+    ``on_invalid="raise"`` fails for a row that nobody can judge. The others are those of the core's ``Resequencing``.
+
+    A streaming frame needs ``state``, a folder for what the query remembers. ``partitions`` is how many parts it has, for good.
+    ``idle_after`` is when a key to which nothing happens is forgotten; ``tick`` is how often an idle stream looks whether
+    something is due.
+    """
+    names = (payload,) if isinstance(payload, str) else tuple(payload)
+    options = Resequencing(
+        space=SequenceSpace(wrap, increment),
+        start=_start(start),
+        gap_timeout=_duration("gap_timeout", gap_timeout),
+        on_gap=one_of("on_gap", OnGap, on_gap),
+        max_requests=max_requests,
+        on_late=one_of("on_late", OnLate, on_late),
+        on_duplicate=one_of("on_duplicate", OnDuplicate, on_duplicate),
+        on_epoch=one_of("on_epoch", OnEpoch, on_epoch),
+        capacity=capacity,
+        on_overflow=None if on_overflow is None else one_of("on_overflow", OnOverflow, on_overflow),
+        remember=remember,
+        resync_after=resync_after,
+    )
+    choices = Choices(
+        roles=ColumnRoles(key, sequence, arrival, epoch, names),
+        start=start,
+        options=options,
+        time=one_of("time", Time, time),
+        on_invalid=one_of("on_invalid", OnInvalid, on_invalid),
+        idle_after=_duration("idle_after", idle_after),
+        state=state,
+        partitions=partitions,
+        tick=_duration("tick", tick),
+    )
+    choices.check()
+    return choices.applied_to
+
+
+def _start(start: object) -> Start:
+    """The start rule; how long the lowest number is awaited, the frame will tell."""
+    if start in (LOWEST, FIRST):
+        return Start.first_seen()
+    if isinstance(start, bool) or not isinstance(start, int) or abs(start) > LIMIT:
+        raise InvalidArgument(f"start must be a whole number, 'lowest' or 'first', not {start!r}")
+    return Start.at(start)
+
+
+def _duration(name: str, value: str | float | None) -> float | None:
+    return None if value is None else duration(name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What was chosen, before a frame is there. ``options.start`` is right unless ``start`` is ``lowest``."""
+
+    roles: ColumnRoles
+    start: int | Literal["lowest", "first"]
+    options: Resequencing
+    time: Time
+    on_invalid: OnInvalid
+    idle_after: float | None
+    state: str | None
+    partitions: int | None
+    tick: float | None
+
+    def check(self) -> None:
+        """Refuse what can't work with any frame."""
+        space = self.options.space
+        if self.options.on_duplicate is OnDuplicate.CONFLICT and not self.roles.payload:
+            raise InvalidArgument("on_duplicate='conflict' compares payloads: name their columns, payload=…")
+        if space.increment > 1 and self.start == LOWEST:
+            raise InvalidArgument(
+                f"with increment={space.increment} say which numbers there are: start=NUMBER is one of them"
+            )
+        if space.modulus is not None and self.start == LOWEST and self.options.gap_timeout is None:
+            raise InvalidArgument(
+                "on a circle of numbers the lowest is the lowest of some time: set a gap_timeout, or start='first', or "
+                "start=NUMBER"
+            )
+
+    def applied_to(self, frame: DataFrame) -> DataFrame:
+        roles = self.roles.found_in(frame)
+        if frame.isStreaming:
+            return self._stream(frame, roles)
+        self._refuse_on_table()
+        if self._depends_on_arrival():
+            return self._table_by_kernel(frame, roles)
+        start = None if self.start == LOWEST else int(self.start)
+        rules = Rules(self.options.space, start, self.options.on_duplicate, self.on_invalid)
+        return put_in_order(frame, roles, rules)
+
+    # -- static ---------------------------------------------------------------------------------------------------------
+
+    def _refuse_on_table(self) -> None:
+        for name in ("state", "partitions", "tick", "idle_after"):
+            if getattr(self, name) is not None:
+                raise InvalidArgument(f"{name}=… is for streams, and this frame is static: leave it out")
+        if self.time is Time.PROCESSING:
+            raise InvalidArgument("time='processing' is for streams, and this frame is static: leave it out")
+        if self.options.on_gap is OnGap.HOLD:
+            raise InvalidArgument(
+                "on_gap='hold' waits for an operator, and a table ends before one can come: choose 'skip' or 'dead-letter'"
+            )
+
+    def _depends_on_arrival(self) -> bool:
+        """Whether anything else matters than what SQL decides from a row and its neighbours."""
+        options, usual = self.options, Resequencing()
+        return (
+            self.start == FIRST
+            or options.space.modulus is not None
+            or options.on_duplicate is OnDuplicate.LAST
+            or any(getattr(options, name) != getattr(usual, name) for name in _JUDGED_BY_ARRIVAL)
+        )
+
+    def _table_by_kernel(self, frame: DataFrame, roles: ColumnRoles) -> DataFrame:
+        patience = FOREVER if self.options.gap_timeout is None else self.options.gap_timeout
+        options = replace(
+            self.options,
+            start=Start.lowest_within(patience) if self.start == LOWEST else self.options.start,
+            gap_timeout=patience,
+            capacity=self.options.capacity or self.options.space.max_ahead or NO_LIMIT,
+        )
+        preparation = self._preparation(frame, roles)
+        return put_table_in_order(preparation, self._kernel(options, preparation))
+
+    # -- streams --------------------------------------------------------------------------------------------------------
+
+    def _stream(self, frame: DataFrame, roles: ColumnRoles) -> DataFrame:
+        if self.state is None:
+            raise InvalidArgument("a stream needs a folder for what it remembers: state=PATH")
+        options = self.options
+        if self.start == LOWEST:
+            if options.gap_timeout is None:
+                raise InvalidArgument(
+                    "a stream has no end at which its lowest number is known: set a gap_timeout, or start='first', or "
+                    "start=NUMBER"
+                )
+            options = replace(options, start=Start.lowest_within(options.gap_timeout))
+        preparation = self._preparation(frame, roles)
+        streaming = Streaming(self.state, self.partitions, self.tick)
+        return put_stream_in_order(preparation, self._kernel(options, preparation), streaming)
+
+    # -- the kernel -----------------------------------------------------------------------------------------------------
+
+    def _preparation(self, frame: DataFrame, roles: ColumnRoles) -> Preparation:
+        in_processing_time = self.time is Time.PROCESSING
+        if roles.arrival is None and not in_processing_time:
+            raise InvalidArgument("these options are judged in order of arrival: name its column, arrival=…")
+        if self.roles.arrival is None and self.options.gap_timeout is not None and not in_processing_time:
+            raise InvalidArgument(
+                f"gap_timeout=… is a time, and '{roles.arrival}' is not: name the column with the times of arrival, arrival=…"
+            )
+        return Preparation(frame, roles, in_processing_time, self.options.on_duplicate is OnDuplicate.CONFLICT)
+
+    def _kernel(self, options: Resequencing, preparation: Preparation) -> Kernel:
+        return Kernel(options, preparation.kernel_roles, self.on_invalid, self.idle_after)

@@ -1,0 +1,52 @@
+"""The story that the README tells is the one that the demo tells: its numbers depend on the fleet alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from seriatim.cli.demo import FULL
+from seriatim.cli.demo_display import show_story
+from seriatim.core.resequencing import LedgerEntry, Released
+from seriatim.demo.books import Audited, Books, Entry
+from seriatim.demo.fleet import Arrival, Crossing, Fleet
+from seriatim.demo.folder import DemoFolder
+from seriatim.demo.in_process import Line, entry_of
+from seriatim.demo.steps import Step
+from seriatim.demo.subscribers import Subscribers
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def books_of(fleet: Fleet) -> Books:
+    """What the demo must find, worked out without topics, Spark and clients."""
+    crossing, subscribers = Crossing(fleet), Subscribers(fleet, Step("consume"))
+    lines: dict[str, Line[Arrival]] = {name: Line(name) for name in fleet.names}
+    ledger: list[Entry] = []
+    for arrival in crossing:
+        device = arrival.reading.device
+        for effect in lines[device].take(arrival.reading.sequence, arrival, arrival.received_at):
+            if isinstance(effect, Released):
+                subscribers.redeliveries += subscribers._fails(device, lines[device].position)
+                subscribers._observe(device, effect.sequence, lines[device].position)
+                lines[device].position += 1
+            elif isinstance(effect, LedgerEntry):
+                ledger.append(entry_of(effect))
+    subscribers.most_in_flight_per_device = 1
+    before = Audited.of([line.arrivals.verdict() for line in lines.values()])
+    return Books(crossing, ledger, subscribers, before, Audited.of(subscribers.by_sequence()))
+
+
+def test_what_is_delayed_for_longer_than_anybody_waits_is_late_and_accounted_for():
+    books = books_of(Fleet(devices=20, messages=500, shuffle=9_000))
+    assert books.reasons["late"] > 0
+    assert list(books.discrepancies()) == []
+
+
+def test_the_readme_shows_what_the_demo_prints(capsys, tmp_path):
+    books = books_of(FULL)
+    show_story(books, DemoFolder(tmp_path), list(books.discrepancies()))
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()).strip("\n")
+    shown = re.search(r"^\$ make demo\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert shown is not None
+    assert printed in shown[1]

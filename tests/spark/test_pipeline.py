@@ -1,0 +1,239 @@
+"""Declared pipelines at work, in the session of the tests."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+from collections import Counter
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+pytest.importorskip("pyspark")
+
+from seriatim.cli.main import cli
+from seriatim.errors import GuaranteeNotMet
+from seriatim.spark import resequence, runner
+from seriatim.spark.declaration import Order
+from seriatim.spark.pipeline import load
+from tests.spark.pipelines import DEVICES, prepare, publish, traffic, url_in, written
+from tests.spark.topics import make_topics, stored
+
+
+def test_the_order_of_a_pipeline_has_exactly_the_options_of_resequence():
+    assert [one.name for one in fields(Order)] == list(inspect.signature(resequence).parameters)
+
+
+# -- what is written ----------------------------------------------------------------------------------------------------
+
+
+class Computed:
+    """How often the state of each batch was written, as seen before each sink and after the last one."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self.versions: dict[str, set[int]] = {}
+
+    def look(self) -> None:
+        for file in self._state.rglob("*.state"):
+            self.versions.setdefault(f"{file.parent.name}/{file.name}", set()).add(file.stat().st_mtime_ns)
+
+
+@pytest.fixture(scope="module")
+def done(spark, tmp_path_factory):
+    """A pipeline that ran to its end, what it counted, and how often it was computed."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    path, computed = prepare(folder, batches=4), Computed(folder / "work/telemetry-state")
+    plain = runner.write
+
+    def watched(*args) -> None:
+        computed.look()
+        plain(*args)
+        computed.look()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "write", watched)
+        run = load(path).begin(spark)
+        assert run.wait(120)
+    return folder, run.totals(), computed
+
+
+def test_every_device_is_in_order_and_every_row_is_accounted_for(done):
+    folder, totals, _ = done
+    out = written(folder)
+    for device in (f"device-{number}" for number in range(DEVICES)):
+        numbers = [json.loads(data)["n"] for key, data in out["ordered"] if key == device]
+        assert numbers == sorted(set(numbers))
+        assert [row["_position"] for row in out["table"] if row["device"] == device] == list(range(len(numbers)))
+    assert out["ordered"] == [(row["device"], row["data"]) for row in out["table"]]
+    assert totals.rows["ordered"] == len(out["ordered"])
+    entries = Counter(row["_reason"] for row in out["ledger"])
+    assert {"duplicate", "lost", "late"} <= entries.keys()
+    assert totals.ledger["late"] == entries["late"] == len(out["late"])
+    assert totals.ledger["lost"] == sum(row["_size"] for row in out["ledger"] if row["_reason"] == "lost")
+    assert (totals.rows_in, totals.batches, totals.last_batch) == (160, 4, 3)
+    assert totals.held == totals.rows_in - len(out["ordered"]) - entries["late"] - entries["duplicate"]
+
+
+def test_a_batch_is_computed_once_for_all_sinks(done):
+    _, _, computed = done
+    assert len(computed.versions) == 4 * 2
+    assert {len(times) for times in computed.versions.values()} == {1}
+
+
+def test_run_again_it_goes_on_and_knows_what_is_held(done, spark):
+    folder, before, _ = done
+    publish(folder, traffic(240, 1)[160:])
+    run = load(folder / "pipeline.toml").begin(spark)
+    assert run.wait(120)
+    assert run.totals().held_before == before.held
+    assert (run.totals().rows_in, run.totals().last_batch) == (80, 5)
+    numbers = [json.loads(data)["n"] for key, data in written(folder)["ordered"] if key == "device-0"]
+    assert numbers == sorted(set(numbers))
+
+
+FILES = """
+[pipeline]
+name = "calls"
+checkpoint = "work/calls"
+trigger = "available-now"
+
+[source]
+format = "json"
+schema = "caller STRING, n INT, at TIMESTAMP, event STRING"
+options = { path = "calls" }
+
+[order]
+key = "caller"
+sequence = "n"
+arrival = "at"
+start = 1
+
+[[sink]]
+format = "csv"
+options = { path = "out", header = true }
+
+[[sink]]
+format = "seriatim"
+options = { url = "sqlite:///store.db", topic = "calls" }
+columns = { key = "upper(caller)", data = "event", attributes = "map('position', string(_position))" }
+
+[[sink]]
+format = "seriatim"
+options = { url = "sqlite:///store.db", topic = "everything" }
+"""
+
+
+def test_files_go_to_files_and_to_topics_with_chosen_columns(spark, tmp_path):
+    (tmp_path / "calls").mkdir()
+    calls = [("ann", 2, "answer"), ("ann", 1, "ring"), ("bob", 1, "ring")]
+    lines = [
+        {"caller": who, "n": n, "at": f"2026-01-01T00:00:0{at}Z", "event": e} for at, (who, n, e) in enumerate(calls)
+    ]
+    (tmp_path / "calls/one.json").write_text("\n".join(map(json.dumps, lines)))
+    make_topics(url_in(tmp_path), "calls", "everything")
+    (tmp_path / "p.toml").write_text(FILES)
+    query = load(tmp_path / "p.toml").start(spark)
+    assert query.awaitTermination(60)
+    assert query.name == "calls"
+    found = sorted(line for file in (tmp_path / "out").glob("*.csv") for line in file.read_text().splitlines()[1:])
+    assert [line.split(",")[:2] for line in found] == [["ann", "1"], ["ann", "2"], ["bob", "1"]]
+    messages = sorted((one.key, one.data, one.attributes) for one in stored(url_in(tmp_path), "calls"))
+    assert messages == [
+        ("ANN", b"answer", {"position": "1"}),
+        ("ANN", b"ring", {"position": "0"}),
+        ("BOB", b"ring", {"position": "0"}),
+    ]
+    whole = [json.loads(one.data) for one in stored(url_in(tmp_path), "everything") if one.key == "bob"]
+    assert whole == [{"caller": "bob", "n": 1, "at": "2026-01-01T00:00:02.000Z", "event": "ring", "_position": 0}]
+
+
+# -- the command --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(spark, tmp_path, monkeypatch, logger_as_it_was):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def run(path: Path, *options: str) -> Result:
+        return CliRunner().invoke(cli, ["run", str(path), *options], prog_name="seriatim")
+
+    return run
+
+
+def changed(path: Path, old: str, new: str) -> Path:
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    return path
+
+
+def test_run_ends_with_a_summary(command, tmp_path):
+    path = prepare(tmp_path, batches=1)
+    found = json.loads(command(path, "--json").stdout)
+    assert (found["pipeline"], found["batches"], found["rows"]) == ("telemetry", 1, 40)
+    assert found["ordered"] == len(written(tmp_path)["ordered"])
+    assert command(
+        path
+    ).stdout == "pipeline 'telemetry': 0 batches, 0 rows in, 0 ordered, {} held\nledger: nothing\n".format(
+        found["held"]
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_batch_under_way_end(command, tmp_path, monkeypatch, number):
+    path = changed(prepare(tmp_path, batches=4), 'trigger = "available-now"', "")
+    plain = runner.count
+
+    told: list[int] = []
+
+    def count_and_be_told_to_stop(tagged) -> dict[str, int]:
+        if not told:
+            told.append(number)
+            os.kill(os.getpid(), number)
+        return plain(tagged)
+
+    monkeypatch.setattr(runner, "count", count_and_be_told_to_stop)
+    result = command(path, "--json")
+    assert result.exit_code == 128 + number
+    assert "finishing the batch under way\n" in result.stderr
+    batches = len(list((tmp_path / "work/telemetry/commits").glob("[0-9]*")))
+    assert json.loads(result.stdout)["batches"] == batches > 0
+    assert len(list((tmp_path / "ordered").glob("batch=*"))) == batches
+
+
+def test_a_pipeline_that_promises_too_much_is_not_started(command, spark, tmp_path):
+    path = changed(prepare(tmp_path, batches=1), 'require = "strict"', 'require = "absolute"')
+    result = command(path)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: pipeline 'telemetry' promises more than it can keep")
+    assert not (tmp_path / "work").exists()
+    with pytest.raises(GuaranteeNotMet):
+        load(path).start(spark)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('topic = "ordered" }', 'topic = "nowhere", staging = "${SECRET}/x" }', "topic 'nowhere' does not exist in"),
+        ("'$.n'", "'$.none'", "rows are invalid, first message None of key"),
+        ('format = "seriatim"\noptions = { url = "sqlite:///store.db", topic = "raw"', 'format = "kafka"\noptions = { x = "y"',
+         "add its package to spark.jars.packages, org.apache.spark:spark-sql-kafka-0-10_2.13:4."),
+        ('"key AS device"', '"nokey AS device"', "Spark: [UNRESOLVED_COLUMN"),
+        ('sequence = "n"', 'sequence = "m"', "there is no column 'm'"),
+    ],
+)  # fmt: skip
+def test_a_failure_is_one_line_that_names_the_log(command, tmp_path, monkeypatch, old, new, said):
+    monkeypatch.setenv("SECRET", "/xyzzy")
+    path = changed(prepare(tmp_path, batches=2), "partitions = 2", 'partitions = 2\non_invalid = "raise"')
+    result = command(changed(path, old, new))
+    assert result.exit_code in (1, 2)
+    assert result.stderr.startswith("error: pipeline 'telemetry': ")
+    assert said in result.stderr
+    log = tmp_path / "work" / "telemetry.log"
+    assert result.stderr.endswith(f"(Spark's log: {log})\n")
+    assert result.stderr.count("\n") == 1
+    assert "xyzzy" not in result.output

@@ -1,0 +1,124 @@
+"""Static frames whose options depend on the order of arrival: the kernel after one sort, and the core as its measure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import inf
+
+import pyarrow as pa
+import pytest
+
+from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
+from seriatim.core.sequence import SequenceSpace
+from seriatim.spark import resequence
+from seriatim.spark.intake import Roles
+from seriatim.spark.kernel import Kernel
+from seriatim.spark.static import FOREVER, TableTask
+from tests.spark.frames import SCHEMA, Message, random_messages
+from tests.spark.traces import Core, Row, told_in
+
+ROOMY = 2**31
+
+
+def core_outcome(messages: list[Message], options: Resequencing) -> tuple[list, list]:
+    """Each key's rows in order of arrival through the core, and then all the time in the world."""
+    by_key = defaultdict(list)
+    for message in sorted(messages, key=lambda message: message.arrived):
+        row = Row(message.key, message.seq, float(message.arrived), message.id, message.epoch, message.payload)
+        by_key[message.key].append(row)
+    ordered, told = [], []
+    for _, rows in sorted(by_key.items()):
+        released, entries = Core(options).run(rows, inf)
+        ordered += released
+        told += entries
+    return ordered, [without_endless_time(entry) for entry in told]
+
+
+def without_endless_time(entry: tuple) -> tuple:
+    *before, time, detail, body = entry
+    return (*before, None if time is None or time >= FOREVER else time, detail, body)
+
+
+def spark_outcome(tagged) -> tuple[list, list]:
+    rows = [{**row.asDict(), "body": row["id"]} for row in tagged.collect()]
+    return told_in(rows)
+
+
+CASES = {
+    "timeouts": (
+        {"gap_timeout": "20s", "start": 0, "on_late": "side-output"},
+        Resequencing(start=Start.at(0), gap_timeout=20, on_late=OnLate.SIDE_OUTPUT, capacity=ROOMY),
+        {},
+    ),
+    "lowest within a time, conflicts": (
+        {"gap_timeout": 60, "payload": "payload", "on_duplicate": "conflict"},
+        Resequencing(start=Start.lowest_within(60), gap_timeout=60, on_duplicate=OnDuplicate.CONFLICT, capacity=ROOMY),
+        {},
+    ),
+    "first seen, epochs": (
+        {"start": "first", "epoch": "epoch", "on_epoch": "discard"},
+        Resequencing(start=Start.first_seen(), gap_timeout=FOREVER, on_epoch=OnEpoch.DISCARD, capacity=ROOMY),
+        {"epochs": 3},
+    ),
+    "a circle": (
+        {"wrap": 16, "start": 0},
+        Resequencing(SequenceSpace(16), Start.at(0), gap_timeout=FOREVER),
+        {},
+    ),
+    "last copies, dead letters": (
+        {"start": 0, "on_duplicate": "last", "on_gap": "dead-letter"},
+        Resequencing(
+            start=Start.at(0),
+            gap_timeout=FOREVER,
+            on_duplicate=OnDuplicate.LAST,
+            on_gap=OnGap.DEAD_LETTER,
+            capacity=ROOMY,
+        ),
+        {},
+    ),
+    "little room": (
+        {"start": 0, "capacity": 3, "on_overflow": "drop"},
+        Resequencing(start=Start.at(0), gap_timeout=FOREVER, capacity=3, on_overflow=OnOverflow.DROP),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("chosen", "core", "drawn"), CASES.values(), ids=CASES.keys())
+def test_what_depends_on_arrival_is_decided_as_the_core_would(spark, chosen, core, drawn):
+    messages = [message._replace(seq=message.seq % 16) for message in random_messages(seed=11, keys=60, **drawn)]
+    frame = spark.createDataFrame(messages, SCHEMA)
+    tagged = frame.transform(resequence(key="key", sequence="seq", arrival="arrived", **chosen))
+    expected = core_outcome(messages, core)
+    assert expected[0]
+    assert len({entry[:3] for entry in expected[1]}) > len({entry[1] for entry in expected[1]}) / 2
+    assert spark_outcome(tagged) == expected
+
+
+def test_a_chunk_ends_where_a_key_ends():
+    """However the rows are cut, the outcome is that of one chunk."""
+    schema = pa.schema({"k": pa.string(), "n": pa.int64(), "t": pa.float64()})
+    keys = [None, None, *"aaabbbbbbbbbc"]
+    table = pa.table(
+        [keys, [len(keys) - i for i in range(len(keys))], [float(i) for i in range(len(keys))]], schema=schema
+    )
+    kernel = Kernel(Resequencing(start=Start.first_seen(), gap_timeout=FOREVER), Roles("k", "n", "t"))
+    names = ["_tag", "k", "n", "_position", "_reason", "_first", "_last"]
+    outcomes = []
+    for chunk_rows in (1, 2, 4, 100):
+        task = TableTask(kernel, schema, names, chunk_rows)
+        batches = [batch for start in range(0, len(keys), 2) for batch in table.slice(start, 2).to_batches()]
+        rows = [row for batch in task.run(iter(batches)) for row in batch.to_pylist()]
+        outcomes.append(sorted(rows, key=str))
+        assert {row["k"] for row in rows if row["_tag"] == "ordered"} == set("abc")
+    assert all(outcome == outcomes[-1] for outcome in outcomes)
+
+
+def test_chunks_are_bounded_by_the_largest_key():
+    schema = pa.schema({"k": pa.string(), "n": pa.int64(), "t": pa.float64()})
+    keys = [key for key in "abcdefgh" for _ in range(10)]
+    table = pa.table([keys, list(range(80)), [0.0] * 80], schema=schema)
+    task = TableTask(Kernel(Resequencing(), Roles("k", "n", "t")), schema, [], chunk_rows=25)
+    chunks = list(task._chunks(iter(table.to_batches(max_chunksize=5))))
+    assert [chunk.num_rows for chunk in chunks] == [20, 20, 20, 20]
+    assert [chunk["k"].unique().to_pylist() for chunk in chunks] == [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]

@@ -1,0 +1,386 @@
+"""Streams put in order: the same as the core would, whatever happens to the query, its checkpoint and its state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from seriatim.core.resequencing import OnDuplicate, OnLate, Resequencing, Start
+from seriatim.errors import DamagedStore, InvalidArgument, InvalidSequence, StateMismatch
+from seriatim.spark import resequence
+from seriatim.spark.intake import Roles
+from seriatim.spark.kernel import Kernel
+from seriatim.spark.streaming import EMPTY_RELATIONS, EXCLUDED_RULES, PartitionTask, partition_of
+from tests.spark.frames import random_messages
+from tests.spark.streams import Stream
+from tests.spark.traces import Core, Row, told_in
+
+
+@pytest.fixture
+def stream(spark, tmp_path) -> Stream:
+    return Stream(spark, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def kept(spark, tmp_path_factory) -> Stream:
+    """A stream that waits for the number 1 of key a, after two batches; a copy of its folder is beside it."""
+    stream = Stream(spark, tmp_path_factory.mktemp("begun"))
+    stream.add([("a", 0, 1.0, "a0"), ("b", 0, 1.0, "b0")]).add([("a", 2, 2.0, "a2")]).run()
+    shutil.copytree(stream.root, copy_of(stream.root))
+    return stream
+
+
+def copy_of(root: Path) -> Path:
+    return root.with_name(f"{root.name}-copy")
+
+
+@pytest.fixture
+def begun(kept) -> Stream:
+    """That stream as it was: tests tamper with it in its own place, for Spark remembers the names of files."""
+    shutil.rmtree(kept.root)
+    shutil.copytree(copy_of(kept.root), kept.root)
+    return replace(kept, batches=dict(kept.batches))
+
+
+# -- order --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_put_in_order_over_its_batches(stream):
+    stream.add([("a", 1, 1.0, "a1"), ("b", 0, 1.0, "b0")]).add([("a", 0, 2.0, "a0"), ("a", 1, 2.5, "again")])
+    stream.add([("b", 2, 3.0, "b2")]).add([("a", 2, 9.0, "a2"), ("b", 3, 9.0, "b3")])
+    stream.run(gap_timeout="5s")
+    assert stream.ordered() == {"a": ["a0", "a1", "a2"], "b": ["b0", "b2", "b3"]}
+    assert sorted(stream.ledger()) == [("a", "duplicate", 1, 1), ("b", "lost", 1, 1)]
+
+
+RANDOM = "key string, seq bigint, at double, body bigint, epoch bigint, payload string"
+
+
+def random_rows(seed: int, keys: int, epochs: int) -> list[Row]:
+    messages = sorted(random_messages(seed, keys, epochs=epochs), key=lambda message: message.arrived)
+    return [Row(one.key, one.seq, float(one.arrived), one.id, one.epoch, one.payload) for one in messages]
+
+
+def as_tuples(rows: list[Row]) -> list[tuple]:
+    return [(row.key, row.seq, row.at, row.body, row.epoch, row.digest) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "core"),
+    [
+        (
+            {"gap_timeout": 40, "on_late": "side-output"},
+            Resequencing(start=Start.at(0), gap_timeout=40, on_late=OnLate.SIDE_OUTPUT),
+        ),
+        (
+            {
+                "start": "lowest",
+                "gap_timeout": "90s",
+                "epoch": "epoch",
+                "payload": "payload",
+                "on_duplicate": "conflict",
+            },
+            Resequencing(start=Start.lowest_within(90), gap_timeout=90, on_duplicate=OnDuplicate.CONFLICT),
+        ),
+    ],
+    ids=["timeouts", "lowest, conflicts, epochs"],
+)
+def test_random_traces_cut_into_batches_are_decided_as_the_core_would(spark, tmp_path, chosen, core):
+    stream = Stream(spark, tmp_path, chosen, RANDOM)
+    rows = random_rows(3, 80, epochs=1 + ("epoch" in chosen))
+    cuts = [0, 150, 151, 500, 800, len(rows)]
+    home = partitions_of(spark, {row.key for row in rows}, 3)
+    cores = [Core(core) for _ in range(3)]
+    for begin, end in pairwise(cuts):
+        stream.add(as_tuples(rows[begin:end]))
+    stream.run()
+    for batch, (begin, end) in enumerate(pairwise(cuts)):
+        ordered, entries = [], []
+        for number, machine in enumerate(cores):
+            mine = [row for row in rows[begin:end] if home[row.key] == number]
+            released, told = machine.run(mine, mine[-1].at if mine else -inf)
+            ordered += released
+            entries += told
+        expected = (sorted(ordered, key=lambda row: row[0]), sorted(entries, key=lambda entry: entry[1]))
+        assert told_in([row.asDict() for row in stream.batches[batch]]) == expected
+    assert {"lost", "duplicate"} <= {row["_reason"] for row in stream.rows()}
+
+
+def partitions_of(spark, keys, count):
+    frame = spark.createDataFrame([(key,) for key in keys], "key string")
+    return {row[0]: row[1] for row in frame.select("key", partition_of(frame.key, count)).collect()}
+
+
+def test_timestamps_and_maps_are_held_and_given_out_as_they_came(spark, tmp_path):
+    schema = "key string, seq bigint, at timestamp, body string, tags map<string,string>"
+    stream = Stream(spark, tmp_path, {"gap_timeout": "1m"}, schema)
+    stream.add([("a", 1, "2026-01-01T00:00:00.5Z", "a1", {"x": "1", "y": "2"})])
+    stream.add([("a", 0, "2026-01-01T00:00:30Z", "a0", None)]).add([("a", 3, "2026-01-01T00:00:31Z", "a3", {})])
+    stream.add([("a", 4, "2026-01-01T00:01:31Z", "a4", {})]).run()
+    assert stream.ordered() == {"a": ["a0", "a1", "a3", "a4"]}
+    (held,) = [row for row in stream.rows() if row["body"] == "a1"]
+    assert held["tags"] == {"x": "1", "y": "2"}
+    assert held["at"].timestamp() == 1767225600.5
+    (lost,) = [row for row in stream.rows() if row["_reason"] == "lost"]
+    assert lost["_time"] == 1767225691.0
+
+
+def test_numbers_that_wrap_go_on_from_batch_to_batch(stream):
+    numbers = [6, 7, 0, 2, 1, 4, 3, 5, 6, 7, 1, 0]
+    for place in range(0, len(numbers), 4):
+        stream.add([("a", n, float(i), str(i)) for i, n in enumerate(numbers[place : place + 4], place)])
+    stream.run(wrap=8, start=6)
+    assert [numbers[int(body)] for body in stream.ordered()["a"]] == [6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
+
+
+def test_rows_that_nobody_can_judge_get_a_ledger_entry(stream):
+    stream.add(
+        [(None, 0, 1.0, "no key"), ("a", None, 1.0, "no number"), ("a", 0, None, "no time"), ("a", 0, 1.0, "fine")]
+    )
+    stream.add([("a", 2**61 + 1, 2.0, "far"), ("a", 1, 2.0, "fine too"), (None, None, None, "nothing")]).run()
+    assert stream.ordered() == {"a": ["fine", "fine too"]}
+    invalid = {row["body"] for row in stream.rows() if row["_reason"] == "invalid"}
+    assert invalid == {"no key", "no number", "no time", "far", "nothing"}
+
+
+def test_rows_that_nobody_can_judge_stop_the_query_if_so_chosen(stream):
+    failure = stream.add([("a", None, 1.0, "no number")]).fail(on_invalid="raise")
+    assert isinstance(failure, InvalidSequence)
+    assert "first message None of key 'a': it has no number" in str(failure)
+
+
+def test_idle_keys_are_forgotten_with_a_ledger_entry(stream):
+    stream.add([("a", 0, 1.0, "a0"), ("b", 0, 1.0, "b0"), ("b", 2, 1.0, "b2")])
+    stream.add([("c", 0, 500.0, "c0")]).add([("a", 0, 501.0, "new")]).run(idle_after="1m", partitions=1)
+    assert ("a", "expired", 1, 1) in stream.ledger()
+    assert [row["body"] for row in stream.rows() if row["_tag"] == "ordered"] == ["a0", "b0", "c0", "new"]
+
+
+# -- options ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "a stream needs a folder for what it remembers: state=PATH"),
+        ({"state": "s"}, "a stream has no end at which its lowest number is known"),
+        ({"state": "ftp://s", "start": 0}, "state can't be kept at ftp://s"),
+        ({"state": "s", "start": 0, "partitions": 0}, "partitions must be a whole number of 1 or more"),
+        ({"state": "s", "start": 0, "tick": "often"}, "tick must be a duration"),
+        ({"state": "s", "start": 0, "key": "weight"}, "a key can't be of type double"),
+    ],
+)
+def test_what_can_never_work_is_refused_before_the_query_starts(spark, options, message):
+    rate = spark.readStream.format("rate").load().selectExpr("*", "cast(value as double) weight")
+    with pytest.raises(InvalidArgument, match=message):
+        rate.transform(resequence(**{"key": "value", "sequence": "value", "arrival": "timestamp"} | options))
+
+
+def test_a_relative_path_is_the_drivers(stream, monkeypatch):
+    monkeypatch.chdir(stream.root)
+    stream.add([("a", 0, 1.0, "a0")]).run(state="state")
+    assert len(stream.versions()) == 3
+
+
+# -- partitions ---------------------------------------------------------------------------------------------------------
+
+
+def test_adaptive_execution_leaves_the_partition_count_alone(spark, stream):
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    stream.add([("a", 0, 1.0, "a0")]).add([("b", 0, 1.0, "b0")]).run(partitions=7)
+    names = {f"of-00007/part-{part:05d}/batch-{batch:012d}.state" for part in range(7) for batch in range(2)}
+    assert set(stream.versions()) == names
+
+
+def test_a_batch_of_which_no_row_reaches_the_kernel_leaves_its_state_too(spark, tmp_path):
+    stream = Stream(spark, tmp_path, before=lambda frame: frame.where("body <> 'none'"))
+    stream.add([("a", 1, 1.0, "a1")]).add([("a", 0, 2.0, "none")]).add([("a", 0, 3.0, "a0")]).run()
+    assert stream.ordered() == {"a": ["a0", "a1"]}
+    assert stream.batches[1] == []
+    assert len(stream.versions()) == 3 * 3
+
+
+def test_rules_that_a_session_excludes_already_stay_excluded(spark, stream):
+    before = spark.conf.get(EXCLUDED_RULES, "")
+    try:
+        spark.conf.set(EXCLUDED_RULES, "some.other.Rule")
+        for _ in range(2):
+            stream.tagged()
+        assert spark.conf.get(EXCLUDED_RULES) == f"some.other.Rule,{EMPTY_RELATIONS}"
+    finally:
+        spark.conf.set(EXCLUDED_RULES, before)
+
+
+def test_a_task_refuses_the_rows_of_another_partition():
+    task = PartitionTask(Kernel(Resequencing(), Roles("k", "n", "t")), None, pa.schema([]), [], "nowhere", 4, {}, 2)
+    task._require_own(pa.array([2, 2]), 2)
+    with pytest.raises(StateMismatch, match="partition 2 of 4 got 1 rows of other partitions"):
+        task._require_own(pa.array([2, 3, 2]), 2)
+
+
+def test_another_partition_count_is_refused_and_says_what_to_do(begun):
+    with pytest.raises(StateMismatch, match=r"has 3 partitions, and partitions=4 was given: .* --partitions 4'"):
+        begun.tagged(partitions=4)
+
+
+def test_the_count_that_is_kept_with_the_state_is_the_default(spark, begun):
+    begun.add([("a", 1, 3.0, "a1")])
+    assert spark.conf.get("spark.sql.shuffle.partitions") != "3"
+    assert begun.run(partitions=None).ordered() == {"a": ["a0", "a1", "a2"], "b": ["b0"]}
+
+
+# -- whose state it is --------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_checkpoint_is_not_paired_with_old_state(begun):
+    shutil.rmtree(begun.checkpoint)
+    failure = begun.fail()
+    assert isinstance(failure, StateMismatch)
+    assert "its checkpoint was deleted, copied or is another's" in str(failure)
+
+
+def test_a_deleted_state_is_not_begun_anew(begun):
+    shutil.rmtree(begun.state)
+    failure = begun.add([("a", 1, 3.0, "a1")]).fail()
+    assert isinstance(failure, StateMismatch)
+    assert "there is no state in" in str(failure)
+    assert "but batch 2 goes on from batch 1" in str(failure)
+
+
+def test_a_circle_can_not_be_put_under_a_state(begun):
+    failure = begun.add([("a", 1, 3.0, "a1")]).fail(wrap=256)
+    assert isinstance(failure, StateMismatch)
+    assert "time='event', wrap=None, and the query runs with arrival='at'" in str(failure)
+
+
+def test_a_missing_version_is_not_guessed(begun):
+    for path in begun.state.rglob("batch-000000000001.state"):
+        path.unlink()
+    failure = begun.add([("a", 1, 3.0, "a1")]).fail()
+    assert isinstance(failure, StateMismatch)
+    assert "is missing (batches 0 to 0 are there)" in str(failure)
+
+
+def test_a_damaged_version_is_not_read(begun):
+    for path in begun.state.rglob("batch-000000000001.state"):
+        path.write_bytes(path.read_bytes()[:-20])
+    failure = begun.add([("a", 1, 3.0, "a1")]).fail()
+    assert isinstance(failure, DamagedStore)
+    assert "its checksum is wrong" in str(failure)
+
+
+def test_as_many_versions_are_kept_as_spark_keeps_batches(spark, stream):
+    for batch in range(6):
+        stream.add([(key, batch, float(batch), "") for key in "abcdef"])
+    retained = "spark.sql.streaming.minBatchesToRetain"
+    before = spark.conf.get(retained)
+    try:
+        spark.conf.set(retained, "3")
+        stream.run(partitions=1)
+    finally:
+        spark.conf.set(retained, before)
+    batches = sorted(int(name[-18:-6]) for name in stream.versions())
+    assert batches[-3:] == [3, 4, 5]
+    assert 0 not in batches
+
+
+# -- again --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_run_again_decides_the_same(stream):
+    """In processing time: when it was first run is in Spark's own log, and nowhere else."""
+    options = {"time": "processing", "gap_timeout": "1h"}
+    stream.add([("a", 0, 1.0, "a0"), ("a", 2, 1.0, "a2")]).add([("a", 0, 2.0, "again"), ("a", 1, 3.0, "a1")]).run(
+        **options
+    )
+    told, versions = dict(stream.batches), stream.versions()
+    times = [row["_time"] for row in stream.rows() if row["_reason"] == "duplicate"]
+    assert times[0] > 1.7e9
+    stream.batches.clear()
+    stream.forget_commit(1)
+    for path in stream.state.rglob("batch-000000000001.state"):
+        path.unlink()
+    stream.run(**options)
+    assert stream.batches == {1: told[1]}
+    assert stream.versions() == versions
+
+
+def test_a_source_that_gives_other_rows_the_second_time_is_found_out(begun):
+    begun.forget_commit(1)
+    path = begun.root / "in" / "00001.json"
+    path.write_text(path.read_text().replace('"a"', '"other"'))
+    os.utime(path, (2, 2))
+    failure = begun.fail()
+    assert isinstance(failure, StateMismatch)
+    assert "by a run of batch 1 that decided otherwise: the source did not give the same rows again" in str(failure)
+
+
+def test_a_worker_killed_after_the_state_was_written_changes_nothing(spark, tmp_path):
+    """Rows have begun to flow out of the kernel when the worker behind it dies; the batch is run again."""
+    stream = Stream(spark, tmp_path)
+    stream.add([("a", 0, 1.0, "a0"), ("b", 1, 1.0, "b1")]).add([("a", 1, 2.0, "a1"), ("b", 0, 2.0, "b0")])
+    flag = tmp_path / "killed"
+
+    def die_once(batches):
+        for batch in batches:
+            if "a1" in batch["body"].to_pylist() and not flag.exists():
+                flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    tagged = stream.tagged()
+    writer = tagged.mapInArrow(die_once, tagged.schema).writeStream.foreachBatch(stream._collect)
+    writer = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True)
+    with pytest.raises(Exception, match=r"crashed|exited|EOF"):
+        writer.start().awaitTermination()
+    assert flag.exists()
+    written = {name: content for name, content in stream.versions().items() if "000000000001" in name}
+    assert written
+    assert list(stream.batches) == [0]
+    writer.start().awaitTermination()
+    assert stream.ordered() == {"a": ["a0", "a1"], "b": ["b0", "b1"]}
+    assert written.items() <= stream.versions().items()
+
+
+# -- time ---------------------------------------------------------------------------------------------------------------
+
+
+def test_timeouts_fire_on_an_idle_stream(stream):
+    query = stream.add([("a", 0, 1.0, "a0"), ("a", 2, 1.0, "a2"), ("b", 1, 1.0, "b1")]).start(
+        time="processing", gap_timeout="400ms", tick="50ms"
+    )
+    try:
+        stream.wait_for(lambda: len(stream.ordered()) == 2)
+        assert stream.ordered() == {"a": ["a0", "a2"], "b": ["b1"]}
+        assert sorted(stream.ledger()) == [("a", "lost", 1, 1), ("b", "lost", 0, 0)]
+        assert sorted(stream.batches) == [0, 1]  # and no batch before something was due
+        stream.add([("a", 3, 2.0, "a3")])
+        stream.wait_for(lambda: 2 in stream.batches)
+        assert stream.ordered()["a"] == ["a0", "a2", "a3"]
+    finally:
+        query.stop()
+    assert sorted(stream.batches) == [0, 1, 2]
+
+
+def test_what_is_due_when_an_available_now_run_begins_is_decided_in_it_and_it_ends(stream):
+    options = {"time": "processing", "gap_timeout": "100ms"}
+    stream.add([("a", 1, 1.0, "a1")]).run(**options)
+    assert stream.ordered() == {}
+    for _ in range(3):  # starting it takes longer than the timeout; never mind if once it should not
+        stream.run(**options)
+    assert stream.ordered() == {"a": ["a1"]}
+    assert sorted(stream.batches) == [0, 1]
+
+
+def test_rows_that_arrive_together_without_an_arrival_are_taken_by_number(spark, tmp_path):
+    stream = Stream(spark, tmp_path, {"arrival": None, "time": "processing", "start": "first"})
+    stream.add([("a", 3, 0.0, "a3"), ("a", 1, 0.0, "a1"), ("a", 2, 0.0, "a2")]).run()
+    assert stream.ordered() == {"a": ["a1", "a2", "a3"]}

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 
-SDKS = (Path("/usr/lib/google-cloud-sdk"), Path("/opt/google-cloud-sdk"), Path.home() / "google-cloud-sdk")
 JAR = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 PATIENCE = 30.0
 
@@ -36,10 +35,11 @@ def ours(window: int = 1) -> Iterator[str]:
 
 
 def emulator_jar() -> Path | None:
-    """Where the emulator is: named by PUBSUB_EMULATOR_JAR, or in Google's SDK."""
+    """Where the emulator is: named by PUBSUB_EMULATOR_JAR, or in the SDK that gcloud belongs to."""
     if named := os.environ.get("PUBSUB_EMULATOR_JAR"):
         return Path(named)
-    return next((jar for sdk in SDKS for jar in sdk.glob(JAR)), None)
+    gcloud = shutil.which("gcloud")
+    return None if gcloud is None else next(Path(gcloud).resolve().parent.parent.glob(JAR), None)
 
 
 def why_no_emulator() -> str | None:

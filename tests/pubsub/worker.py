@@ -1,4 +1,4 @@
-"""A subscriber process: prints every message that it gets, and acks it after a while. Ends when its input does."""
+"""A subscriber process: prints when it got which message, and acks it after a while. Ends when its input does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> None:
     clients = Clients(sys.argv[1])
 
     def work(message):
-        say(message.ordering_key, message.data.decode())
+        say(str(time.monotonic_ns()), message.ordering_key, message.data.decode())
         time.sleep(0.002)  # so that a message is out when the server is killed, and both processes get some
         message.ack()
 

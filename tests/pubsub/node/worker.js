@@ -1,4 +1,4 @@
-// A subscriber process: prints every message that it gets, and acks it after a while. Ends when its input does.
+// A subscriber process: prints when it got which message, and acks it after a while. Ends when its input does.
 'use strict';
 
 const {PubSub} = require('@google-cloud/pubsub');
@@ -7,7 +7,7 @@ const pubsub = new PubSub({projectId: 'demo'});
 const subscription = pubsub.subscription('work', {batching: {maxMilliseconds: 10}});
 
 subscription.on('message', message => {
-  process.stdout.write(`${message.orderingKey} ${message.data}\n`);
+  process.stdout.write(`${process.hrtime.bigint()} ${message.orderingKey} ${message.data}\n`);
   setTimeout(() => message.ack(), 2);
 });
 subscription.on('error', error => process.stderr.write(`${error}\n`));

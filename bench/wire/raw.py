@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from bench.ordered_drain.workload import Workload, check_order
+from bench.ordered_drain.workload import OrderBroken, Workload
 from seriatim.wire.services import SERVICES, PublishRequest, StreamingPullRequest
 
 TOPIC, SUBSCRIPTION = "projects/bench/topics/events", "projects/bench/subscriptions/worker"
@@ -39,14 +39,10 @@ class Client:
         path, method = _PATHS["Publish"]
         ask = self._channel.unary_unary(path, method.request.SerializeToString, method.response.FromString)
         room = asyncio.Semaphore(UNDER_WAY)
-        order = asyncio.Lock()  # requests must reach the server in order, or keys would not
 
         async def one(request: Any) -> None:
             async with room:
-                async with order:
-                    answer = ask(request)
-                    await asyncio.sleep(0)
-                await answer
+                await ask(request)
 
         requests = [
             PublishRequest(topic=TOPIC, messages=[{"data": data, "ordering_key": key} for key, data in batch])
@@ -54,14 +50,14 @@ class Client:
         ]
         await asyncio.gather(*map(one, requests))
 
-    async def drain(self, count: int, got: list[int], done: asyncio.Event) -> None:
+    async def drain(self, count: int, got: list[tuple[str, int]], done: asyncio.Event) -> None:
         """Take and ack until all streams together have got ``count`` messages."""
         path, method = _PATHS["StreamingPull"]
         stream = self._channel.stream_stream(path, method.request.SerializeToString, method.response.FromString)()
         await stream.write(StreamingPullRequest(subscription=SUBSCRIPTION, stream_ack_deadline_seconds=60))
         while (response := await stream.read()) is not grpc.aio.EOF:
             received = response.received_messages
-            got += [int(one.message.data[:10]) for one in received]
+            got += [(one.message.ordering_key, int(one.message.message_id)) for one in received]
             await stream.write(StreamingPullRequest(ack_ids=[one.ack_id for one in received]))
             if len(got) >= count:
                 done.set()
@@ -85,10 +81,10 @@ async def drain_rate(address: str, workload: Workload, streams: int, *, strict: 
     publisher = Client(address)
     await publisher.prepare()
     await publisher.publish(workload)
-    seconds, numbers = await _drain(address, workload, streams)
+    seconds, got = await _drain(address, workload, streams)
     await publisher.close()
     if strict:
-        check_order(workload, numbers)
+        check_order(workload, got)
     return workload.messages / seconds
 
 
@@ -97,15 +93,27 @@ async def both_rate(address: str, workload: Workload) -> float:
     publisher = Client(address)
     await publisher.prepare()
     publishing = asyncio.create_task(publisher.publish(workload))
-    seconds, numbers = await _drain(address, workload, 1)
+    seconds, got = await _drain(address, workload, 1)
     await publishing
     await publisher.close()
-    check_order(workload, numbers)
+    check_order(workload, got)
     return workload.messages / seconds
 
 
-async def _drain(address: str, workload: Workload, streams: int) -> tuple[float, list[int]]:
-    clients, got, done = [Client(address) for _ in range(streams)], list[int](), asyncio.Event()
+def check_order(workload: Workload, got: list[tuple[str, int]]) -> None:
+    """Raise unless everything came once, and each key's in the order in which the server stored it: requests that are under
+    way at the same time have no order before."""
+    last: dict[str, int] = {}
+    for key, number in got:
+        if last.get(key, -1) >= number:
+            raise OrderBroken(f"message {number} of {key!r} came after {last[key]}")
+        last[key] = number
+    if len(got) != workload.messages:
+        raise OrderBroken(f"{len(got)} deliveries of {workload.messages} messages")
+
+
+async def _drain(address: str, workload: Workload, streams: int) -> tuple[float, list[tuple[str, int]]]:
+    clients, got, done = [Client(address) for _ in range(streams)], list[tuple[str, int]](), asyncio.Event()
     begin = perf_counter()
     tasks = [asyncio.create_task(client.drain(workload.messages, got, done)) for client in clients]
     await asyncio.wait_for(done.wait(), PATIENCE)

@@ -141,7 +141,7 @@ class RawStream:
     def send(self, **fields: Any) -> None:
         with self._more:
             self._outgoing.append(self._request(**fields))
-            self._more.notify()
+            self._more.notify_all()
 
     def receive(self) -> Any:
         """The next response."""
@@ -179,10 +179,15 @@ class RawStream:
             pass
         return self._responses.code()
 
+    def until_sent(self) -> None:
+        """Wait until the client library has taken all that was to be sent."""
+        with self._more:
+            assert self._more.wait_for(lambda: not self._outgoing, PATIENCE)
+
     def _close(self) -> None:
         with self._more:
             self._is_closed = True
-            self._more.notify()
+            self._more.notify_all()
 
     def _requests(self) -> Iterator[Any]:
         while True:
@@ -192,6 +197,7 @@ class RawStream:
                 if not self._outgoing:
                     return
                 request = self._outgoing.pop(0)
+                self._more.notify_all()
             yield request
 
 

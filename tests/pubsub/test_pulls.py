@@ -48,6 +48,21 @@ def test_a_pull_gives_all_that_is_at_hand_up_to_what_was_asked_for(ordered):
     assert len(pull(ordered, 150)) == 50
 
 
+def test_a_pull_gives_no_more_bytes_than_a_response_should_have(ordered):
+    for number in range(8):
+        ordered.Publish(topic=TOPIC, messages=[{"data": b"x" * 1_000_000, "ordering_key": f"k{number}"}])
+    came = [pull(ordered, 100) for _ in range(3)]
+    assert [len(messages) for messages in came] == [3, 3, 2]
+    assert len({received.message.message_id for messages in came for received in messages}) == 8
+
+
+def test_attributes_that_only_look_like_those_of_a_dead_letter(ordered):
+    lies = {"seriatim-dead-letter-subscription": "projects/x", "seriatim-dead-letter-published": "yesterday"}
+    ordered.Publish(topic=TOPIC, messages=[{"data": b"x", "attributes": lies}])
+    (received,) = pull(ordered)
+    assert received.message.attributes["CloudPubSubDeadLetterSourceSubscription"] == ""
+
+
 def test_what_nobody_pulls_stays_for_others(ordered):
     publish(ordered, "0", "1")
     publish(ordered, "a", key="other")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import grpc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from seriatim.engine.options import SubscriptionOptions
+from seriatim.core.delivery import OnExhausted, Release, RetryPolicy
+from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from tests.pubsub.conftest import publish
 from tests.pubsub.served import DEAD, PROJECT, SUBSCRIPTION, TOPIC, ServerThread, server_in_thread
 
@@ -76,6 +78,23 @@ def test_what_embedded_programs_make_is_seen_in_the_home_project(server: ServerT
     raw.CreateTopic(name=f"{home}/topics/calls")
     raw.CreateTopic(name=TOPIC)
     assert {info.name for info in server.run(server.engine.list_topics())} >= {"calls", TOPIC}
+
+
+def test_what_embedded_programs_said_survives_an_update(server: ServerThread, raw):
+    topic = TopicOptions(retention=77, retain_settled=88)
+    server.run(server.engine.create_topic("orders", topic))
+    retry = RetryPolicy(max_attempts=3, on_exhausted=OnExhausted.PAUSE)
+    options = SubscriptionOptions(ordering=True, window=4, retry=retry, release=Release.RECEIPT, ack_deadline=1.5)
+    server.run(server.engine.create_subscription("orders", "billing", options))
+    home, mask = "projects/seriatim", {"paths": ["labels"]}
+    name = f"{home}/subscriptions/billing"
+    assert dict(raw.GetSubscription(subscription=name).labels) == {"seriatim-window": "4"}
+    raw.UpdateTopic(topic={"name": f"{home}/topics/orders", "labels": {"a": "b"}}, update_mask=mask)
+    untouched = {"name": name, "expiration_policy": {}}
+    raw.UpdateSubscription(subscription=untouched, update_mask={"paths": ["expiration_policy"]})
+    changed = server.run(server.engine.describe_subscription("billing")).options
+    assert replace(changed, resource=None) == options
+    assert replace(server.run(server.engine.describe_topic("orders")).options, resource=None) == topic
 
 
 def test_an_update_changes_what_its_mask_names_and_nothing_else(ordered):
@@ -166,6 +185,22 @@ def test_retained_messages_come_again_after_their_acks(raw):
     assert take(raw) + take(raw) == ["0", "1"]
     raw.Seek(subscription=SUBSCRIPTION, time=Timestamp(seconds=1))
     assert take(raw) + take(raw) == ["0", "1"]
+
+
+def test_a_topic_keeps_what_is_acked_as_long_as_a_subscription_wants_it(server: ServerThread, raw):
+    def kept() -> float | None:
+        return server.run(server.engine.describe_topic(TOPIC)).options.retain_settled
+
+    raw.CreateTopic(name=TOPIC, message_retention_duration={"seconds": 700})
+    raw.CreateSubscription(
+        name=SUBSCRIPTION, topic=TOPIC, retain_acked_messages=True, message_retention_duration={"seconds": 900}
+    )
+    assert kept() == 900
+    wanted = {"name": TOPIC, "message_retention_duration": {"seconds": 600}}
+    raw.UpdateTopic(topic=wanted, update_mask={"paths": ["message_retention_duration"]})
+    assert kept() == 900
+    raw.UpdateSubscription(subscription={"name": SUBSCRIPTION}, update_mask={"paths": ["retain_acked_messages"]})
+    assert kept() == 600
 
 
 def test_a_snapshot_without_a_name_gets_one_and_can_be_relabelled(ordered):

@@ -81,6 +81,16 @@ def test_a_ping_is_answered_and_every_response_says_what_the_subscription_is(ord
         assert not response.subscription_properties.exactly_once_delivery_enabled
 
 
+def test_a_client_that_pings_and_does_not_read_is_ended(ordered):
+    stream = ordered.stream()
+    for key in range(60):  # so much that the connection is full, and nothing more can be written
+        ordered.Publish(topic=TOPIC, messages=[{"data": b"x" * 1_000_000, "ordering_key": f"k{key}"}])
+    for _ in range(2000):
+        stream.send()
+    stream.until_sent()
+    assert stream.end() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def test_a_client_gets_no_more_messages_than_it_asked_for(ordered):
     stream = ordered.stream(max_outstanding_messages=2)
     for key in "abcd":

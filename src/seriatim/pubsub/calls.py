@@ -123,6 +123,8 @@ async def statuses(context: Any) -> AsyncIterator[None]:
         yield
     except SeriatimError as error:
         await abort(context, error)
+    except grpc.aio.InternalError as error:  # there was nobody any more to write to
+        logger.debug("a client hung up: %s", error)
     except Exception:  # noqa: BLE001 - the client must hear of it, and the server go on
         logger.exception("a call failed")
         await context.abort(grpc.StatusCode.INTERNAL, "the server failed: see its log")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.empty_pb2 import Empty
@@ -10,7 +11,7 @@ from google.protobuf.empty_pb2 import Empty
 from seriatim.engine.broker import Broker, Outgoing, TopicInfo
 from seriatim.errors import ResourceExhausted
 from seriatim.pubsub.paging import page
-from seriatim.pubsub.resources import TOPIC_UPDATES, Resources, retain_for_all
+from seriatim.pubsub.resources import TOPIC_UPDATES, Resources, retained_by_subscriptions
 from seriatim.pubsub.schemas import Schemas
 from seriatim.wire.masks import apply_mask
 from seriatim.wire.messages import contents
@@ -41,12 +42,18 @@ class PublisherService:
 
     async def update_topic(self, request: Any) -> Any:
         name = self._topics.in_store(request.topic.name)
-        topic = self._resources.topic(await self._broker.describe_topic(name))
+        before = await self._broker.describe_topic(name)
+        topic = self._resources.topic(before)
         apply_mask(topic, request.topic, request.update_mask.paths, TOPIC_UPDATES)
         self._schemas.check_settings(topic.schema_settings)
-        await self._broker.update_topic(name, self._resources.topic_options(topic))
+        options = self._resources.topic_options(topic)
+        if "message_retention_duration" in request.update_mask.paths:
+            kept = max(options.retain_settled or 0.0, await retained_by_subscriptions(self._broker, name))
+            options = replace(options, retain_settled=kept)
+        else:  # an embedded program may have said it in other words
+            options = replace(before.options, resource=options.resource)
+        await self._broker.update_topic(name, options)
         self._schemas.bind(name, topic.schema_settings)
-        await retain_for_all(self._broker, name)
         return self._described(await self._broker.describe_topic(name))
 
     async def list_topics(self, request: Any) -> Any:

@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -56,6 +57,7 @@ _SUBSCRIPTION_DOCUMENT = frozenset(
         *("enable_exactly_once_delivery", "push_config"),
     }
 )
+_ENGINE_UPDATES = SUBSCRIPTION_UPDATES - _SUBSCRIPTION_DOCUMENT
 _TOPIC_REFUSED = ("ingestion_data_source_settings", "message_transforms")
 _SUBSCRIPTION_REFUSED = ("bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms")
 
@@ -103,6 +105,28 @@ class Resources:
             resource=to_document(subscription, _SUBSCRIPTION_DOCUMENT),
         )
 
+    def changed_options(
+        self, before: SubscriptionOptions, subscription: Any, paths: Iterable[str]
+    ) -> SubscriptionOptions:
+        """The options of a subscription of which an update touched these fields. What it did not touch stays as it is: an
+        embedded program may have said more about it than the API has words for."""
+        touched = {path.partition(".")[0] for path in paths}
+        for field in _ENGINE_UPDATES - touched:
+            subscription.ClearField(field)
+        after = self.subscription_options(subscription)
+        changes: dict[str, Any] = {"resource": after.resource}
+        if "ack_deadline_seconds" in touched:
+            changes["ack_deadline"] = after.ack_deadline
+        if touched & {"labels", "enable_exactly_once_delivery"}:
+            changes["window"] = after.window
+        retry = before.retry
+        if "retry_policy" in touched:
+            retry = replace(retry, min_backoff=after.retry.min_backoff, max_backoff=after.retry.max_backoff)
+        if "dead_letter_policy" in touched:
+            retry = replace(retry, max_attempts=after.retry.max_attempts)
+            changes["dead_letter_topic"] = after.dead_letter_topic
+        return replace(before, retry=retry, **changes)
+
     def subscription(self, info: SubscriptionInfo) -> Any:
         options = info.options
         subscription = from_document(Subscription, options.resource)
@@ -114,8 +138,15 @@ class Resources:
         subscription.state = Subscription.ACTIVE
         if not subscription.HasField("message_retention_duration"):
             set_seconds(subscription.message_retention_duration, DEFAULT_RETENTION)
+        self._describe_window(subscription, options)
         self._describe_failures(subscription, options)
         return subscription
+
+    def _describe_window(self, subscription: Any, options: SubscriptionOptions) -> None:
+        """The label says what is so, whoever set it. Where delivery is exactly-once it says what would be otherwise."""
+        is_told = WINDOW_LABEL in subscription.labels or options.window != self._options.window
+        if is_told and not subscription.enable_exactly_once_delivery:
+            subscription.labels[WINDOW_LABEL] = str(options.window)
 
     def _describe_failures(self, subscription: Any, options: SubscriptionOptions) -> None:
         retry, policy = options.retry, subscription.dead_letter_policy
@@ -163,21 +194,35 @@ def snapshot_document(labels: Any) -> str | None:
     return to_document(Snapshot(labels=labels), ("labels",))
 
 
-async def retain_for_all(broker: Broker, topic: str) -> None:
-    """Let a topic keep what its subscriptions want kept after their acks."""
+async def wanted_retention(broker: Broker, topic: str) -> float:
+    """How many seconds after their acks messages are kept, for a topic itself and for its subscriptions."""
+    info = await broker.describe_topic(topic)
+    own = _retained(from_document(Topic, info.options.resource), "message_retention_duration", None) or 0.0
+    return max(own, await retained_by_subscriptions(broker, topic))
+
+
+async def retain(broker: Broker, topic: str, formerly: float) -> None:
+    """Let a topic keep what is wanted now, when ``formerly`` was wanted before. What an embedded program said is not
+    shortened."""
     try:
-        info = await broker.describe_topic(topic)
+        wanted, options = await wanted_retention(broker, topic), (await broker.describe_topic(topic)).options
     except NotFound:  # the last subscription of a retired topic has taken it along
         return
-    wanted = [_retained(from_document(Topic, info.options.resource), "message_retention_duration", None) or 0.0]
+    kept = options.retain_settled
+    if kept is not None and kept != wanted and (kept == formerly or kept < wanted):
+        await broker.update_topic(topic, replace(options, retain_settled=wanted))
+
+
+async def retained_by_subscriptions(broker: Broker, topic: str) -> float:
+    """How many seconds after its ack a message is wanted at most, by a subscription of a topic."""
+    wanted = [0.0]
     for known in await broker.list_subscriptions():
         if known.topic == topic:
             subscription = from_document(Subscription, known.options.resource)
             if subscription.retain_acked_messages:
                 own = _retained(subscription, "message_retention_duration", None)
                 wanted.append(DEFAULT_RETENTION if own is None else own)
-    if max(wanted) != info.options.retain_settled:
-        await broker.update_topic(topic, replace(info.options, retain_settled=max(wanted)))
+    return max(wanted)
 
 
 def check_labels(labels: Any) -> None:

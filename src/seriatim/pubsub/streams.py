@@ -26,7 +26,7 @@ from typing import Any
 from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import InvalidArgument
+from seriatim.errors import InvalidArgument, ResourceExhausted
 from seriatim.pubsub.consumers import Failures, Members, check_seconds, is_final
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.pushing import require_pullable
@@ -40,6 +40,9 @@ FULL_RESPONSE = 1024 * 1024
 
 OVERHEAD = 100
 """About so many bytes a message takes besides its data."""
+
+MOST_ANSWERS = 1000
+"""So many answers to pings and acks may wait for a client that does not read."""
 
 _FIRST_ONLY = ("subscription", "client_id", "max_outstanding_messages", "max_outstanding_bytes", "protocol_version")
 
@@ -152,6 +155,8 @@ class Stream:
         self._answer(answer)
 
     def _answer(self, response: Any) -> None:
+        if len(self._answers) >= MOST_ANSWERS:
+            raise ResourceExhausted(f"{MOST_ANSWERS} answers wait to be read on this stream: read them")
         self._answers.append(response)
         self._news.set()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from google.protobuf.empty_pb2 import Empty
@@ -22,8 +21,9 @@ from seriatim.pubsub.resources import (
     SNAPSHOT_UPDATES,
     SUBSCRIPTION_UPDATES,
     Resources,
-    retain_for_all,
+    retain,
     snapshot_document,
+    wanted_retention,
 )
 from seriatim.pubsub.statuses import AcksFailed
 from seriatim.pubsub.streams import Stream, Write
@@ -78,8 +78,9 @@ class SubscriberService:
     async def create_subscription(self, subscription: Any) -> Any:
         name, topic = self._names.in_store(subscription.name), self._resources.topics.in_store(subscription.topic)
         options = self._resources.subscription_options(subscription)
+        formerly = await wanted_retention(self._broker, topic)
         info = await self._broker.create_subscription(topic, name, options)
-        await retain_for_all(self._broker, topic)
+        await retain(self._broker, topic, formerly)
         await self._pushers.follow(name)
         return self._resources.subscription(info)
 
@@ -100,9 +101,10 @@ class SubscriberService:
         before = await self._broker.describe_subscription(name)
         subscription = self._resources.subscription(before)
         apply_mask(subscription, wanted, paths, SUBSCRIPTION_UPDATES)
-        options = self._resources.subscription_options(subscription)
-        await self._broker.update_subscription(name, _keeping(before.options, options))
-        await retain_for_all(self._broker, before.topic)
+        options = self._resources.changed_options(before.options, subscription, paths)
+        formerly = await wanted_retention(self._broker, before.topic)
+        await self._broker.update_subscription(name, options)
+        await retain(self._broker, before.topic, formerly)
         if push_config(before.options).push_endpoint or subscription.push_config.push_endpoint:
             await self._pushers.follow(name)
         return self._resources.subscription(await self._broker.describe_subscription(name))
@@ -116,8 +118,10 @@ class SubscriberService:
     async def delete_subscription(self, request: Any) -> Any:
         name = self._names.in_store(request.subscription)
         topic = (await self._broker.describe_subscription(name)).topic
+        formerly = await wanted_retention(self._broker, topic)
         await self._broker.delete_subscription(name)
-        await retain_for_all(self._broker, topic)
+        self._drop_puller(name)
+        await retain(self._broker, topic, formerly)
         await self._pushers.follow(name)
         return Empty()
 
@@ -127,6 +131,8 @@ class SubscriberService:
         name = self._names.in_store(request.subscription)
         if request.max_messages < 1:
             raise InvalidArgument(f"max_messages must be 1 or more, not {request.max_messages}")
+        if self._ended is not None:
+            raise self._ended
         options = await require_pullable(self._broker, name)
         longest = SHORTEST_PULL if request.return_immediately else LONGEST_PULL
         wait = min(longest, ENOUGH_TIME * (time_left or LONGEST_PULL))
@@ -136,9 +142,16 @@ class SubscriberService:
 
     def _puller(self, name: str) -> Puller:
         puller = self._pullers.get(name)
-        if puller is None or puller.error is not None:
+        if puller is not None and puller.error is not None:
+            self._drop_puller(name)
+            puller = None
+        if puller is None:
             puller = self._pullers[name] = Puller(self._members, name)
         return puller
+
+    def _drop_puller(self, name: str) -> None:
+        if (puller := self._pullers.pop(name, None)) is not None:
+            self._members.leave(puller.member)
 
     def _pulled(self, puller: Puller, delivered: Sequence[Delivered], options: SubscriptionOptions) -> Any:
         response = PullResponse()
@@ -227,12 +240,6 @@ class SubscriberService:
             if info.name == name:
                 return info
         raise NotFound(f"snapshot {resource!r} does not exist, or has expired")
-
-
-def _keeping(before: SubscriptionOptions, after: SubscriptionOptions) -> SubscriptionOptions:
-    """What the API does not speak of stays as it is."""
-    retry = replace(after.retry, mode=before.retry.mode, on_exhausted=before.retry.on_exhausted)
-    return replace(after, retry=retry, release=before.release, paused=before.paused, detached=before.detached)
 
 
 def _require_all(failures: Failures) -> None:

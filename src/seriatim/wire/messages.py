@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
@@ -93,12 +94,15 @@ def fill(message: Any, kept: Kept, subscriptions: Names) -> None:
 
 
 def _google_epitaph(attributes: Mapping[str, str], subscriptions: Names) -> dict[str, str]:
-    """What Google's service says of a dead letter."""
-    _, project, _, name = subscriptions.of(attributes[_DEAD_FROM]).split("/")
-    published = datetime.fromtimestamp(float(attributes.get(_PUBLISHED, 0)), UTC)
-    return {
+    """What Google's service says of a dead letter. Anybody can publish such attributes: nothing of them is relied on."""
+    parts = subscriptions.of(attributes[_DEAD_FROM]).split("/", 3)
+    _, project, _, name = (*parts, "", "", "")[:4]
+    said = {
         f"{_SOURCE}Subscription": name,
         f"{_SOURCE}SubscriptionProject": project,
         f"{_SOURCE}DeliveryCount": attributes.get(_ATTEMPTS, "0"),
-        f"{_SOURCE}TopicPublishTime": published.isoformat(timespec="milliseconds"),
     }
+    with suppress(ValueError, OverflowError, OSError):
+        published = datetime.fromtimestamp(float(attributes.get(_PUBLISHED, "")), UTC)
+        said[f"{_SOURCE}TopicPublishTime"] = published.isoformat(timespec="milliseconds")
+    return said

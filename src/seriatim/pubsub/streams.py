@@ -191,12 +191,12 @@ class Stream:
         """Put messages into a response; False when all that waited was lost meanwhile."""
         _describe(response, options)
         counts_attempts, size, names = options.dead_letter_topic is not None, 0, self._resources.subscriptions
-        while self._pending and size < FULL_RESPONSE:
-            lease, record = self._pending.popleft()
-            if not self._member.holds(lease):  # it expired, or was fenced, while it waited
+        pending, member, add = self._pending, self._member, response.received_messages.add
+        while pending and size < FULL_RESPONSE:
+            lease, record = pending.popleft()
+            if not member.holds(lease):  # it expired, or was fenced, while it waited
                 continue
-            received = response.received_messages.add()
-            received.ack_id = self._member.ack_id(lease)
+            received = add(ack_id=member.ack_id(lease))
             fill(received.message, record, names)
             if counts_attempts:
                 received.delivery_attempt = lease.attempt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.spark.test_session import without_java
 
 pytestmark = pytest.mark.xdist_group("spark")  # one session at a time
 
+TUTORIAL = Path(__file__).parents[2] / "docs/tutorial/demo.md"
 MARK = "MARK_OF_THE_DEMO"
 
 
@@ -55,7 +57,7 @@ def descendants(environ: dict[str, str]) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def quick(place: Path, environ: dict[str, str]) -> tuple[int, str, str]:
     """Exit status, output and progress of a quick run."""
-    process = start(place, environ, "--quick", "--json", "--folder", "quick")
+    process = start(place, environ, "--quick", "--json")
     output, said = process.communicate(timeout=300)
     return process.returncode, output, said
 
@@ -88,7 +90,7 @@ def test_it_says_how_far_it_is_and_nothing_else(quick):
 
 
 def test_it_leaves_the_store_the_tables_the_pipeline_and_the_report(quick, place):
-    report, folder = json.loads(quick[1]), place / "quick"
+    report, folder = json.loads(quick[1]), place / "seriatim-demo"
     ordered = parquet.read_table(folder / "ordered")
     assert ordered.num_rows == report["delivered"]
     positions = [row["_position"] for row in ordered.to_pylist() if row["key"] == "device-0003"]
@@ -97,6 +99,21 @@ def test_it_leaves_the_store_the_tables_the_pipeline_and_the_report(quick, place
     assert sum(entry["_size"] for entry in ledger if entry["_reason"] == "lost") == report["ledger"]["lost"]
     assert "<html" in (folder / "report.html").read_text(encoding="utf-8")
     assert (folder / "pipeline.toml").is_file()
+
+
+def commands_of_the_tutorial() -> list[str]:
+    """What a reader is told to type after the demo, as far as it needs no Spark."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line for line in lines if not line.startswith(("seriatim audit", "seriatim demo"))]
+
+
+@pytest.mark.parametrize("line", commands_of_the_tutorial())
+def test_what_the_tutorial_says_can_be_done_with_it(quick, place, environ, line):
+    command = [sys.executable, "-m", *line.split()]
+    done = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ordered" in done.stdout or "control-room" in done.stdout
 
 
 def test_the_doctor_says_which_java_ran_it(place, environ):

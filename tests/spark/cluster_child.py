@@ -38,7 +38,7 @@ class PauseOnce:
 
     folder: str
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
         for batch in batches:
@@ -67,6 +67,7 @@ def session(master: str) -> SparkSession:
             "spark.executor.cores": "1",
             "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dlog4j2.configurationFile={LOG4J.as_uri()}",
             "spark.executor.extraJavaOptions": SHORT_LIVED,
+            "spark.shuffle.io.retryWait": "200ms",  # a worker that was killed does not come back
             # Both workers are to be at work before the first task begins.
             "spark.cores.max": "2",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
@@ -92,7 +93,7 @@ def put_stream_in_order(spark: SparkSession, url: str, folder: str) -> None:
     raw = source.option("maxRowsPerTrigger", ROWS_A_BATCH).load()
     rules = resequence(key="key", sequence="seq", start=0, state=f"{folder}/state", partitions=PARTITIONS)
     tagged = numbered(raw).transform(rules)
-    rows = ordered(tagged.mapInArrow(PauseOnce(folder), tagged.schema))
+    rows = ordered(tagged.mapInArrow(PauseOnce(folder).run, tagged.schema))
     sink = rows.writeStream.format("seriatim").options(url=url, topic="ordered")
     query = sink.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()

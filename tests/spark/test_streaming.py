@@ -200,9 +200,18 @@ def test_adaptive_execution_leaves_the_partition_count_alone(spark, stream):
     assert set(stream.versions()) == names
 
 
-def test_a_batch_of_which_no_row_reaches_the_kernel_leaves_its_state_too(spark, tmp_path):
-    stream = Stream(spark, tmp_path, before=lambda frame: frame.where("body <> 'none'"))
-    stream.add([("a", 1, 1.0, "a1")]).add([("a", 0, 2.0, "none")]).add([("a", 0, 3.0, "a0")]).run()
+@pytest.mark.parametrize(
+    ("before", "options"),
+    [
+        (lambda frame: frame.where("body <> 'none'"), {"time": "processing"}),
+        (lambda frame: frame.where("body <> 'none'").repartition(2), {}),
+    ],
+    ids=["processing time", "a shuffle before ours"],
+)
+def test_a_batch_of_which_no_row_reaches_the_kernel_leaves_its_state_too(spark, tmp_path, before, options):
+    """Adaptive execution would run no task where it finds that a shuffle is empty."""
+    stream = Stream(spark, tmp_path, before=before)
+    stream.add([("a", 1, 1.0, "a1")]).add([("a", 0, 2.0, "none")]).add([("a", 0, 3.0, "a0")]).run(**options)
     assert stream.ordered() == {"a": ["a0", "a1"]}
     assert stream.batches[1] == []
     assert len(stream.versions()) == 3 * 3

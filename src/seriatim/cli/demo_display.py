@@ -149,10 +149,10 @@ def _named(ledger: Sequence[Entry]) -> str:
 def _places(folder: DemoFolder) -> Table:
     places = {
         folder.report: "before and after, drawn: open it in a browser",
-        folder.pipeline: f"what ran on Spark: seriatim explain {folder.pipeline}",
-        folder.ordered: "the readings in order, and",
-        folder.ledger: "what is missing there and why, in parquet",
-        folder.store: f"the topics: seriatim topics list --store sqlite:///{folder.store}",
+        folder.pipeline: "what ran on Spark: 'seriatim explain' it",
+        folder.ordered: "the readings in order, as a table in parquet",
+        folder.ledger: "the ledger: what is missing there, and why",
+        folder.store: "the store, with the topics raw and ordered",
     }
     table = Table.grid(padding=(0, 2))
     for path, what in places.items():

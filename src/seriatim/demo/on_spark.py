@@ -27,9 +27,10 @@ from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition
 from seriatim.spark import audit, pipeline, report, total
 from seriatim.spark.auditing import BITS
+from seriatim.spark.ending import end_java
 from seriatim.spark.failures import unwrapped
 from seriatim.spark.roles import ColumnRoles
-from seriatim.spark.session import end_java, local_session
+from seriatim.spark.session import local_session
 from seriatim.spark.work import Tag
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ what the program finds.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -98,46 +97,11 @@ def _start_java(conf: SparkConf, log_file: Path | None) -> None:
     os.environ.update(environ)
     with _open_log(log_file) as log:
         try:
-            gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+            # In a session of its own: how it ends is for us to say (``ending.py``), and not for a Ctrl-C in the terminal.
+            options = {"stdout": log, "stderr": log, "start_new_session": True}
+            gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
         except PySparkException as error:
             log.seek(0)
             said = log.read().decode("utf-8", "replace").strip()
             raise FailedPrecondition(f"Spark's Java did not start: {said or error}") from error
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (the only way to pass what Popen is told)
-
-
-def end_java(patience: float = 5.0) -> None:
-    """End the Java process that ``local_session`` started, whatever it is doing, and return when it is gone.
-
-    It would end by itself with this process. Who can't wait for that, or for what Spark is doing, ends it here: calls that are
-    under way in other threads raise, and Spark's workers end with it.
-    """
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
-    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001 (where the process is)
-    if gateway is None or gateway.proc is None:
-        return
-    updates = None if context is None else context._accumulatorServer  # noqa: SLF001
-    if updates is not None:
-        updates.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
-    _end(gateway.proc, patience)
-    if updates is not None:
-        updates.shutdown()
-    gateway.shutdown()
-    # As if there had been none: the next session starts a Java of its own.
-    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkSession._instantiatedSession = None  # noqa: SLF001
-
-
-def _say_nothing(request: object, address: object) -> None:
-    """That Java has hung up is what we want, and not worth a stack trace."""
-
-
-def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    process.terminate()
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

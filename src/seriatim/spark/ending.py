@@ -1,0 +1,79 @@
+"""The end of Spark's Java, at any moment, and of everything that it started.
+
+``local_session`` makes Java the leader of a process session of its own. A Ctrl-C in the terminal does not reach it, so whoever
+started it decides how it ends; and what it starts (Python workers, readers of sources) is found by that session, also when
+Java is gone and they are nobody's children.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from seriatim.extras import require_extra
+
+require_extra("spark", "pyspark", what="Spark")
+
+PATIENCE = 5.0
+"""So many seconds Java, and then the rest, may take to end by themselves."""
+LOOK = 0.02
+
+
+def end_java() -> None:
+    """End the Java process that ``local_session`` started, whatever it is doing, and return when all of it is gone.
+
+    It would end by itself with this process. Who can't wait for that, or for what Spark is doing, ends it here: calls that are
+    under way in other threads raise.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001 (where the process is)
+    if gateway is None or gateway.proc is None:
+        return
+    updates = None if context is None else context._accumulatorServer  # noqa: SLF001
+    if updates is not None:
+        updates.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
+    _end(gateway.proc)
+    if updates is not None:
+        updates.shutdown()
+    gateway.shutdown()
+    # As if there had been none: the next session starts a Java of its own.
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+
+
+def _say_nothing(request: object, address: object) -> None:
+    """That Java has hung up is what we want, and not worth a stack trace."""
+
+
+def _end(leader: subprocess.Popen[bytes]) -> None:
+    leader.terminate()
+    try:
+        leader.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        leader.kill()
+        leader.wait()
+    deadline = time.monotonic() + PATIENCE
+    while left := list(_members(leader.pid)):  # not our children: nobody tells when they end
+        if time.monotonic() > deadline:
+            for process in left:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            return
+        time.sleep(LOOK)
+
+
+def _members(session: int) -> Iterator[int]:
+    """The processes of a session that run. Where there is no /proc nobody can say, and they end a moment after Java."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has just ended
+            # After the name, which may hold anything: state, parent, group, session.
+            state, _, _, belongs_to = entry.read_text().rpartition(")")[2].split()[:4]
+            if int(belongs_to) == session and state != "Z":
+                yield int(entry.parent.name)

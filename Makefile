@@ -30,10 +30,12 @@ format: $(VENV)/.installed ## repair layout and import order
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
 
-bench: $(VENV)/.installed ## what the core costs, the ordered drain beside its peers, and the pipeline on Spark beside its limits
+bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: core, ordered drain, Spark, Pub/Sub server, pipes
 	@$(BIN)/python -m bench.core
 	@$(BIN)/python -m bench.ordered_drain
 	@$(BIN)/python -m bench.spark
+	@$(BIN)/python -m bench.wire
+	@$(BIN)/python -m bench.pipes
 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
 	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"
@@ -48,7 +50,7 @@ lock: ## pin every dependency again
 	@PYTHON=$(PYTHON) requirements/lock $(LOCK)
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) build dist mutants .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist mutants tests/pubsub/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.locked: $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -43,12 +43,15 @@ def test_the_codes_are_those_of_grpc() -> None:
         "DEADLINE_EXCEEDED": 4,
         "NOT_FOUND": 5,
         "ALREADY_EXISTS": 6,
+        "PERMISSION_DENIED": 7,
         "RESOURCE_EXHAUSTED": 8,
         "FAILED_PRECONDITION": 9,
         "ABORTED": 10,
+        "UNIMPLEMENTED": 12,
         "INTERNAL": 13,
         "UNAVAILABLE": 14,
         "DATA_LOSS": 15,
+        "UNAUTHENTICATED": 16,
     }
 
 

@@ -10,9 +10,12 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     ├── QueueEmpty                4  a queue had nothing to give within the timeout
     ├── NotFound                  5  the named thing does not exist
     ├── AlreadyExists             6  the named thing exists already
+    ├── PermissionDenied          7  the caller is known, and may not do this
+    ├── Unauthenticated          16  the caller did not say who it is
     ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
     │   ├── CapacityExceeded      8  too many messages are held
     │   └── FlowControlTimeout    8  no room to publish within the timeout
+    ├── NotSupported             12  it could be asked of Google Pub/Sub, and can't be of Seriatim
     ├── StoreError                2  the store could not do what it was asked
     │   ├── StoreBusy            14  somebody else owns or locks the store: try again, or reach the owner
     │   │   └── StoreOwned       14  another process owns the store: reach it there
@@ -48,12 +51,15 @@ class Status(IntEnum):
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     ABORTED = 10
+    UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
     DATA_LOSS = 15
+    UNAUTHENTICATED = 16
 
 
 class SeriatimError(Exception):
@@ -94,6 +100,18 @@ class AlreadyExists(SeriatimError):
     code = Status.ALREADY_EXISTS
 
 
+class PermissionDenied(SeriatimError):
+    """The caller is known, and may not do this."""
+
+    code = Status.PERMISSION_DENIED
+
+
+class Unauthenticated(SeriatimError):
+    """The caller did not say who it is, or not truly."""
+
+    code = Status.UNAUTHENTICATED
+
+
 class ResourceExhausted(SeriatimError):
     """A limit is reached: slow down, or raise the limit."""
 
@@ -106,6 +124,12 @@ class CapacityExceeded(ResourceExhausted):
 
 class FlowControlTimeout(ResourceExhausted):
     """There was no room to publish within the flow control timeout."""
+
+
+class NotSupported(SeriatimError):
+    """It could be asked of Google Pub/Sub, and can't be of Seriatim."""
+
+    code = Status.UNIMPLEMENTED
 
 
 class StoreError(SeriatimError):

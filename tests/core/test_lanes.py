@@ -130,6 +130,17 @@ def test_an_ack_wakes_the_next_message_after_its_confirmation_when_released_dura
     assert offsets(take(lanes)) == [2]
 
 
+def test_another_retry_policy_holds_for_the_next_failure() -> None:
+    lanes = lanes_of("a", "a", delivery=retrying(min_backoff=5))
+    assert lanes.give_back(take(lanes)[0].token, 0) == [Returned("a", 1, 1, 5, None)]
+    lanes.set_retry(RetryPolicy(max_attempts=2))
+    lanes.advance(5)
+    assert lanes.give_back(take(lanes, now=5)[0].token, 5) == [DeadLettered("a", 1, 2, None)]
+    assert lanes._delivery.release is Release.RECEIPT
+    with pytest.raises(IllegalTransition, match="load them anew"):
+        lanes.set_retry(RetryPolicy(mode=RetryMode.OVERTAKE))
+
+
 def test_what_waits_for_no_confirmation_cannot_be_confirmed() -> None:
     for delivery in (RECEIPT, Delivery()):
         lanes = lanes_of("a", "a", delivery=delivery)

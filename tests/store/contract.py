@@ -18,6 +18,7 @@ from seriatim.store.base import (
     Catalog,
     Cursor,
     DeadLetterRow,
+    DocumentRow,
     PausedRow,
     Position,
     ReaderRow,
@@ -145,6 +146,33 @@ class CatalogContract(StoreContract):
         assert kit.store.catalog().topics[0].options == {"retention": 6}
         assert kit.store.catalog().subscriptions[0].options == {"ack_deadline": 1.5}
 
+    def test_a_topic_goes_on_under_another_name(self, kit):
+        topic, _ = topic_with_subscription(kit.store)
+        with kit.store.transaction() as work:
+            work.append(topic.id, records([0]))
+            work.rename_topic(topic.id, "old orders")
+            work.create_topic("orders", {})
+            with pytest.raises(AlreadyExists, match="topic 'orders'"):
+                work.rename_topic(topic.id, "orders")
+        kit.reopen()
+        catalog = kit.store.catalog()
+        assert [(row.id == topic.id, row.name) for row in catalog.topics] == [(True, "old orders"), (False, "orders")]
+        assert [row.topic_id for row in catalog.subscriptions] == [topic.id]
+        assert [record.offset for record in kit.store.read(topic.id, 0, 9)] == [0]
+
+    def test_documents_are_kept_replaced_and_deleted(self, kit):
+        with kit.store.transaction() as work:
+            for row in (("schema", "b", "1"), ("schema", "a", "2"), ("policy", "a", "3"), ("schema", "b", "4")):
+                work.put_document(DocumentRow(*row))
+        kit.reopen()
+        assert kit.store.documents("schema") == [("schema", "a", "2"), ("schema", "b", "4")]
+        with kit.store.transaction() as work:
+            work.delete_document("schema", "a")
+            with pytest.raises(NotFound, match="schema 'a'"):
+                work.delete_document("schema", "a")
+        assert [row.name for row in kit.store.documents("schema")] == ["b"]
+        assert kit.store.documents("policy") == [("policy", "a", "3")]
+
     def test_a_name_is_taken_once_and_the_refusal_leaves_the_transaction_usable(self, store):
         topic, _ = topic_with_subscription(store)
         with store.transaction() as work:
@@ -159,6 +187,7 @@ class CatalogContract(StoreContract):
         "change",
         [
             lambda work: work.update_topic(99, {}),
+            lambda work: work.rename_topic(99, "other"),
             lambda work: work.delete_topic(99),
             lambda work: work.create_subscription(99, "s", {}, Cursor(0)),
             lambda work: work.update_subscription(99, {}),
@@ -593,6 +622,8 @@ class TransactionContract(StoreContract):
             work.put_reader(ReaderRow("r", topic.id, 0))
             work.put_snapshot(SnapshotRow("s", topic.id, Cursor(0), NOW, {}))
             work.update_topic(topic.id, {"x": 1})
+            work.rename_topic(topic.id, "renamed")
+            work.put_document(DocumentRow("schema", "s", "text"))
             work.delete_subscription(subscription.id)
             work.delete_topic(topic.id)
 
@@ -614,6 +645,7 @@ class TransactionContract(StoreContract):
             store.troubles(subscription.id),
             store.paused_keys(subscription.id),
             store.dead_letters(subscription.id),
+            store.documents("schema"),
         )
 
     def test_nothing_is_remembered_of_what_was_rolled_back_or_deleted(self, store):

@@ -37,6 +37,7 @@ COMMANDS = {
     "repair": Row("seriatim.cli.repair", "Put a whole table in order, with a ledger.", "spark", EXTRAS["spark"]),
     "restore": Row("seriatim.cli.restore", "Make a store from a backup."),
     "run": Row("seriatim.cli.run", "Run a pipeline on Spark.", "spark", EXTRAS["spark"]),
+    "serve": Row("seriatim.cli.serve", "Serve the Google Pub/Sub API.", "server", EXTRAS["server"]),
     "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
     "state": Row("seriatim.cli.state", "Look at what a stream on Spark remembers.", "spark", EXTRAS["spark"]),
     "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),

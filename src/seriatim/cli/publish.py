@@ -27,7 +27,7 @@ from seriatim.cli.lines import Source
 from seriatim.cli.output import Output
 from seriatim.cli.parameters import Attribute, Duration
 from seriatim.cli.store import with_new_broker
-from seriatim.client.limits import MAX_MESSAGE_BYTES, check_message
+from seriatim.core.limits import MAX_MESSAGE_BYTES, check_message
 from seriatim.engine.broker import Outgoing
 from seriatim.errors import AlreadyExists, InvalidArgument, SeriatimError
 

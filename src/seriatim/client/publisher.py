@@ -17,9 +17,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from seriatim.client.limits import check_message
 from seriatim.core.batching import Batch, Batcher, Batching
 from seriatim.core.flow import FlowControl, FlowGate
+from seriatim.core.limits import check_message
 from seriatim.engine.broker import Outgoing
 from seriatim.errors import FlowControlTimeout, InvalidArgument, PublishingPaused
 

@@ -13,13 +13,17 @@ from seriatim.engine.broker import Broker, SnapshotInfo, SubscriptionInfo, Topic
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.opening import open_broker
 from seriatim.errors import FailedPrecondition, StoreLost
+from seriatim.extras import require_extra
 
 if TYPE_CHECKING:
     from seriatim.client.blocking import Blocking
 
 
+SERVED = "pubsub://"
+
+
 class PubSub:
-    """Topics and subscriptions of one store. Use it as an async context manager."""
+    """Topics and subscriptions of one store, or of a Pub/Sub server. Use it as an async context manager."""
 
     def __init__(self, url: str = "memory://", *, standby: bool = False) -> None:
         """Nothing is opened yet. With ``standby``, entering waits until nobody else owns a store in PostgreSQL."""
@@ -41,8 +45,16 @@ class PubSub:
         return Blocking(PubSub(url, standby=standby), LoopThread(workers or WORKERS))
 
     async def __aenter__(self) -> PubSub:
-        self._broker, self._pid = await open_broker(self._url, standby=self._standby), os.getpid()
+        self._broker, self._pid = await self._open(), os.getpid()
         return self
+
+    async def _open(self) -> Broker:
+        if not self._url.startswith(SERVED):
+            return await open_broker(self._url, standby=self._standby)
+        require_extra("server", "grpc", "google.cloud.pubsub", what=f"an address that begins with {SERVED}")
+        from seriatim.client.served import open_served
+
+        return open_served(self._url)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

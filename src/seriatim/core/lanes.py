@@ -29,7 +29,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from math import inf
@@ -50,6 +50,7 @@ from seriatim.core.delivery import (
     Release,
     Removed,
     RetryMode,
+    RetryPolicy,
     Returned,
     SavedLanes,
     SavedMessage,
@@ -232,6 +233,12 @@ class Lanes:
         for offset in self._delays.pop_due(now):
             effects += self._fall_due(offset)
         return effects
+
+    def set_retry(self, retry: RetryPolicy) -> None:
+        """Judge failures by another policy from now on. Whether others pass a message that waits can't be changed so."""
+        if retry.mode is not self._delivery.retry.mode:
+            raise IllegalTransition("lanes are made for one retry mode: load them anew")
+        self._delivery = replace(self._delivery, retry=retry)
 
     def next_deadline(self) -> float | None:
         """When ``advance`` has something to do, or None."""

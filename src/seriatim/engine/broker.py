@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from seriatim.engine.consumer import Consumer
     from seriatim.engine.options import SubscriptionOptions, TopicOptions
 
+RETIRED = "_deleted-topic_"
+"""How the names of topics begin that only their subscriptions keep."""
+
 Told = Callable[[BaseException | None], None]
 """Called once: with None when something is durable, or with the reason why it did not happen."""
 
@@ -101,6 +104,7 @@ class SnapshotInfo:
     name: str
     topic: str
     expires: float
+    resource: str | None = None
 
 
 class StagedFile(NamedTuple):
@@ -118,6 +122,15 @@ class ReaderInfo:
     name: str
     topic: str
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text that a front keeps in the store, by its kind and name."""
+
+    kind: str
+    name: str
+    text: str
 
 
 class Attachment(Protocol):
@@ -151,12 +164,20 @@ class Broker(Protocol):
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo: ...
     async def update_topic(self, name: str, options: TopicOptions) -> None: ...
     async def delete_topic(self, name: str) -> None: ...
+    async def retire_topic(self, name: str) -> None:
+        """Delete a topic, and leave its subscriptions what they have: they keep its log, under a name that begins with
+        ``RETIRED``, until the last of them is deleted."""
+
     async def list_topics(self) -> list[TopicInfo]: ...
+    async def describe_topic(self, name: str) -> TopicInfo: ...
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo: ...
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None: ...
+    async def detach_subscription(self, name: str) -> None:
+        """Drop what a subscription has, and give it nothing more; leases that are out are fenced. There is no way back."""
+
     async def delete_subscription(self, name: str) -> None: ...
     async def list_subscriptions(self) -> list[SubscriptionInfo]: ...
     async def describe_subscription(self, name: str) -> SubscriptionInfo: ...
@@ -246,10 +267,21 @@ class Broker(Protocol):
 
     async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None: ...
     async def create_snapshot(
-        self, subscription: str, name: str, *, lasts: float = 7 * 24 * 3600.0
+        self, subscription: str, name: str, *, lasts: float = 7 * 24 * 3600.0, resource: str | None = None
     ) -> SnapshotInfo: ...
+    async def update_snapshot(self, name: str, *, expires: float, resource: str | None) -> SnapshotInfo: ...
     async def delete_snapshot(self, name: str) -> None: ...
     async def list_snapshots(self) -> list[SnapshotInfo]: ...
+
+    # -- what fronts keep -----------------------------------------------------------------------------------------------
+
+    async def list_documents(self, kind: str) -> list[Document]:
+        """The documents of a kind, by name."""
+
+    async def put_document(self, document: Document) -> None:
+        """Keep a document, or replace the one of its name."""
+
+    async def delete_document(self, kind: str, name: str) -> None: ...
 
     # -- the store ------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -20,12 +20,18 @@ class Delivered(NamedTuple):
     lease: Lease
     record: Record
 
+    @classmethod
+    def of(cls, lease: Lease, data: bytes, attributes: Mapping[str, str] | None, published: float) -> Delivered:
+        """One whose record comes from elsewhere than a store."""
+        return cls(lease, Record(lease.offset, lease.key, data, attributes, published))
+
 
 class Consumer:
     """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, ``failed`` with what
     the store did wrong.
 
-    It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding.
+    It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding. Its leases last for
+    ``ack_deadline`` seconds, or for as long as those of its subscription.
     """
 
     def __init__(
@@ -35,6 +41,7 @@ class Consumer:
         max_messages: int = 1000,
         max_bytes: float = inf,
         failed: Callable[[BaseException], None] = lambda _: None,
+        ack_deadline: float | None = None,
     ) -> None:
         self.deliver = deliver
         self.fenced = fenced
@@ -43,10 +50,12 @@ class Consumer:
         self.wake: Callable[[], None] = lambda: None
         self.max_messages = max_messages
         self.max_bytes = max_bytes
+        self.ack_deadline = ack_deadline
         self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
         self.batches: deque[list[Lease]] = deque()  # what waits for a read
         self._sizes: dict[int, int] = {}
         self._bytes = 0
+        self._largest = 0  # of the messages that it got
 
     def stop(self) -> None:
         """Take nothing more; what is outstanding goes on."""
@@ -56,15 +65,24 @@ class Consumer:
         """How many messages it takes now."""
         if self._bytes >= self.max_bytes:
             return 0
-        # With a limit on bytes one at a time: how large a message is, is known only when it is at hand.
-        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else 1)
+        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else self._guess())
 
-    def weigh(self, delivered: Sequence[Delivered]) -> None:
-        """Count the bytes of what it gets, if they are limited."""
-        if self.max_bytes < inf:
-            for lease, record in delivered:
-                self._sizes[lease.offset] = len(record.data)
-                self._bytes += len(record.data)
+    def _guess(self) -> int:
+        """How many more fit if they are no larger than those before. How large one is, is known only when it is at hand."""
+        return 1 if not self._largest else max(1, min(TURN, int((self.max_bytes - self._bytes) // self._largest)))
+
+    def weigh(self, delivered: Sequence[Delivered]) -> int:
+        """Count the bytes of what it gets, if they are limited. Returns how many of the messages it takes: there is always
+        room for one more until the limit is reached, however large that one is."""
+        if self.max_bytes == inf:
+            return len(delivered)
+        for number, (lease, record) in enumerate(delivered):
+            if self._bytes >= self.max_bytes:
+                return number
+            size = self._sizes[lease.offset] = len(record.data)
+            self._bytes += size
+            self._largest = max(self._largest, size)
+        return len(delivered)
 
     def let_go(self, offset: int) -> Lease:
         if self._sizes:

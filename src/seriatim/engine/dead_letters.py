@@ -32,9 +32,10 @@ from seriatim.errors import NotFound, RedriveRefused, SeriatimError
 from seriatim.store.base import DeadLetterRow, Record
 
 # What a dead letter says of itself in the dead-letter topic.
-SOURCE, OFFSET, ATTEMPTS, ERROR = (
+SOURCE, OFFSET, PUBLISHED, ATTEMPTS, ERROR = (
     "seriatim-dead-letter-subscription",
     "seriatim-dead-letter-offset",
+    "seriatim-dead-letter-published",
     "seriatim-dead-letter-attempts",
     "seriatim-dead-letter-error",
 )
@@ -142,6 +143,7 @@ class DeadLetters:
         said = {
             SOURCE: self._host.name,
             OFFSET: str(letter.offset),
+            PUBLISHED: str(record.published),
             ATTEMPTS: str(letter.attempts),
             ERROR: (letter.error or "").encode()[:LONGEST_ERROR].decode(errors="ignore"),
         }

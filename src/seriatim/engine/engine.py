@@ -20,7 +20,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
-from seriatim.engine.broker import Attachment, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import RETIRED, Attachment, Document, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
 from seriatim.engine.commit import Batch, Commit, Committer
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
@@ -47,6 +47,7 @@ from seriatim.store import check_staged, open_store
 from seriatim.store.base import (
     Catalog,
     Cursor,
+    DocumentRow,
     Position,
     Record,
     Standby,
@@ -189,10 +190,17 @@ class Engine(Operations, TimeTravel, Readers):
         self._check_dead_letter_topic(subscription.topic, options)
         await subscription.reconfigure(options)
 
+    async def detach_subscription(self, name: str) -> None:
+        """Drop what a subscription has, and give it nothing more."""
+        await self.finish(self.get_subscription(name).cut_off())
+
     async def delete_subscription(self, name: str) -> None:
         subscription = self.get_subscription(name)
         await self.change(lambda work: work.delete_subscription(subscription.id))
         self._forget(subscription)
+        topic = subscription.topic
+        if topic.name.startswith(RETIRED) and not self._subscriptions_to(topic):
+            await self.delete_topic(topic.name)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, with its messages and its subscriptions."""
@@ -200,10 +208,28 @@ class Engine(Operations, TimeTravel, Readers):
         await self.change(lambda work: work.delete_topic(topic.id))
         self._forget_topic(topic)
 
+    async def retire_topic(self, name: str) -> None:
+        """Delete a topic, and leave its subscriptions what they have."""
+        topic = self.get_topic(name)
+        if not self._subscriptions_to(topic):
+            await self.delete_topic(name)
+            return
+        retired = f"{RETIRED}/{topic.id}"
+        await self.change(lambda work: work.rename_topic(topic.id, retired))
+        self._rename(topic, retired)
+
+    def _rename(self, topic: TopicState, name: str) -> None:
+        del self._topics[topic.name]
+        topic.name = name
+        self._topics[name] = topic
+
     def _forget_topic(self, topic: TopicState) -> None:
         del self._topics[topic.name]
-        for subscription in [known for known in self._subscriptions.values() if known.topic is topic]:
+        for subscription in self._subscriptions_to(topic):
             self._forget(subscription)
+
+    def _subscriptions_to(self, topic: TopicState) -> list[SubscriptionState]:
+        return [known for known in self._subscriptions.values() if known.topic is topic]
 
     def get_topic(self, name: str) -> TopicState:
         try:
@@ -227,6 +253,11 @@ class Engine(Operations, TimeTravel, Readers):
             TopicInfo(topic.name, topic.options, first, topic.next_offset)
             for topic, first in zip(topics, earliest, strict=True)
         ]
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        topic = self.get_topic(name)
+        earliest = await self.read(lambda: self._store.earliest(topic.id))
+        return TopicInfo(topic.name, topic.options, earliest, topic.next_offset)
 
     async def list_subscriptions(self) -> list[SubscriptionInfo]:
         return [subscription.info() for subscription in self._subscriptions.values()]
@@ -256,6 +287,7 @@ class Engine(Operations, TimeTravel, Readers):
 
     def _forget(self, subscription: SubscriptionState) -> None:
         deleted = NotFound(f"subscription {subscription.name!r} was deleted")
+        subscription.failed(deleted)
         subscription.close(deleted)
         subscription.give_up(deleted)
         subscription.topic.followers.remove(subscription)
@@ -286,6 +318,18 @@ class Engine(Operations, TimeTravel, Readers):
 
         self.commit().append_batch(Batch(self.get_topic(topic), writer, batch, files, self.now(), answer))
         return await future
+
+    # -- what fronts keep -----------------------------------------------------------------------------------------------
+
+    async def list_documents(self, kind: str) -> list[Document]:
+        return [Document(*row) for row in await self.load(lambda store: store.documents(kind))]
+
+    async def put_document(self, document: Document) -> None:
+        row = DocumentRow(document.kind, document.name, document.text)
+        await self.change(lambda work: work.put_document(row))
+
+    async def delete_document(self, kind: str, name: str) -> None:
+        await self.change(lambda work: work.delete_document(kind, name))
 
     # -- figures --------------------------------------------------------------------------------------------------------
 
@@ -454,6 +498,8 @@ class Engine(Operations, TimeTravel, Readers):
             )
         for topic in [known for known in self._topics.values() if known.id not in rows]:
             self._forget_topic(topic)
+        for topic in [known for known in self._topics.values() if known.name != rows[known.id].name]:
+            self._rename(topic, rows[topic.id].name)
         for row in catalog.topics:
             self._topics.setdefault(row.name, TopicState(row)).update(row)
         topics = {topic.id: topic for topic in self._topics.values()}

@@ -56,6 +56,25 @@ async def open_broker(url: str, *, standby: bool = False) -> Broker:
     return cast(Broker, shared)
 
 
+async def open_engine(url: str, *, standby: bool = False) -> Engine:
+    """An engine of this process on the store at ``url``, which answers others at its socket.
+
+    An owner that is just ending is waited for; one that goes on makes this raise StoreBusy. ``standby`` is as above.
+    """
+    file = store_file(url)
+    if file is None:
+        return await _stand_by(url) if standby else await Engine.open(url)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + PATIENCE
+    while True:
+        try:
+            return await _own(url, socket_path(file))
+        except StoreBusy:
+            if loop.time() >= deadline:
+                raise
+        await asyncio.sleep(LONGEST_PAUSE)
+
+
 async def _find(url: str, path: Path, patience: float, lost: Lost) -> Broker:
     """Own the store, or reach its owner."""
     loop = asyncio.get_running_loop()

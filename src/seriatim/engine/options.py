@@ -16,10 +16,11 @@ WEEK = 7 * 24 * 3600.0
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
     """``retention``: how long messages are kept while nobody subscribes or reads. ``retain_settled``: how long after
-    everybody has settled them."""
+    everybody has settled them. ``resource``: what a front keeps with the topic; nobody here looks inside."""
 
     retention: float | None = WEEK
     retain_settled: float | None = 0.0
+    resource: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("retention", "retain_settled"):
@@ -39,7 +40,8 @@ class SubscriptionOptions:
     """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries.
 
     ``filter`` says which messages are delivered at all (see ``core.filters``); it stays as it is once the subscription exists.
-    A ``paused`` subscription gives nothing out.
+    A ``paused`` subscription gives nothing out. A ``detached`` one has lost what it had, and gets nothing more. ``resource`` is
+    what a front keeps with the subscription; nobody here looks inside.
     """
 
     ordering: bool = False
@@ -50,6 +52,8 @@ class SubscriptionOptions:
     dead_letter_topic: str | None = None
     paused: bool = False
     filter: str | None = None
+    detached: bool = False
+    resource: str | None = None
 
     def __post_init__(self) -> None:
         require_duration("ack_deadline", self.ack_deadline)

@@ -100,15 +100,28 @@ def find_snapshot(catalog: Catalog, name: str, now: float) -> SnapshotRow:
     raise NotFound(f"snapshot {name!r} does not exist, or has expired")
 
 
-def take_snapshot(subscription_id: int, topic_id: int, name: str, expires: float, now: float) -> Move:
+def take_snapshot(
+    subscription_id: int, topic_id: int, name: str, expires: float, now: float, resource: str | None = None
+) -> Move:
     """Write down what a subscription has settled."""
 
     def take(store: StoreReader, work: Transaction) -> None:
         if any(row.name == name and row.expires > now for row in store.catalog().snapshots):
             raise AlreadyExists(f"snapshot {name!r} exists already: choose another name, or delete it first")
-        work.put_snapshot(SnapshotRow(name, topic_id, store.cursor(subscription_id), expires, {}))
+        options = {} if resource is None else {"resource": resource}
+        work.put_snapshot(SnapshotRow(name, topic_id, store.cursor(subscription_id), expires, options))
 
     return take
+
+
+def change_snapshot(name: str, expires: float, resource: str | None, now: float) -> Move:
+    """Let a snapshot last until another time, with another resource. What it stands for stays."""
+
+    def change(store: StoreReader, work: Transaction) -> None:
+        row = find_snapshot(store.catalog(), name, now)
+        work.put_snapshot(row._replace(expires=expires, options={**row.options, "resource": resource}))
+
+    return change
 
 
 class TimeTravel(ABC):
@@ -155,7 +168,9 @@ class TimeTravel(ABC):
     async def _seek(self, subscription: SubscriptionState, move: Move) -> None:
         await self.finish(subscription.relocate(lambda: self.move(move)))
 
-    async def create_snapshot(self, subscription: str, name: str, *, lasts: float = WEEK) -> SnapshotInfo:
+    async def create_snapshot(
+        self, subscription: str, name: str, *, lasts: float = WEEK, resource: str | None = None
+    ) -> SnapshotInfo:
         """Keep what a subscription has settled under a name, and what it has not settled in its log, for ``lasts`` seconds."""
         state, now = self.get_subscription(subscription), self.now()
         require_duration("lasts", lasts)
@@ -165,10 +180,16 @@ class TimeTravel(ABC):
         try:
             state.sieve.settle()
             await self.drain()  # acks that were accepted belong to it
-            await self.move(take_snapshot(state.id, state.topic.id, name, now + lasts, now))
+            await self.move(take_snapshot(state.id, state.topic.id, name, now + lasts, now, resource))
         finally:
             self._snapshots_being_taken.remove(name)
-        return SnapshotInfo(name, state.topic.name, now + lasts)
+        return SnapshotInfo(name, state.topic.name, now + lasts, resource)
+
+    async def update_snapshot(self, name: str, *, expires: float, resource: str | None) -> SnapshotInfo:
+        """Let a snapshot last until another time, with another resource."""
+        require_duration("expires", expires)
+        await self.move(change_snapshot(name, expires, resource, self.now()))
+        return next(known for known in await self.list_snapshots() if known.name == name)
 
     async def delete_snapshot(self, name: str) -> None:
         await self.move(lambda _, work: work.delete_snapshot(name))
@@ -177,5 +198,7 @@ class TimeTravel(ABC):
         catalog, now = await self.load(lambda store: store.catalog()), self.now()
         topics = {row.id: row.name for row in catalog.topics}
         return [
-            SnapshotInfo(row.name, topics[row.topic_id], row.expires) for row in catalog.snapshots if row.expires > now
+            SnapshotInfo(row.name, topics[row.topic_id], row.expires, row.options.get("resource"))
+            for row in catalog.snapshots
+            if row.expires > now
         ]

@@ -29,6 +29,10 @@ class Sieve:
         self._commit = commit
         self._rejected: list[int] = []
 
+    def reject_all(self) -> None:
+        """Let nothing through any more."""
+        self._wants = lambda _: False
+
     def rejects(self, message: Record | Position) -> bool:
         return self._wants is not None and not self._wants(message.attributes)
 

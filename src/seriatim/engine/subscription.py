@@ -52,7 +52,7 @@ from seriatim.engine.promises import Promises, all_of
 from seriatim.engine.services import Services
 from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
-from seriatim.errors import DamagedStore, StaleLease, StoreBroken, StoreError
+from seriatim.errors import DamagedStore, FailedPrecondition, StaleLease, StoreBroken, StoreError
 from seriatim.store.base import (
     Position,
     Record,
@@ -83,6 +83,8 @@ class SubscriptionState:
         self.options = SubscriptionOptions.from_json(row.options)
         self.lanes = Lanes(self.options.delivery, services.first_token())
         self.sieve = Sieve(row.id, self.options.filter, services.commit)
+        if self.options.detached:
+            self.sieve.reject_all()
         self.counts = DeliveryCounts()
         self._services = services
         self._loop = asyncio.get_running_loop()
@@ -133,12 +135,27 @@ class SubscriptionState:
     # -- standing somewhere else ----------------------------------------------------------------------------------------
 
     async def reconfigure(self, options: SubscriptionOptions) -> None:
-        """Go on with other options. Leases that are out finish first; meanwhile nothing is given out."""
+        """Go on with other options. Where they need other lanes, leases that are out finish first, and meanwhile nothing is
+        given out; the rest holds from now on."""
         async with self._changing:
             await self._write_options(options)
+            if _shape(options) == _shape(self.options):
+                self.options = options
+                self.lanes.set_retry(options.retry)
+                self.wake()
+                return
             await self._exchange_lanes(options)
             if not options.ordering:
                 self.dead_letters.give_up_places()
+
+    async def cut_off(self) -> None:
+        """Drop everything, and take nothing more. Leases that are out are fenced."""
+        async with self._changing:
+            options = replace(self.options, detached=True)
+            self._fence_all()
+            self.sieve.reject_all()
+            await self._exchange_lanes(options, lambda: self._write_options(options))
+            self.failed(FailedPrecondition(f"subscription {self.name!r} is detached: it gets no messages any more"))
 
     async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
         """Go on from wherever ``move`` puts the subscription in the store. Leases that are out are fenced; what was accepted of
@@ -318,7 +335,8 @@ class SubscriptionState:
             consumer = self._consumers[0]
             self._consumers.rotate(-1)
             room = consumer.room()
-            leases = self.lanes.take(self._services.now(), self.options.ack_deadline, room) if room > 0 else []
+            lease_time = consumer.ack_deadline or self.options.ack_deadline
+            leases = self.lanes.take(self._services.now(), lease_time, room) if room > 0 else []
             idle = 0 if leases else idle + 1
             if leases:
                 given += len(leases)
@@ -349,11 +367,14 @@ class SubscriptionState:
             self._hand_over(consumer, delivered)
 
     def _hand_over(self, consumer: Consumer, delivered: list[Delivered]) -> None:
+        if (fitting := consumer.weigh(delivered)) < len(delivered):
+            # The last one first: giving one back takes those of its key behind it back, too.
+            self._give_back(consumer, [lease for lease, _ in reversed(delivered[fitting:])])
+            delivered = delivered[:fitting]
         if self.options.retry.max_attempts is not None:
             for lease, _ in delivered:
                 # Rides along and delays nothing: a delivery under way at a crash counts if this was written.
                 self._note(lease.key, lease.offset, lease.attempt, 0.0, "the process ended during delivery")
-        consumer.weigh(delivered)
         self._count(delivered)
         consumer.deliver(delivered)
 
@@ -500,7 +521,7 @@ class SubscriptionState:
     # -- trouble --------------------------------------------------------------------------------------------------------
 
     def failed(self, error: BaseException) -> None:
-        """The store failed: let consumers know."""
+        """The store failed, or the subscription is no more: let consumers know."""
         for consumer in list(self._consumers):
             consumer.failed(error)
 
@@ -564,6 +585,11 @@ class SubscriptionState:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._services.failed(error)
+
+
+def _shape(options: SubscriptionOptions) -> tuple[object, ...]:
+    """What lanes are built for. Everything else can be changed while they are at work."""
+    return options.ordering, options.window, options.release, options.retry.mode
 
 
 def _nothing(_: Transaction) -> None:

@@ -140,6 +140,14 @@ class SnapshotRow(NamedTuple):
     options: Options
 
 
+class DocumentRow(NamedTuple):
+    """A text that a front keeps, by its kind and name. Nobody else looks inside."""
+
+    kind: str
+    name: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
     """Everything that is not about single messages."""
@@ -190,6 +198,7 @@ class Transaction(Protocol):
 
     def create_topic(self, name: str, options: Options) -> TopicRow: ...
     def update_topic(self, topic_id: int, options: Options) -> None: ...
+    def rename_topic(self, topic_id: int, name: str) -> None: ...
     def delete_topic(self, topic_id: int) -> None:
         """Remove a topic with its messages, subscriptions, readers and snapshots."""
 
@@ -238,6 +247,11 @@ class Transaction(Protocol):
     def put_snapshot(self, snapshot: SnapshotRow) -> None: ...
     def delete_snapshot(self, name: str) -> None: ...
 
+    def put_document(self, document: DocumentRow) -> None:
+        """Keep a document, or replace the one of its name."""
+
+    def delete_document(self, kind: str, name: str) -> None: ...
+
     def claim_batch(self, writer: str, batch: int) -> bool:
         """True the first time that ``writer`` writes ``batch``, False ever after: a replayed batch adds nothing."""
 
@@ -252,6 +266,8 @@ class StoreReader(Protocol):
     def epoch(self) -> int: ...
 
     def catalog(self) -> Catalog: ...
+    def documents(self, kind: str) -> list[DocumentRow]:
+        """All documents of a kind, in the order of their names."""
 
     def cursor(self, subscription_id: int) -> Cursor: ...
     def troubles(self, subscription_id: int) -> list[TroubleRow]: ...

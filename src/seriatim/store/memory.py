@@ -26,6 +26,7 @@ from seriatim.store.base import (
     Catalog,
     Cursor,
     DeadLetterRow,
+    DocumentRow,
     Options,
     Pack,
     PausedRow,
@@ -60,6 +61,7 @@ class _Draft:
     subscriptions: dict[int, SubscriptionRow] = field(default_factory=dict)
     readers: dict[str, ReaderRow] = field(default_factory=dict)
     snapshots: dict[str, SnapshotRow] = field(default_factory=dict)
+    documents: dict[tuple[str, str], DocumentRow] = field(default_factory=dict)
     batches: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     next_token: int = 0
     last_id: int = 0
@@ -70,6 +72,7 @@ class _Draft:
             dict(self.subscriptions),
             dict(self.readers),
             dict(self.snapshots),
+            dict(self.documents),
             dict(self.batches),
             self.next_token,
             self.last_id,
@@ -178,6 +181,13 @@ class MemoryTransaction:
         draft = self._open_draft()
         draft.topics[topic_id] = replace(draft.topic(topic_id), options=dict(options))
 
+    def rename_topic(self, topic_id: int, name: str) -> None:
+        draft = self._open_draft()
+        topic = draft.topic(topic_id)
+        if any(known.name == name for known in draft.topics.values()):
+            raise AlreadyExists(f"topic '{name}' exists already")
+        draft.topics[topic_id] = replace(topic, name=name)
+
     def delete_topic(self, topic_id: int) -> None:
         draft = self._open_draft()
         draft.topic(topic_id)
@@ -274,6 +284,14 @@ class MemoryTransaction:
         _found(draft.readers, name, "reader")
         del draft.readers[name]
 
+    def put_document(self, document: DocumentRow) -> None:
+        self._open_draft().documents[document.kind, document.name] = document
+
+    def delete_document(self, kind: str, name: str) -> None:
+        draft = self._open_draft()
+        if draft.documents.pop((kind, name), None) is None:
+            raise NotFound(f"{kind} '{name}' does not exist")
+
     def put_snapshot(self, snapshot: SnapshotRow) -> None:
         draft = self._open_draft()
         draft.topic(snapshot.topic_id)
@@ -354,6 +372,10 @@ class MemoryStore:
                 [draft.snapshots[name] for name in sorted(draft.snapshots)],
                 draft.next_token,
             )
+
+    def documents(self, kind: str) -> list[DocumentRow]:
+        with self._reading():
+            return sorted(row for row in self._draft.documents.values() if row.kind == kind)
 
     def cursor(self, subscription_id: int) -> Cursor:
         with self._reading():

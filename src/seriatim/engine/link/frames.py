@@ -66,6 +66,7 @@ class Attach(NamedTuple):
     subscription: str
     max_messages: int
     max_bytes: float
+    ack_deadline: float | None = None
 
 
 class Deliver(NamedTuple):

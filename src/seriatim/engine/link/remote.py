@@ -129,7 +129,8 @@ class RemoteBroker:
         self._check()
         attachment = RemoteAttachment(self, next(self._ids), consumer)
         self._channels[attachment.channel] = attachment
-        self.send(Attach(attachment.channel, subscription, consumer.max_messages, consumer.max_bytes))
+        limits = consumer.max_messages, consumer.max_bytes, consumer.ack_deadline
+        self.send(Attach(attachment.channel, subscription, *limits))
         return attachment
 
     async def close(self) -> None:

@@ -328,7 +328,11 @@ class _Channel(Consumer):
 
     def __init__(self, connection: Connection, broker: Broker, attach: Attach) -> None:
         super().__init__(
-            self._deliver, max_messages=attach.max_messages, max_bytes=attach.max_bytes, failed=self._failed
+            self._deliver,
+            max_messages=attach.max_messages,
+            max_bytes=attach.max_bytes,
+            failed=self._failed,
+            ack_deadline=attach.ack_deadline,
         )
         self._connection = connection
         self._number = attach.channel

@@ -12,6 +12,7 @@ from seriatim.store.base import (
     Catalog,
     Cursor,
     DeadLetterRow,
+    DocumentRow,
     Pack,
     PausedRow,
     Position,
@@ -47,6 +48,10 @@ class SqlReader(ABC):
     def catalog(self) -> Catalog:
         with self._reading() as session:
             return reading.read_catalog(session)
+
+    def documents(self, kind: str) -> list[DocumentRow]:
+        with self._reading() as session:
+            return [DocumentRow(kind, name, text) for name, text in session.rows("documents", kind)]
 
     def cursor(self, subscription_id: int) -> Cursor:
         with self._reading() as session:

@@ -18,6 +18,7 @@ from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
 from seriatim.store.base import (
     Cursor,
     DeadLetterRow,
+    DocumentRow,
     Options,
     ReaderRow,
     Record,
@@ -75,6 +76,11 @@ class SqlTransaction:
 
     def update_topic(self, topic_id: int, options: Options) -> None:
         _require_one(self._session.rows("update_topic", json.dumps(options), topic_id), "topic", topic_id)
+
+    def rename_topic(self, topic_id: int, name: str) -> None:
+        if self._session.rows("topic_named", name):
+            raise AlreadyExists(f"topic '{name}' exists already")
+        _require_one(self._session.rows("rename_topic", name, topic_id), "topic", topic_id)
 
     def delete_topic(self, topic_id: int) -> None:
         _require_one(self._session.rows("delete_topic", topic_id), "topic", topic_id)
@@ -168,6 +174,12 @@ class SqlTransaction:
 
     def delete_reader(self, name: str) -> None:
         _require_one(self._session.rows("delete_reader", name), "reader", name)
+
+    def put_document(self, document: DocumentRow) -> None:
+        self._session.run("put_document", *document)
+
+    def delete_document(self, kind: str, name: str) -> None:
+        _require_one(self._session.rows("delete_document", kind, name), kind, name)
 
     def put_snapshot(self, snapshot: SnapshotRow) -> None:
         self._next_offset(snapshot.topic_id)

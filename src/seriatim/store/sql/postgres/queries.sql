@@ -123,6 +123,10 @@ INSERT INTO topics (name, options, next_offset) VALUES ($1, $2, 0) RETURNING id;
 -- New options.
 UPDATE topics SET options = $1 WHERE id = $2 RETURNING id;
 
+-- name: rename_topic
+-- Another name for the same log.
+UPDATE topics SET name = $1 WHERE id = $2 RETURNING id;
+
 -- name: delete_topic
 -- Everything of it goes with it.
 DELETE FROM topics WHERE id = $1 RETURNING id;
@@ -347,6 +351,19 @@ SELECT cursor FROM snapshots WHERE topic_id = $1;
 INSERT INTO snapshots (name, topic_id, cursor, expires, options) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE SET
     topic_id = excluded.topic_id, cursor = excluded.cursor, expires = excluded.expires, options = excluded.options;
+
+-- name: documents
+-- Every document of a kind.
+SELECT name, text FROM documents WHERE kind = $1 ORDER BY name;
+
+-- name: put_document
+-- Keep a document, or replace it.
+INSERT INTO documents (kind, name, text) VALUES ($1, $2, $3)
+ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text;
+
+-- name: delete_document
+-- Forget a document.
+DELETE FROM documents WHERE kind = $1 AND name = $2 RETURNING name;
 
 -- name: delete_snapshot
 -- It pins nothing any more.

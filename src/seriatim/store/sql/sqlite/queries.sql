@@ -70,6 +70,10 @@ INSERT INTO topics (name, options, next_offset) VALUES (?, ?, 0) RETURNING id;
 -- New options.
 UPDATE topics SET options = ? WHERE id = ? RETURNING id;
 
+-- name: rename_topic
+-- Another name for the same log.
+UPDATE topics SET name = ? WHERE id = ? RETURNING id;
+
 -- name: delete_topic
 -- Everything of it goes with it.
 DELETE FROM topics WHERE id = ? RETURNING id;
@@ -300,6 +304,19 @@ SELECT cursor FROM snapshots WHERE topic_id = ?;
 INSERT INTO snapshots (name, topic_id, cursor, expires, options) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (name) DO UPDATE SET
     topic_id = excluded.topic_id, cursor = excluded.cursor, expires = excluded.expires, options = excluded.options;
+
+-- name: documents
+-- Every document of a kind.
+SELECT name, text FROM documents WHERE kind = ? ORDER BY name;
+
+-- name: put_document
+-- Keep a document, or replace it.
+INSERT INTO documents (kind, name, text) VALUES (?, ?, ?)
+ON CONFLICT (kind, name) DO UPDATE SET text = excluded.text;
+
+-- name: delete_document
+-- Forget a document.
+DELETE FROM documents WHERE kind = ? AND name = ? RETURNING name;
 
 -- name: delete_snapshot
 -- It pins nothing any more.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seriatim.client.limits import check_key, check_message
+from seriatim.core.limits import check_key, check_message
 from seriatim.errors import InvalidArgument, Status
 
 MIB = 1024 * 1024

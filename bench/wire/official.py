@@ -1,0 +1,46 @@
+"""The official Python client, as programs use it: a callback for each message."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from time import perf_counter
+
+import grpc
+from google.cloud import pubsub_v1
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from bench.ordered_drain.workload import Workload
+from bench.wire.raw import PATIENCE, SUBSCRIPTION, Client
+
+
+def drain_rate(address: str, workload: Workload) -> float:
+    """Messages a second from a full backlog. What comes twice does not count."""
+    asyncio.run(_fill(address, workload))
+    seen: set[bytes] = set()
+    done = threading.Event()
+
+    def work(message: pubsub_v1.subscriber.message.Message) -> None:
+        seen.add(message.data)
+        message.ack()
+        if len(seen) == workload.messages:
+            done.set()
+
+    channel = grpc.insecure_channel(address)
+    subscriber = pubsub_v1.SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    begin = perf_counter()
+    pulling = subscriber.subscribe(SUBSCRIPTION, work)
+    if not done.wait(PATIENCE):
+        raise TimeoutError(f"{len(seen)} of {workload.messages} messages came within {PATIENCE:.0f} seconds")
+    seconds = perf_counter() - begin
+    pulling.cancel()
+    pulling.result()
+    subscriber.close()
+    return workload.messages / seconds
+
+
+async def _fill(address: str, workload: Workload) -> None:
+    client = Client(address)
+    await client.prepare()
+    await client.publish(workload)
+    await client.close()

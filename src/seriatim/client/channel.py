@@ -1,0 +1,115 @@
+"""A connection to a Pub/Sub server: calls by name, and errors of our own tree."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+import grpc
+
+from seriatim.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    NotSupported,
+    OutcomeUnknown,
+    PermissionDenied,
+    ResourceExhausted,
+    SeriatimError,
+    Unauthenticated,
+)
+from seriatim.wire.services import SERVICES, Method
+
+PATIENCE = 60.0
+"""So many seconds a call may take, with the time until the server can be reached."""
+
+_ERRORS: dict[grpc.StatusCode, type[SeriatimError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
+    grpc.StatusCode.UNIMPLEMENTED: NotSupported,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+}
+_METHODS: dict[str, tuple[str, Method]] = {
+    name: (f"/{service}/{name}", method) for service, methods in SERVICES.items() for name, method in methods.items()
+}
+
+
+class Address(NamedTuple):
+    """Where a server is, and what is said to it: ``pubsub://HOST:PORT/PROJECT?token=…&tls=1&ca=FILE``."""
+
+    target: str
+    project: str
+    token: str | None = None
+    is_secure: bool = False
+    ca: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        parts = urlsplit(url)
+        given, project = dict(parse_qsl(parts.query)), parts.path.strip("/")
+        if unknown := given.keys() - {"token", "tls", "ca"}:
+            raise InvalidArgument(f"a pubsub address knows token, tls and ca, not {', '.join(sorted(unknown))}")
+        if not parts.netloc or not project or "/" in project:
+            raise InvalidArgument(f"{url!r} is not the address of a Pub/Sub server: write pubsub://HOST:PORT/PROJECT")
+        return cls(parts.netloc, project, given.get("token"), "tls" in given or "ca" in given, given.get("ca"))
+
+
+class Channel:
+    """Calls to one server."""
+
+    def __init__(self, address: Address) -> None:
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        if address.is_secure:
+            roots = Path(address.ca).read_bytes() if address.ca else None
+            credentials = grpc.ssl_channel_credentials(roots)
+            self._channel = grpc.aio.secure_channel(address.target, credentials, options)
+        else:
+            self._channel = grpc.aio.insecure_channel(address.target, options)
+        self._metadata = [("authorization", f"Bearer {address.token}")] if address.token else None
+        self._calls: dict[str, Any] = {}
+
+    async def call(self, name: str, request: Any = None, /, **fields: Any) -> Any:
+        """Ask something, by a request or by its fields, and wait for the answer."""
+        path, method = _METHODS[name]
+        if name not in self._calls:
+            self._calls[name] = self._channel.unary_unary(
+                path, method.request.SerializeToString, method.response.FromString
+            )
+        request = request or method.request(**fields)
+        async with translated():
+            return await self._calls[name](request, timeout=PATIENCE, metadata=self._metadata, wait_for_ready=True)
+
+    def stream(self) -> Any:
+        """A new StreamingPull."""
+        path, method = _METHODS["StreamingPull"]
+        call = self._channel.stream_stream(path, method.request.SerializeToString, method.response.FromString)
+        return call(metadata=self._metadata, wait_for_ready=True)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+@asynccontextmanager
+async def translated() -> AsyncIterator[None]:
+    """Whatever a server answers is one of our errors."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from None
+
+
+def error_of(error: grpc.aio.AioRpcError) -> SeriatimError:
+    kind = _ERRORS.get(error.code())
+    if kind is not None:
+        return kind(error.details())
+    return OutcomeUnknown(
+        f"the server did not answer ({error.code().name}: {error.details()}): what was asked may have happened or not"
+    )

@@ -1,0 +1,212 @@
+"""A broker behind the Pub/Sub API: ``PubSub("pubsub://HOST:PORT/PROJECT")``.
+
+Rules
+    - Every verb of ``Broker`` that the API has words for works as it does elsewhere; the others raise NotSupported and say so.
+    - What was asked and not answered may have happened: nothing is asked twice by itself.
+    - ``delete_topic`` leaves subscriptions what they have, because the API's does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from math import ceil
+from typing import Any, cast
+
+from seriatim.client.channel import Address, Channel
+from seriatim.client.served_stream import ServedAttachment
+from seriatim.core.delivery import Release, RetryPolicy
+from seriatim.engine.broker import Attachment, Broker, Outgoing, SnapshotInfo, SubscriptionInfo, TopicInfo
+from seriatim.engine.consumer import Consumer
+from seriatim.engine.options import WEEK, SubscriptionOptions, TopicOptions
+from seriatim.errors import NotSupported
+from seriatim.wire.names import WINDOW_LABEL, Names
+from seriatim.wire.services import SUBSCRIBER, PubsubMessage, Subscription, Topic
+from seriatim.wire.times import seconds_of, set_seconds
+
+
+class ServedBroker:
+    """Asks a server. It has every verb of ``Broker``."""
+
+    def __init__(self, address: Address) -> None:
+        self._channel = Channel(address)
+        self._project = f"projects/{address.project}"
+        self._topics = Names("topics", address.project)
+        self._subscriptions = Names("subscriptions", address.project)
+        self._snapshots = Names("snapshots", address.project)
+        self._attachments: list[ServedAttachment] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if name.startswith("_") or not hasattr(Broker, name):
+            raise AttributeError(name)
+
+        async def refuse(*_: Any, **__: Any) -> Any:
+            raise NotSupported(f"the Pub/Sub API has no word for {name}: do it beside the server, on its store")
+
+        return refuse
+
+    async def close(self) -> None:
+        for attachment in self._attachments:
+            attachment.detach()
+            await attachment.gone()
+        await self._channel.close()
+
+    # -- topics ---------------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
+        topic = Topic(name=self._topics.of(name))
+        if options is not None and options.retain_settled:
+            set_seconds(topic.message_retention_duration, options.retain_settled)
+        await self._channel.call("CreateTopic", topic)
+        return TopicInfo(name, options or TopicOptions(), 0, 0)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._channel.call("DeleteTopic", topic=self._topics.of(name))
+
+    async def list_topics(self) -> list[TopicInfo]:
+        """What the server knows of their offsets can't be asked: they are said to be 0."""
+        found = await self._all("ListTopics", "topics")
+        return [TopicInfo(self._topics.in_store(topic.name), TopicOptions(resource=None), 0, 0) for topic in found]
+
+    def require_topic(self, name: str) -> None:
+        """Whether a topic exists is known to the server: a publish will say."""
+
+    # -- subscriptions --------------------------------------------------------------------------------------------------
+
+    async def create_subscription(
+        self, topic: str, name: str, options: SubscriptionOptions | None = None
+    ) -> SubscriptionInfo:
+        wanted = self._message(name, options or SubscriptionOptions())
+        wanted.topic = self._topics.of(topic)
+        return self._info(await self._channel.call("CreateSubscription", wanted))
+
+    async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
+        """Order can't be turned on or off later: the server refuses that."""
+        before = await self._channel.call("GetSubscription", subscription=self._subscriptions.of(name))
+        wanted = self._message(name, options)
+        for label, value in before.labels.items():
+            if label != WINDOW_LABEL:
+                wanted.labels[label] = value
+        paths = ["ack_deadline_seconds", "retry_policy", "dead_letter_policy", "labels"]
+        if wanted.enable_message_ordering != before.enable_message_ordering:
+            paths.append("enable_message_ordering")
+        await self._channel.call("UpdateSubscription", subscription=wanted, update_mask={"paths": paths})
+
+    async def delete_subscription(self, name: str) -> None:
+        await self._channel.call("DeleteSubscription", subscription=self._subscriptions.of(name))
+
+    async def describe_subscription(self, name: str) -> SubscriptionInfo:
+        return self._info(await self._channel.call("GetSubscription", subscription=self._subscriptions.of(name)))
+
+    async def list_subscriptions(self) -> list[SubscriptionInfo]:
+        return [self._info(found) for found in await self._all("ListSubscriptions", "subscriptions")]
+
+    def _message(self, name: str, options: SubscriptionOptions) -> Any:
+        if options.release is not Release.DURABLE:
+            raise NotSupported("the Pub/Sub API has no word for release: it is 'durable'")
+        message = Subscription(
+            name=self._subscriptions.of(name),
+            enable_message_ordering=options.ordering,
+            ack_deadline_seconds=ceil(options.ack_deadline),
+            filter=options.filter or "",
+        )
+        retry = options.retry
+        if retry.min_backoff:
+            set_seconds(message.retry_policy.minimum_backoff, retry.min_backoff)
+            set_seconds(message.retry_policy.maximum_backoff, retry.max_backoff)
+        if options.dead_letter_topic is not None:
+            message.dead_letter_policy.dead_letter_topic = self._topics.of(options.dead_letter_topic)
+            message.dead_letter_policy.max_delivery_attempts = retry.max_attempts or 0
+        if options.window > 1:
+            message.labels[WINDOW_LABEL] = str(options.window)
+        return message
+
+    def _info(self, found: Any) -> SubscriptionInfo:
+        retry, dead, backoff = RetryPolicy(), found.dead_letter_policy, found.retry_policy
+        if found.HasField("retry_policy"):
+            retry = RetryPolicy(seconds_of(backoff.minimum_backoff), seconds_of(backoff.maximum_backoff))
+        if found.HasField("dead_letter_policy"):
+            retry = RetryPolicy(retry.min_backoff, retry.max_backoff, max_attempts=dead.max_delivery_attempts)
+        options = SubscriptionOptions(
+            ordering=found.enable_message_ordering,
+            ack_deadline=float(found.ack_deadline_seconds),
+            retry=retry,
+            window=int(found.labels.get(WINDOW_LABEL, "1")),
+            dead_letter_topic=self._short(dead.dead_letter_topic) if dead.dead_letter_topic else None,
+            filter=found.filter or None,
+            detached=found.detached,
+        )
+        return SubscriptionInfo(self._subscriptions.in_store(found.name), self._short(found.topic), options)
+
+    def _short(self, topic: str) -> str:
+        return self._topics.in_store(topic) if "/" in topic else topic  # one that was deleted has no resource name
+
+    # -- messages -------------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
+        return asyncio.ensure_future(self._publish(topic, messages))
+
+    async def _publish(self, topic: str, messages: Sequence[Outgoing]) -> range:
+        if any(message.delay for message in messages):
+            raise NotSupported("the Pub/Sub API has no word for a delay: publish later")
+        contents = [
+            PubsubMessage(data=data, ordering_key=key or "", attributes=attributes)
+            for key, data, attributes, _ in messages
+        ]
+        answer = await self._channel.call("Publish", topic=self._topics.of(topic), messages=contents)
+        # Of our server a range; Google's gives numbers in no order.
+        return cast("range", [int(id_) for id_ in answer.message_ids])
+
+    def attach(self, subscription: str, consumer: Consumer) -> Attachment:
+        """A subscription that does not exist is reported to the consumer."""
+        attachment = ServedAttachment(self._channel, self._subscriptions.of(subscription), consumer)
+        self._attachments = [known for known in self._attachments if not known.is_gone] + [attachment]
+        return attachment
+
+    # -- time travel ----------------------------------------------------------------------------------------------------
+
+    async def seek_to_time(self, subscription: str, time: float) -> None:
+        wanted = SUBSCRIBER["Seek"].request(subscription=self._subscriptions.of(subscription))
+        set_seconds(wanted.time, time)
+        await self._channel.call("Seek", wanted)
+
+    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
+        names = {"subscription": self._subscriptions.of(subscription), "snapshot": self._snapshots.of(snapshot)}
+        await self._channel.call("Seek", **names)
+
+    async def create_snapshot(
+        self, subscription: str, name: str, *, lasts: float = WEEK, resource: str | None = None
+    ) -> SnapshotInfo:
+        """It lasts as long as the server says: the API has no word for it."""
+        if lasts != WEEK or resource is not None:
+            raise NotSupported("the Pub/Sub API has no word for how long a snapshot lasts: leave that out")
+        names = {"name": self._snapshots.of(name), "subscription": self._subscriptions.of(subscription)}
+        return self._snapshot_info(await self._channel.call("CreateSnapshot", **names))
+
+    async def delete_snapshot(self, name: str) -> None:
+        await self._channel.call("DeleteSnapshot", snapshot=self._snapshots.of(name))
+
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        return [self._snapshot_info(found) for found in await self._all("ListSnapshots", "snapshots")]
+
+    def _snapshot_info(self, found: Any) -> SnapshotInfo:
+        name, topic = self._snapshots.in_store(found.name), self._short(found.topic)
+        return SnapshotInfo(name, topic, seconds_of(found.expire_time))
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    async def _all(self, method: str, field: str) -> list[Any]:
+        """Every page of a list."""
+        found: list[Any] = []
+        token = ""
+        while True:
+            page = await self._channel.call(method, project=self._project, page_token=token)
+            found += getattr(page, field)
+            token = page.next_page_token
+            if not token:
+                return found
+
+
+def open_served(url: str) -> Broker:
+    """The broker at a ``pubsub://`` address. It connects when it is first asked."""
+    return cast("Broker", ServedBroker(Address.parse(url)))

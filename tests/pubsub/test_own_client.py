@@ -1,0 +1,232 @@
+"""Our own client, ``PubSub("pubsub://…")``: the same program embedded, and against a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from seriatim import PubSub
+from seriatim.client.channel import Address
+from seriatim.client.message import Message
+from seriatim.core.delivery import RetryPolicy
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, NotSupported, Unauthenticated
+from seriatim.pubsub.options import ServerOptions
+from tests.pubsub.served import PATIENCE, ServerProcess, server_in_thread
+from tests.pubsub.test_access import new_certificate, tokens_in
+
+Program = Callable[[PubSub], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(params=["embedded", "served"])
+def run(request) -> Callable[[Program], None]:
+    """Run a program on a store of its own, and against a server."""
+
+    async def within(url: str, program: Program) -> None:
+        async with asyncio.timeout(PATIENCE), PubSub(url) as pubsub:
+            await program(pubsub)
+
+    def run(program: Program) -> None:
+        if request.param == "embedded":
+            asyncio.run(within("memory://", program))
+        else:
+            with server_in_thread(options=ServerOptions(min_ack_deadline=1)) as server:
+                asyncio.run(within(f"pubsub://{server.clients.address}/demo", program))
+
+    return run
+
+
+async def ordered(pubsub: PubSub, **options: Any):
+    topic = await pubsub.topic("orders").create()
+    return topic, await topic.subscription("work").create(enable_message_ordering=True, **options)
+
+
+def test_messages_come_in_order_with_everything_that_was_said(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub)
+        assert await topic.publish(b"first", ordering_key="k", attributes={"a": "b"}) == "0"
+        for data in (b"second", b"third"):
+            topic.publish(data, ordering_key="k")
+        seen = []
+        async for message in subscription:
+            seen.append((message.id, message.data, message.ordering_key, dict(message.attributes)))
+            message.ack()
+            if len(seen) == 3:
+                break
+        assert seen[0] == ("0", b"first", "k", {"a": "b"})
+        assert [data for _, data, *_ in seen] == [b"first", b"second", b"third"]
+
+    run(program)
+
+
+def test_a_nacked_message_comes_again_first_and_handlers_are_called_one_by_one(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub)
+        seen, running, done = list[bytes](), 0, asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            nonlocal running
+            running += 1
+            assert running == 1
+            await asyncio.sleep(0)
+            running -= 1
+            seen.append(message.data)
+            message.nack() if seen == [b"0", b"1"] else message.ack()
+            if len(seen) == 5:
+                done.set()
+
+        subscription.on("message", handle)
+        subscription.open()
+        for number in range(4):
+            topic.publish(b"%d" % number, ordering_key="k")
+        await done.wait()
+        await subscription.close()
+        assert seen == [b"0", b"1", b"1", b"2", b"3"]
+
+    run(program)
+
+
+def test_what_was_acked_before_closing_does_not_come_again(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub)
+        for number in range(3):
+            await topic.publish(b"%d" % number, ordering_key="k")
+        for expected in (b"0", b"1", b"2"):
+            stream = subscription.messages()
+            message = await anext(stream)
+            assert message.data == expected
+            message.ack()
+            stream.close()
+
+    run(program)
+
+
+def test_an_ack_that_is_waited_for(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub)
+        await topic.publish(b"0", ordering_key="k")
+        stream = subscription.messages()
+        await (await anext(stream)).ack_durable()
+        stream.close()
+
+    run(program)
+
+
+def test_resources_and_their_errors(run):
+    async def program(pubsub):
+        retry = RetryPolicy(min_backoff=10, max_backoff=20, max_attempts=5)
+        await pubsub.topic("graves").create()
+        _, subscription = await ordered(
+            pubsub, retry=retry, dead_letter_topic="graves", window=4, filter="attributes:a"
+        )
+        options = await subscription.options()
+        assert (options.retry, options.dead_letter_topic, options.window) == (retry, "graves", 4)
+        await subscription.set_options(ack_deadline=33)
+        assert (await subscription.options()).ack_deadline == 33
+        assert sorted(info.name for info in await pubsub.topics()) == ["graves", "orders"]
+        assert [(info.name, info.topic) for info in await pubsub.subscriptions()] == [("work", "orders")]
+        with pytest.raises(AlreadyExists):
+            await pubsub.topic("orders").create()
+        with pytest.raises(NotFound):
+            await pubsub.topic("nowhere").delete()
+        with pytest.raises(InvalidArgument):
+            await pubsub.topic("orders").subscription("bad").create(filter="nonsense")
+
+    run(program)
+
+
+def test_time_travel(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub)
+        snapshot = await subscription.snapshot("then")
+        assert (snapshot.name, snapshot.topic) == ("then", "orders")
+        await topic.publish(b"0", ordering_key="k")
+        for _ in range(2):
+            stream = subscription.messages()
+            await (await anext(stream)).ack_durable()
+            stream.close()
+            await subscription.seek(snapshot="then")
+        assert [info.name for info in await pubsub.snapshots()] == ["then"]
+        await pubsub.delete_snapshot("then")
+
+    run(program)
+
+
+def test_a_subscription_that_is_not_there_is_reported(run):
+    async def program(pubsub):
+        with pytest.raises(NotFound):
+            async for _ in pubsub.subscription("nothing"):
+                pass
+
+    run(program)
+
+
+def test_what_the_api_has_no_words_for():
+    async def program(address: str) -> None:
+        async with PubSub(f"pubsub://{address}/demo") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            with pytest.raises(NotSupported, match="no word for list_keys"):
+                await subscription.keys()
+            with pytest.raises(NotSupported, match="no word for a delay"):
+                await topic.publish(b"later", delay=1.0)
+            with pytest.raises(NotSupported, match="no word for release"):
+                await topic.subscription("fast").create(release="receipt")
+            with pytest.raises(InvalidArgument, match="can't be updated"):
+                await subscription.set_options(message_ordering=False)
+
+    with server_in_thread() as server:
+        asyncio.run(program(server.clients.address))
+
+
+def test_tls_and_a_token(tmp_path):
+    tls = new_certificate()
+    (tmp_path / "ca.pem").write_bytes(tls.certificate)
+
+    async def create(address: str, token: str) -> None:
+        async with PubSub(f"pubsub://{address}/demo?ca={tmp_path}/ca.pem&token={token}") as pubsub:
+            await pubsub.topic("orders").create()
+
+    with server_in_thread(access=tokens_in(tmp_path), tls=tls) as server:
+        asyncio.run(create(server.clients.address, "root"))
+        with pytest.raises(Unauthenticated):
+            asyncio.run(create(server.clients.address, "wrong"))
+
+
+def test_a_consumer_goes_on_when_the_server_is_killed_and_started_again(tmp_path):
+    url, seen = f"sqlite:///{tmp_path}/store.db", list[bytes]()
+
+    async def program() -> None:
+        server = servers[0]
+        async with PubSub(f"pubsub://127.0.0.1:{server.port}/demo") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            for number in range(10):
+                topic.publish(b"%d" % number, ordering_key="k")
+            await topic.flush()
+            async for message in subscription:
+                seen.append(message.data)
+                if len(seen) == 5:
+                    server.kill()
+                    servers.append(await asyncio.to_thread(ServerProcess, url, server.port))
+                else:
+                    message.ack()
+                if message.data == b"9":
+                    break
+
+    servers = [ServerProcess(url)]
+    try:
+        asyncio.run(asyncio.wait_for(program(), 2 * PATIENCE))
+    finally:
+        servers[-1].kill()
+    numbers = [int(data) for data in seen]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(10))
+
+
+@pytest.mark.parametrize(
+    "url", ["pubsub://", "pubsub://host", "pubsub://host/a/b", "pubsub:///project", "pubsub://host/p?x=1"]
+)
+def test_addresses_that_are_none(url):
+    with pytest.raises(InvalidArgument):
+        Address.parse(url)

@@ -1,0 +1,181 @@
+"""Schemas: kept in revisions, and enforced on what is published."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import fastavro
+import grpc
+import pytest
+
+from tests.pubsub.served import PROJECT, SUBSCRIPTION, TOPIC, server_in_thread
+from tests.pubsub.test_resources import INVALID, NOT_FOUND, status_of
+
+NAME = f"{PROJECT}/schemas/order"
+AVRO = 2
+JSON, BINARY = 1, 2
+
+
+def record(*fields: str) -> str:
+    all_of_them = [{"name": "note", "type": ["null", "string"]}, *({"name": one, "type": "int"} for one in fields)]
+    return json.dumps({"type": "record", "name": "Order", "fields": all_of_them})
+
+
+def make(raw, *fields: str, schema_id: str = "order"):
+    return raw.CreateSchema(parent=PROJECT, schema_id=schema_id, schema={"type_": AVRO, "definition": record(*fields)})
+
+
+def publish_status(raw, data: bytes) -> grpc.StatusCode:
+    try:
+        raw.Publish(topic=TOPIC, messages=[{"data": data}])
+    except grpc.RpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def bind(raw, encoding: int = JSON, **settings: str) -> None:
+    raw.CreateTopic(name=TOPIC, schema_settings={"schema": NAME, "encoding": encoding, **settings})
+    raw.CreateSubscription(name=SUBSCRIPTION, topic=TOPIC)
+
+
+@pytest.mark.parametrize(
+    ("data", "fits"),
+    [
+        (b'{"id": 7, "note": null}', True),
+        (b'{"id": 7, "note": {"string": "x"}}', True),
+        (b'{"id": 7, "note": "x"}', False),
+        (b'{"id": "7", "note": null}', False),
+        (b'{"id": 7}', False),
+        (b'{"id": 7, "note": null, "more": 1}', False),
+        (b'{"id": 7, "note": null} {}', False),
+        (b"[]", False),
+        (b"\xff", False),
+        (b"nonsense", False),
+    ],
+)
+def test_json_is_enforced(raw, data, fits):
+    make(raw, "id")
+    bind(raw)
+    assert publish_status(raw, data) is (grpc.StatusCode.OK if fits else INVALID)
+    pulled = raw.Pull(subscription=SUBSCRIPTION, max_messages=1, return_immediately=True).received_messages
+    assert [one.message.data for one in pulled] == ([data] if fits else [])
+
+
+def test_binary_is_enforced_and_noted(raw):
+    revision = make(raw, "id").revision_id
+    bind(raw, BINARY)
+    data = io.BytesIO()
+    fastavro.schemaless_writer(data, json.loads(record("id")), {"id": 7, "note": None})
+    good = data.getvalue()
+    assert [publish_status(raw, bad) for bad in (good[:-1], good + b"x", b"\x07")] == [INVALID] * 3
+    assert publish_status(raw, good) is grpc.StatusCode.OK
+    (received,) = raw.Pull(subscription=SUBSCRIPTION, max_messages=9).received_messages
+    assert dict(received.message.attributes) == {
+        "googclient_schemaencoding": "BINARY",
+        "googclient_schemaname": NAME,
+        "googclient_schemarevisionid": revision,
+    }
+
+
+def test_revisions_and_which_of_them_a_topic_takes(raw):
+    first = make(raw, "id")
+    second = raw.CommitSchema(name=NAME, schema={"type_": AVRO, "definition": record("id", "size")})
+    assert raw.GetSchema(name=NAME) == second
+    assert raw.GetSchema(name=f"{NAME}@{first.revision_id}") == first
+    revisions = raw.ListSchemaRevisions(name=NAME, view=2).schemas
+    assert list(revisions) == [second, first]
+    old, new = b'{"id": 1, "note": null}', b'{"id": 1, "size": 2, "note": null}'
+    bind(raw)
+    assert [publish_status(raw, data) for data in (old, new)] == [grpc.StatusCode.OK] * 2
+    raw.UpdateTopic(
+        topic={
+            "name": TOPIC,
+            "schema_settings": {"schema": NAME, "encoding": JSON, "first_revision_id": second.revision_id},
+        },
+        update_mask={"paths": ["schema_settings"]},
+    )
+    assert [publish_status(raw, data) for data in (old, new)] == [INVALID, grpc.StatusCode.OK]
+    third = raw.RollbackSchema(name=NAME, revision_id=first.revision_id)
+    assert third.definition == first.definition
+    assert publish_status(raw, old) is grpc.StatusCode.OK
+    assert raw.DeleteSchemaRevision(name=f"{NAME}@{first.revision_id}") == third
+    assert status_of(raw.GetSchema, name=f"{NAME}@{first.revision_id}") is NOT_FOUND
+
+
+def test_schemas_and_what_is_bound_to_them_survive_a_restart(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    with server_in_thread(url) as server:
+        raw = server.clients.raw()
+        made = make(raw, "id")
+        bind(raw)
+    with server_in_thread(url) as server:
+        raw = server.clients.raw()
+        assert raw.GetSchema(name=NAME) == made
+        assert publish_status(raw, b"nonsense") is INVALID
+
+
+def test_a_topic_whose_schema_is_deleted_takes_nothing_until_it_is_freed(raw):
+    make(raw, "id")
+    bind(raw)
+    raw.DeleteSchema(name=NAME)
+    assert raw.GetTopic(topic=TOPIC).schema_settings.schema == "_deleted-schema_"
+    assert publish_status(raw, b'{"id": 7, "note": null}') is INVALID
+    raw.UpdateTopic(topic={"name": TOPIC}, update_mask={"paths": ["schema_settings"]})
+    assert publish_status(raw, b"anything") is grpc.StatusCode.OK
+
+
+def test_schemas_are_listed_in_pages_without_their_definitions_unless_asked_for(raw):
+    for number in range(3):
+        make(raw, "id", schema_id=f"schema-{number}")
+    first = raw.ListSchemas(parent=PROJECT, page_size=2)
+    rest = raw.ListSchemas(parent=PROJECT, page_size=2, page_token=first.next_page_token, view=2)
+    assert [one.name[-1] for one in (*first.schemas, *rest.schemas)] == ["0", "1", "2"]
+    assert [bool(one.definition) for one in (*first.schemas, *rest.schemas)] == [False, False, True]
+
+
+def test_validation_without_keeping_anything(raw):
+    schema = {"type_": AVRO, "definition": record("id")}
+    raw.ValidateSchema(parent=PROJECT, schema=schema)
+    good = {"parent": PROJECT, "message": b'{"id": 7, "note": null}', "encoding": JSON}
+    raw.ValidateMessage(schema=schema, **good)
+    assert status_of(raw.ValidateMessage, schema=schema, **{**good, "message": b"{}"}) is INVALID
+    assert status_of(raw.ValidateMessage, schema=schema, **{**good, "encoding": 0}) is INVALID
+    assert status_of(raw.ValidateMessage, name=NAME, **good) is NOT_FOUND
+    make(raw, "id")
+    raw.ValidateMessage(name=NAME, **good)
+
+
+NO_SCHEMAS = ["", "nonsense", "5", "[]", '"string"', '{"type": "record"}', '{"type": "nope"}', "x" * 300_001]
+
+
+@pytest.mark.parametrize("definition", NO_SCHEMAS, ids=range(len(NO_SCHEMAS)))
+def test_definitions_that_are_none(raw, definition):
+    schema = {"type_": AVRO, "definition": definition}
+    assert status_of(raw.CreateSchema, parent=PROJECT, schema_id="order", schema=schema) is INVALID
+
+
+def test_what_is_refused(raw):
+    proto = {"type_": 1, "definition": 'syntax = "proto3"; message A {}'}
+    call = raw.CreateSchema
+    assert status_of(call, parent=PROJECT, schema_id="order", schema=proto) is grpc.StatusCode.UNIMPLEMENTED
+    assert status_of(call, parent=PROJECT, schema_id="order", schema={"definition": record()}) is INVALID
+    assert status_of(call, parent=PROJECT, schema_id="x", schema={"type_": AVRO, "definition": record()}) is INVALID
+    only = make(raw, "id")
+    assert status_of(make, raw=raw) is grpc.StatusCode.ALREADY_EXISTS
+    gone = {"name": NAME, "revision_id": only.revision_id}
+    assert status_of(raw.DeleteSchemaRevision, **gone) is grpc.StatusCode.FAILED_PRECONDITION
+    settings = {"schema": f"{NAME}-2", "encoding": JSON}
+    assert status_of(raw.CreateTopic, name=TOPIC, schema_settings=settings) is NOT_FOUND
+    assert status_of(raw.CreateTopic, name=TOPIC, schema_settings={"schema": NAME}) is INVALID
+
+
+def test_policies_are_kept_and_everything_is_allowed(raw):
+    binding = {"role": "roles/pubsub.editor", "members": ["user:ann@example.com"]}
+    kept = raw.SetIamPolicy(resource=TOPIC, policy={"bindings": [binding]})
+    assert raw.GetIamPolicy(resource=TOPIC) == kept
+    assert kept.bindings[0].role == "roles/pubsub.editor"
+    assert not raw.GetIamPolicy(resource=SUBSCRIPTION).bindings
+    wanted = ["pubsub.topics.publish", "pubsub.topics.delete"]
+    assert list(raw.TestIamPermissions(resource=TOPIC, permissions=wanted).permissions) == wanted
+    assert status_of(raw.GetIamPolicy, resource="") is INVALID

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
-from random import Random
 
 from seriatim.core.pipe_receiver import PipeReceiver
 from seriatim.core.pipe_sender import PipeSender
-from seriatim.core.pipes import FRAMES, Confirmed, Delivered, Frame, Hello, PipeOptions, Welcome, first_index
+from seriatim.core.pipes import FRAMES, Confirm, Confirmed, Data, Delivered, Frame, Hello, PipeOptions, Welcome
 from seriatim.core.resequencing import LedgerEntry
 from seriatim.testing import FaultyNetwork
 
@@ -87,7 +86,7 @@ class World:
         for effect in effects:
             if isinstance(effect, FRAMES):
                 self.frames += 1
-                to = self.forth if isinstance(effect, Hello) or hasattr(effect, "floor") else self.back
+                to = self.forth if isinstance(effect, Hello | Data) else self.back
                 to.send(effect, self.now)
             elif isinstance(effect, Delivered):
                 self.queue.append(effect)
@@ -109,8 +108,10 @@ class World:
     def turn(self) -> None:
         """Let everything happen that can happen now."""
         for frame in self.forth.receive(self.now):
+            assert isinstance(frame, Hello | Data)
             self.apply(self.receiver.receive(frame, self.now))
         for frame in self.back.receive(self.now):
+            assert isinstance(frame, Welcome | Confirm)
             self.apply(self.sender.receive(frame, self.now))
         self.output()
         self.apply(self.receiver.advance(self.now))

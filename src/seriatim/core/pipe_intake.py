@@ -1,7 +1,8 @@
 """What the receiving end of a pipe makes of numbered messages: an order, or merely a complete set.
 
-``InOrder`` asks the resequencer, which decides order everywhere. ``InAnyOrder`` hands over what arrives, once. Both know which
-numbers are missing, and up to which number everything was taken by the output: that is what may be confirmed.
+``InOrder`` asks the resequencer, which decides order everywhere. ``InAnyOrder`` hands over what arrives, once. Both
+know which numbers are missing, and up to which number everything was taken by the output: that is what may be
+confirmed.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Protocol
 from seriatim.core.pipes import Delivered, Effect, PipeOptions
 from seriatim.core.ranges import Range, RangeSet
 from seriatim.core.resequencer import Resequencer
-from seriatim.core.resequencing import LedgerEntry, OnGap, Reason, Released, Resequencing, Start
 from seriatim.core.resequencing import Effect as OrderEffect
+from seriatim.core.resequencing import LedgerEntry, OnGap, Reason, Released, Resequencing, Start
 
 
 class Intake(Protocol):
@@ -38,16 +39,16 @@ class Intake(Protocol):
     def missing(self) -> tuple[Range, ...]:
         """The numbers below ``seen`` that have not come."""
 
-    def take(self, first: int, messages: tuple[bytes, ...], now: float) -> tuple[list[Effect], bool]:
+    def take(self, first: int, messages: tuple[bytes, ...], now: float, /) -> tuple[list[Effect], bool]:
         """What to hand over now, and whether something came that was handed over before."""
 
-    def settle(self, first: int, end: int) -> None:
+    def settle(self, first: int, end: int, /) -> None:
         """The output has taken the messages from ``first`` to below ``end``."""
 
     def give_up_below(self, floor: int, now: float) -> list[Effect]:
         """Nothing below ``floor`` comes any more."""
 
-    def advance(self, now: float) -> list[Effect]: ...
+    def advance(self, now: float, /) -> list[Effect]: ...
 
 
 class InOrder:
@@ -93,7 +94,7 @@ class InOrder:
     def missing(self) -> tuple[Range, ...]:
         return self._order.missing()
 
-    def take(self, first: int, messages: tuple[bytes, ...], now: float) -> tuple[list[Effect], bool]:
+    def take(self, first: int, messages: tuple[bytes, ...], now: float, /) -> tuple[list[Effect], bool]:
         end = first + len(messages)
         self._seen = max(self._seen, end)
         if self._order.pass_run(first, len(messages), now):
@@ -137,7 +138,7 @@ class InOrder:
         self._given_out = first + len(messages)
         return Delivered(first, messages)
 
-    def settle(self, first: int, end: int) -> None:
+    def settle(self, _first: int, end: int, /) -> None:
         self._taken = max(self._taken, end)
 
     def give_up_below(self, floor: int, now: float) -> list[Effect]:
@@ -145,7 +146,8 @@ class InOrder:
             return []
         held, effects = self._order.held(), list[Effect]()
         numbers = RangeSet((index, index) for index, _ in held)
-        for first, last in numbers.gaps(self.wanted, floor - 1):
+        # Whether a number above everything that has come was ever used, only the sender knows.
+        for first, last in numbers.gaps(self.wanted, min(floor, self.seen) - 1):
             detail = "the sender gave it up"
             effects.append(LedgerEntry(None, 0, Reason.LOST, first, last, last - first + 1, now, detail))
         for index, item in held:
@@ -191,7 +193,7 @@ class InAnyOrder:
     def missing(self) -> tuple[Range, ...]:
         return tuple(self._arrived.gaps(self._start, self.seen - 1))
 
-    def take(self, first: int, messages: tuple[bytes, ...], now: float) -> tuple[list[Effect], bool]:
+    def take(self, first: int, messages: tuple[bytes, ...], _now: float, /) -> tuple[list[Effect], bool]:
         effects: list[Effect] = []
         repeated = False
         for index, message in enumerate(messages, first):
@@ -202,19 +204,22 @@ class InAnyOrder:
                 effects.append(Delivered(index, (message,)))
         return effects, repeated
 
-    def settle(self, first: int, end: int) -> None:
+    def settle(self, first: int, end: int, /) -> None:
         self._settled.add(first, end - 1)
 
     def give_up_below(self, floor: int, now: float) -> list[Effect]:
         """A floor above what is wanted: the sender began again, without memory."""
-        lost = list(self._arrived.gaps(self._start, floor - 1))
-        for numbers in (self._arrived, self._settled) if lost else ():
-            for first, last in lost:
-                numbers.add(first, last)
+        if floor <= self.wanted:
+            return []
+        known, missing = self.seen, list(self._arrived.gaps(self._start, floor - 1))
+        for first, last in missing:
+            self._arrived.add(first, last)
+            self._settled.add(first, last)
+        lost = [(first, min(last, known - 1)) for first, last in missing if first < known]
         detail = "the sender gave it up"
         return [LedgerEntry(None, 0, Reason.LOST, lo, hi, hi - lo + 1, now, detail) for lo, hi in lost]
 
-    def advance(self, now: float) -> list[Effect]:
+    def advance(self, _now: float, /) -> list[Effect]:
         return []
 
 

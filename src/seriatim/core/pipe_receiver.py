@@ -3,18 +3,19 @@
 Rules
 -----
 1. ``receive`` says what to hand over; ``settle`` hears that the output has taken it. Only that is confirmed: after
-   ``confirmation_interval`` messages, after ``confirm_after``, and at once when the sender seems not to know (it sent something
-   again, or asks).
-2. While numbers are missing they are asked for, first after ``request_after`` and then with backoff, until one of them comes.
+   ``confirmation_interval`` messages, after ``confirm_after``, and at once when the sender seems not to know (it sent
+   something again, or asks).
+2. While numbers are missing they are asked for, first after ``request_after`` and then with backoff, until one of them
+   comes.
 3. Data that names another life of this receiver is answered with the life that it has, and not looked at.
 4. A frame of a lower epoch of the sender than was heard of changes nothing.
-5. A receiver that knows its place (``position``) begins there; any other begins at the floor of the first data that it gets.
+5. A receiver that knows its place (``position``) begins there; any other begins at the floor of the first data that it
+   gets.
 
 Theory of operation
--------------------
-What the numbers mean is decided by an intake (``pipe_intake.py``): the resequencer, or a plain set. This machine adds who is
-listened to, and when the sender hears what. There are three reasons to send a confirmation, each with a deadline; one frame
-serves all that are due.
+------------------- What the numbers mean is decided by an intake (``pipe_intake.py``): the resequencer, or a plain set.
+This machine adds who is listened to, and when the sender hears what. There are three reasons to send a confirmation,
+each with a deadline; one frame serves all that are due.
 """
 
 from __future__ import annotations
@@ -181,9 +182,7 @@ class PipeReceiver:
         if self._options.resends or not frame.messages:
             return []
         last, detail = frame.first + len(frame.messages) - 1, "the output takes too long"
-        return [
-            LedgerEntry(None, frame.sender, Reason.OVERFLOW, frame.first, last, len(frame.messages), now, detail)
-        ]
+        return [LedgerEntry(None, frame.sender, Reason.OVERFLOW, frame.first, last, len(frame.messages), now, detail)]
 
     def _start(self, position: int) -> None:
         intake: Callable[[PipeOptions, int], Intake]

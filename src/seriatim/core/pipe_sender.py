@@ -3,20 +3,22 @@
 Rules
 -----
 1. A message is kept from ``push`` until it is confirmed, or given up.
-2. Until a receiver has answered (``Welcome``), only ``Hello`` is sent, again and again with backoff. A receiver of a higher epoch
-   has forgotten what was under way: it is sent to it again, or given up when the pipe sends nothing again.
-3. When nothing is confirmed for ``timeout``, then by the pipe's gap policy: what the receiver has not seen is sent again
-   (``request``), or what is under way is given up (``skip``), or the receiver is asked where it stands (``hold``). The timeout
-   doubles each time, and is short again when a message is confirmed that was sent only once: then the round trip is shorter.
+2. Until a receiver has answered (``Welcome``), only ``Hello`` is sent, again and again with backoff. A receiver of a
+   higher epoch has forgotten what was under way: it is sent to it again, or given up when the pipe sends nothing again.
+3. When nothing is confirmed for ``timeout``, then by the pipe's gap policy: what the receiver has not seen is sent
+   again (``request``), or what is under way is given up (``skip``), or the receiver is asked where it stands
+   (``hold``). The timeout doubles each time, and is short again when a message is confirmed that was sent only once:
+   then the round trip is shorter.
 4. A confirmation that names another epoch changes nothing, and none confirms more than was sent.
 
 Theory of operation
--------------------
-Messages are a list from ``floor`` (the lowest that is not confirmed) to ``next``. ``sent`` divides it: below, messages are under way; above,
-they wait for the window. One deadline serves all of them: it is the receiver that knows what is missing, and says so.
-The deadline is for what the receiver can't know of, the end of what was sent, and for confirmations that were lost.
+------------------- Messages are a list from ``floor`` (the lowest that is not confirmed) to ``next``. ``sent`` divides
+it: below, messages are under way; above, they wait for the window. One deadline serves all of them: it is the receiver
+that knows what is missing, and says so. The deadline is for what the receiver can't know of, the end of what was sent,
+and for confirmations that were lost.
 
-``push`` and ``receive`` send nothing new by themselves: ``advance`` does, so that whatever came in one turn goes out in few frames.
+``push`` and ``receive`` send nothing new by themselves: ``advance`` does, so that whatever came in one turn goes out in
+few frames.
 """
 
 from __future__ import annotations
@@ -101,10 +103,9 @@ class PipeSender:
         "epoch",
     )
 
-    def __init__(
-        self, options: PipeOptions, epoch: int, *, first: int | None = None, max_bytes: int = 60_000
-    ) -> None:
-        """``first`` is the index of the next message, for a sender that remembers; ``max_bytes`` is what fits into one frame."""
+    def __init__(self, options: PipeOptions, epoch: int, *, first: int | None = None, max_bytes: int = 60_000) -> None:
+        """``first`` is the index of the next message, for a sender that remembers; ``max_bytes`` is what fits into one
+        frame."""
         self._options = options
         self.epoch = epoch
         self._max_bytes = max_bytes
@@ -129,6 +130,11 @@ class PipeSender:
         return self._peer
 
     @property
+    def max_message(self) -> int:
+        """No message may be larger."""
+        return self._max_bytes - MESSAGE_OVERHEAD
+
+    @property
     def next_index(self) -> int:
         return self._next
 
@@ -148,7 +154,8 @@ class PipeSender:
 
     @property
     def deadline(self) -> float | None:
-        """When ``advance`` has something to do: at once when that lies in the past; None when there is nothing to wait for."""
+        """When ``advance`` has something to do: at once when that lies in the past; None when there is nothing to wait
+        for."""
         if self._peer is not None and self._sent < min(self._next, self._floor + self._window):
             return -inf
         return None if self._deadline == inf else self._deadline
@@ -157,10 +164,7 @@ class PipeSender:
 
     def push(self, message: bytes, now: float) -> list[Effect]:
         """Take a message in. It is sent by ``advance``. CapacityExceeded when there is no room for it."""
-        if len(message) + MESSAGE_OVERHEAD > self._max_bytes:
-            raise InvalidArgument(
-                f"a message of {len(message):,} bytes does not fit into a frame of this route ({self._max_bytes:,}): split it"
-            )
+        self.require_fitting(message)
         effects: list[Effect] = []
         if self._next - self._floor >= self._options.queue and not self._make_room(message, now, effects):
             return effects
@@ -202,6 +206,14 @@ class PipeSender:
         if self._sent < end:
             self._send_new(end, now, effects)
         return effects
+
+    def require_fitting(self, message: bytes) -> None:
+        """InvalidArgument when a message is too large for a frame."""
+        if len(message) > self._max_bytes - MESSAGE_OVERHEAD:
+            raise InvalidArgument(
+                f"a message of {len(message):,} bytes does not fit into a frame of this route "
+                f"({self.max_message:,}): split it"
+            )
 
     # -- the receiver ---------------------------------------------------------------------------------------------------
 
@@ -302,9 +314,7 @@ class PipeSender:
             "or raise the queue of the pipe"
         )
 
-    def _give_up(
-        self, end: int, now: float, detail: str, effects: list[Effect], reason: Reason = Reason.LOST
-    ) -> None:
+    def _give_up(self, end: int, now: float, detail: str, effects: list[Effect], reason: Reason = Reason.LOST) -> None:
         effects.append(self._entry(reason, self._floor, end - 1, now, detail))
         self._move_floor(end)
         self._tries = 0

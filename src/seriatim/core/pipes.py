@@ -2,40 +2,42 @@
 
 Rules
 -----
-1. The sender gives each message an **index**: one higher than the one before. An index is never used for two messages of
-   a pipe, not even after a restart.
+1. The sender gives each message an **index**: one higher than the one before. An index is never used for two messages
+   of a pipe, not even after a restart.
 2. The receiver hands messages over in index order, and **confirms** what its output has taken, never before.
-3. *Continuity*: what is not confirmed is sent again. The receiver asks for the numbers that it misses below one that it has; the
-   sender, when nothing is confirmed for a while, sends again what the receiver may never have seen. A confirmation names an index
-   and not a transmission, so **any copy of a message confirms it**: a round trip longer than the timeout costs copies, and
-   makes progress all the same.
+3. *Continuity*: what is not confirmed is sent again. The receiver asks for the numbers that it misses below one that it
+   has; the sender, when nothing is confirmed for a while, sends again what the receiver may never have seen. A
+   confirmation names an index and not a transmission, so **any copy of a message confirms it**: a round trip longer
+   than the timeout costs copies, and makes progress all the same.
 4. *Strictness*: an index that was handed over is dropped, and confirmed again, because the sender seems not to know.
-5. At most ``window`` messages are under way. Because only what the output has taken is confirmed, a slow output fills the window,
-   and a full window keeps the sender from taking more: back-pressure needs no rule of its own.
-6. Each end has an **epoch** that is higher after every restart. Every frame names both. A frame that names an older epoch of
-   either end changes nothing.
-7. Every data frame names the **floor**: the lowest index that can still come. What the receiver misses below it is lost.
+5. At most ``window`` messages are under way. Because only what the output has taken is confirmed, a slow output fills
+   the window, and a full window keeps the sender from taking more: back-pressure needs no rule of its own.
+6. Each end has an **epoch** that is higher after every restart. Every frame names both. A frame that names an older
+   epoch of either end changes nothing.
+7. Every data frame names the **floor**: the lowest index that can still come. What the receiver misses below it is
+   lost.
 
 Theory of operation
--------------------
-Two kinds of pipe are told apart by tradition. In the *sequential* one (receive queue) each message waits for the confirmation
-of the one before. In the *indexed* one (send queue) many are under way and the receiver sorts them. The first is the second with a
-window of 1: there is one machine for both. A third kind, *resend*, hands over at once whatever arrives, once, in any order: it
-repairs loss and nothing else, and belongs **inside** an indexed pipe.
+------------------- Two kinds of pipe are told apart by tradition. In the *sequential* one (receive queue) each message
+waits for the confirmation of the one before. In the *indexed* one (send queue) many are under way and the receiver
+sorts them. The first is the second with a window of 1: there is one machine for both. A third kind, *resend*, hands
+over at once whatever arrives, once, in any order: it repairs loss and nothing else, and belongs **inside** an indexed
+pipe.
 
-A session is a pair of epochs. The sender says ``Hello(s)`` until somebody answers ``Welcome(s, r)``, and then puts both numbers into
-its data. A receiver that was restarted answers data for its former life with its new number, and the sender begins to send all
-that is not confirmed again, under that number. So an old frame that comes out of the network after either end, or both, have
-restarted names a number that is no longer true, and is dropped.
+A session is a pair of epochs. The sender says ``Hello(s)`` until somebody answers ``Welcome(s, r)``, and then puts both
+numbers into its data. A receiver that was restarted answers data for its former life with its new number, and the
+sender begins to send all that is not confirmed again, under that number. So an old frame that comes out of the network
+after either end, or both, have restarted names a number that is no longer true, and is dropped.
 
-Indexes never repeat, so nothing else has to be agreed on. A sender that lost its memory begins above everything that its former
-life can have used (``first_index``), and its floor tells the receiver that nothing below will come. A sender that kept its messages
-goes on with the same indexes, and what the receiver holds stays valid. A receiver that knows where it was drops what it had
-handed over; one that does not begins at the floor, which is the lowest index that was never confirmed.
+Indexes never repeat, so nothing else has to be agreed on. A sender that lost its memory begins above everything that
+its former life can have used (``first_index``), and its floor tells the receiver that nothing below will come. A sender
+that kept its messages goes on with the same indexes, and what the receiver holds stays valid. A receiver that knows
+where it was drops what it had handed over; one that does not begins at the floor, which is the lowest index that was
+never confirmed.
 
-What a crash leaves of the guarantee follows (``across_crashes``): a sender without a durable outbox loses what was not confirmed; a
-receiver that forgets its place hands over again what was not confirmed. With a window of 1 that is a repeat in place (1, 2, 2, 3);
-with a larger one it is a step back (1, 2, 3, 2, 3), which is no order at all.
+What a crash leaves of the guarantee follows (``across_crashes``): a sender without a durable outbox loses what was not
+confirmed; a receiver that forgets its place hands over again what was not confirmed. With a window of 1 that is a
+repeat in place (1, 2, 2, 3); with a larger one it is a step back (1, 2, 3, 2, 3), which is no order at all.
 """
 
 from __future__ import annotations
@@ -81,13 +83,14 @@ class OnFull(StrEnum):
 class PipeOptions:
     """What a pipe restores, how much may be under way, and how long things take. Times are in the unit of ``now``.
 
-    ``level`` is what the pipe enforces whatever its route does. ``queue`` bounds what the sender keeps (under way and waiting),
-    ``capacity`` what the receiver keeps (held behind a gap, or not taken by the output yet). ``timeout`` doubles up to
-    ``max_timeout`` while nothing is confirmed, and so does ``request_after``, the time that a gap may be mere disorder.
+    ``level`` is what the pipe enforces whatever its route does. ``queue`` bounds what the sender keeps (under way and
+    waiting), ``capacity`` what the receiver keeps (held behind a gap, or not taken by the output yet). ``timeout``
+    doubles up to ``max_timeout`` while nothing is confirmed, and so does ``request_after``, the time that a gap may be
+    mere disorder.
 
-    ``on_gap`` says what happens to a number that does not come: it is asked for (``request``; the default, and the only choice, when
-    the level allows no loss), given up after ``gap_timeout`` (``skip``, the default otherwise), or waited for (``hold``:
-    for a route that loses nothing).
+    ``on_gap`` says what happens to a number that does not come: it is asked for (``request``; the default, and the only
+    choice, when the level allows no loss), given up after ``gap_timeout`` (``skip``, the default otherwise), or waited
+    for (``hold``: for a route that loses nothing).
     """
 
     kind: PipeKind = PipeKind.INDEXED
@@ -130,7 +133,9 @@ class PipeOptions:
             raise InvalidArgument("a pipe has no dead letters: choose on_gap='request', 'skip' or 'hold'")
         if not self.resends:
             if self.on_gap is OnGap.REQUEST:
-                raise InvalidArgument(f"a {self.level} pipe sends nothing again: ask for level 'continuous' or 'absolute'")
+                raise InvalidArgument(
+                    f"a {self.level} pipe sends nothing again: ask for level 'continuous' or 'absolute'"
+                )
             return
         if self.on_gap not in {None, OnGap.REQUEST} or self.gap_timeout is not None:
             raise InvalidArgument(f"a {self.in_words} pipe never gives a number up: leave out on_gap and gap_timeout")
@@ -139,7 +144,9 @@ class PipeOptions:
 
     def _check_times(self) -> None:
         if not 0 < self.timeout <= self.max_timeout:
-            raise InvalidArgument(f"timeout must be above 0 and up to max_timeout ({self.max_timeout}), not {self.timeout}")
+            raise InvalidArgument(
+                f"timeout must be above 0 and up to max_timeout ({self.max_timeout}), not {self.timeout}"
+            )
         if self.gap_timeout is not None:
             require_duration("gap_timeout", self.gap_timeout)
             if self.on_gap is OnGap.HOLD:
@@ -214,8 +221,8 @@ def _why(options: PipeOptions) -> str:
 
 
 def across_crashes(alive: Stage, options: PipeOptions, *, durable_sender: bool, durable_receiver: bool) -> Stage:
-    """What is left of a pipe's stage when its ends may crash and restart. ``durable_sender``: messages wait in a durable outbox.
-    ``durable_receiver``: what was handed over and how far that is are written in one transaction."""
+    """What is left of a pipe's stage when its ends may crash and restart. ``durable_sender``: messages wait in a
+    durable outbox. ``durable_receiver``: what was handed over and how far that is are written in one transaction."""
     lost, reasons = Guarantee.NONE, []
     if not durable_sender:
         lost |= Guarantee.NO_LOSS

@@ -260,9 +260,7 @@ class Engine(Operations, TimeTravel):
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
 
-    async def publish_at(
-        self, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]
-    ) -> range:
+    async def publish_at(self, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> range:
         """Write messages, and how far their writer has come with them, or nothing when it stands elsewhere."""
         log, commit = self.get_topic(topic), self.commit()
         offsets, records = self._number(log, messages)

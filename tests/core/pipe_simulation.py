@@ -7,9 +7,12 @@ from math import inf
 
 from seriatim.core.pipe_receiver import PipeReceiver
 from seriatim.core.pipe_sender import PipeSender
-from seriatim.core.pipes import FRAMES, Confirm, Confirmed, Data, Delivered, Frame, Hello, PipeOptions, Welcome
+from seriatim.core.pipes import FRAMES, Confirm, Data, Delivered, Finished, Frame, Hello, PipeOptions, Welcome
 from seriatim.core.resequencing import LedgerEntry
 from seriatim.testing import FaultyNetwork
+
+
+LINGER = 0.02
 
 
 @dataclass
@@ -43,7 +46,8 @@ class World:
         self.disk = Durable(position=1 if durable_receiver and durable_sender else None)
         self.received: list[bytes] = []
         self.ledger: list[LedgerEntry[bytes]] = []
-        self.frames = self.idle_turns = 0
+        self.frames = 0
+        self.last_sent: dict[int, float] = {}
         self.queue: list[Delivered] = []
         self.output_free = 0.0
         self.start_sender()
@@ -88,9 +92,10 @@ class World:
                 self.frames += 1
                 to = self.forth if isinstance(effect, Hello | Data) else self.back
                 to.send(effect, self.now)
+                self.last_sent[id(to)] = self.now
             elif isinstance(effect, Delivered):
                 self.queue.append(effect)
-            elif isinstance(effect, Confirmed):
+            elif isinstance(effect, Finished):
                 for index in range(effect.first, effect.end):
                     self.disk.outbox.pop(index, None)
             else:
@@ -107,18 +112,29 @@ class World:
 
     def turn(self) -> None:
         """Let everything happen that can happen now."""
-        for frame in self.forth.receive(self.now):
+        for frame in self.arrivals(self.forth):
             assert isinstance(frame, Hello | Data)
             self.apply(self.receiver.receive(frame, self.now))
-        for frame in self.back.receive(self.now):
+        for frame in self.arrivals(self.back):
             assert isinstance(frame, Welcome | Confirm)
             self.apply(self.sender.receive(frame, self.now))
         self.output()
         self.apply(self.receiver.advance(self.now))
         self.apply(self.sender.advance(self.now))
 
+    def arrivals(self, network: FaultyNetwork[Frame]) -> list[Frame]:
+        """What arrives. A network in which all copies wait to be overtaken lets them go after a while."""
+        if self.lets_go(network) <= self.now:
+            return network.drain()
+        return network.receive(self.now)
+
+    def lets_go(self, network: FaultyNetwork[Frame]) -> float:
+        waits = network.is_busy and network.next_arrival() is None
+        return self.last_sent[id(network)] + LINGER if waits else inf
+
     def next_event(self) -> float:
         times = [self.sender.deadline, self.receiver.deadline, self.forth.next_arrival(), self.back.next_arrival()]
+        times += [self.lets_go(self.forth), self.lets_go(self.back)]
         if self.queue:
             times.append(self.output_free)
         return min((time for time in times if time is not None), default=inf)

@@ -110,8 +110,10 @@ class InOrder:
         return effects, repeated
 
     def _stays_in_place(self, index: int) -> bool:
-        """Whether a repeat may be handed over again: nothing was since."""
-        return not self._options.is_strict and index == self._given_out - 1 == self.wanted - 1
+        """Whether a repeat may be handed over again: nothing was since, and nothing waits, or a slow output would drown."""
+        if self._options.is_strict or self._taken < self._given_out:
+            return False
+        return index == self._given_out - 1 == self.wanted - 1
 
     def _push(self, index: int, message: bytes, now: float) -> list[Effect]:
         return self._joined(self._order.push(index, message, now))

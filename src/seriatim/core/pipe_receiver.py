@@ -168,14 +168,17 @@ class PipeReceiver:
             self._start(frame.floor)
         assert self._intake is not None
         effects = self._intake.give_up_below(frame.floor, now)
+        repeated = not frame.messages  # the sender asks where it stands
         if frame.first + len(frame.messages) - self._intake.taken > self._options.capacity:
-            return effects + self._too_much(frame, now)
-        delivered, repeated = self._intake.take(frame.first, frame.messages, now)
-        if repeated or not frame.messages:
+            effects += self._too_much(frame, now)
+        elif frame.messages:
+            delivered, repeated = self._intake.take(frame.first, frame.messages, now)
+            effects = effects + delivered if effects else delivered
+        if repeated:
             self._confirm_at = now
         self._watch_gaps(now)
         self._enter(ReceiverEvent.TAKE)
-        return effects + delivered if effects else delivered
+        return effects
 
     def _too_much(self, frame: Data, now: float) -> list[Effect]:
         """There is no room. A sender that sends again keeps to the room that it was told of, or comes back."""

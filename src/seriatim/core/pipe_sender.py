@@ -26,7 +26,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import inf
 
-from seriatim.core.pipes import Confirm, Confirmed, Data, Effect, Hello, OnFull, PipeOptions, Welcome, first_index
+from seriatim.core.pipes import Confirm, Data, Effect, Finished, Hello, OnFull, PipeOptions, Welcome, first_index
 from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
 from seriatim.core.table import TransitionTable
 from seriatim.errors import CapacityExceeded, InvalidArgument
@@ -233,7 +233,7 @@ class PipeSender:
         return effects
 
     def _confirm(self, expected: int, now: float, effects: list[Effect]) -> None:
-        effects.append(Confirmed(self._floor, expected))
+        effects.append(Finished(self._floor, expected))
         if expected > self._resent_below:
             self._tries = 0
         self._move_floor(expected)
@@ -315,7 +315,7 @@ class PipeSender:
         )
 
     def _give_up(self, end: int, now: float, detail: str, effects: list[Effect], reason: Reason = Reason.LOST) -> None:
-        effects.append(self._entry(reason, self._floor, end - 1, now, detail))
+        effects += [self._entry(reason, self._floor, end - 1, now, detail), Finished(self._floor, end)]
         self._move_floor(end)
         self._tries = 0
         if self._peer is not None:

@@ -227,7 +227,7 @@ def across_crashes(alive: Stage, options: PipeOptions, *, durable_sender: bool, 
     if not durable_sender:
         lost |= Guarantee.NO_LOSS
         reasons.append("what is not confirmed dies with its sender (no outbox)")
-    if not durable_receiver and options.gap_policy is OnGap.SKIP:
+    if not durable_receiver and not durable_sender and options.gap_policy is OnGap.SKIP:
         reasons.append("what is not confirmed when its receiver restarts is given up")
     elif not durable_receiver:
         lost |= Guarantee.NO_DUPLICATE
@@ -284,8 +284,8 @@ FRAMES = (Hello, Welcome, Data, Confirm)
 # --- other effects --------------------------------------------------------------------------------------------------
 
 
-class Confirmed(NamedTuple):
-    """The receiver's output has taken the messages from ``first`` to below ``end``: the sender may forget them."""
+class Finished(NamedTuple):
+    """The messages from ``first`` to below ``end`` were confirmed, or given up: nobody needs to keep them."""
 
     first: int
     end: int
@@ -302,5 +302,5 @@ class Delivered(NamedTuple):
         return self.first + len(self.messages)
 
 
-Effect: TypeAlias = Frame | Confirmed | Delivered | LedgerEntry[bytes]
+Effect: TypeAlias = Frame | Finished | Delivered | LedgerEntry[bytes]
 """What a machine wants done. A frame among them is to be sent to the other end."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from seriatim.core.delivery import Lease
 from seriatim.core.pipe_sender import PipeSender
-from seriatim.core.pipes import Confirmed, Delivered, PipeOptions
+from seriatim.core.pipes import Delivered, Finished, PipeOptions
 from seriatim.engine.broker import Attachment, Broker, Outgoing
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.consumer import Delivered as Leased
@@ -146,8 +146,8 @@ class OutboxEnd(SenderEnd):
                 self._done(index)  # it was confirmed, and that was not written before its lease was lost
         self.wake()
 
-    def _carry_out(self, effect: Confirmed | Delivered) -> None:
-        if isinstance(effect, Confirmed):
+    def _carry_out(self, effect: Finished | Delivered) -> None:
+        if isinstance(effect, Finished):
             for index in range(effect.first, effect.end):
                 self._done(index)
 

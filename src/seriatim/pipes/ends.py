@@ -17,7 +17,7 @@ from typing import Protocol
 
 from seriatim.core.pipe_receiver import PipeReceiver
 from seriatim.core.pipe_sender import PipeSender
-from seriatim.core.pipes import FRAMES, Confirm, Confirmed, Data, Delivered, Effect, Hello, OnFull, PipeOptions, Welcome
+from seriatim.core.pipes import FRAMES, Confirm, Data, Delivered, Effect, Finished, Hello, OnFull, PipeOptions, Welcome
 from seriatim.core.resequencing import LedgerEntry
 from seriatim.errors import FailedPrecondition
 from seriatim.log import logger
@@ -88,7 +88,7 @@ class _End:
             else:
                 self._carry_out(effect)
 
-    def _carry_out(self, effect: Confirmed | Delivered) -> None:
+    def _carry_out(self, effect: Finished | Delivered) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -160,7 +160,7 @@ class SenderEnd(_End):
         if effects:
             self._changed.set()
 
-    def _carry_out(self, effect: Confirmed | Delivered) -> None:
+    def _carry_out(self, effect: Finished | Delivered) -> None:
         """Somebody may wait for the room; ``_apply`` wakes them up."""
 
 
@@ -257,7 +257,7 @@ class ReceiverEnd(_End):
             self._apply(self._machine.receive(frame, self._loop.time()))
             self.wake()
 
-    def _carry_out(self, effect: Confirmed | Delivered) -> None:
+    def _carry_out(self, effect: Finished | Delivered) -> None:
         if isinstance(effect, Delivered):
             self._queue.append(effect)
             self._filled.set()

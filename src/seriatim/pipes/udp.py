@@ -15,7 +15,6 @@ import asyncio
 import ipaddress
 import socket
 from contextlib import suppress
-from typing import Any
 
 from seriatim.core.guarantees import DeliveryMode, Guarantee
 from seriatim.core.options import require_whole
@@ -31,6 +30,12 @@ BUFFER = 4 * 1024 * 1024
 SAFE_DATAGRAM = 1200
 """A datagram of this size passes any network whole."""
 
+MAX_DATAGRAM = 65_507
+"""No datagram is larger."""
+
+TURN = 64
+"""So many datagrams are read at once before others have their turn."""
+
 MAX_SECRET = 64
 
 
@@ -45,8 +50,10 @@ class Udp(Route):
         self, port: int = 0, host: str = "127.0.0.1", *, secret: bytes = b"", max_datagram: int = SAFE_DATAGRAM
     ) -> None:
         require_whole("max_datagram", max_datagram, 256)
-        if max_datagram > 65_507:
-            raise InvalidArgument(f"no datagram is larger than 65507 bytes, so max_datagram can't be {max_datagram}")
+        if max_datagram > MAX_DATAGRAM:
+            raise InvalidArgument(
+                f"no datagram is larger than {MAX_DATAGRAM} bytes, so max_datagram can't be {max_datagram}"
+            )
         if len(secret) > MAX_SECRET:
             raise InvalidArgument(f"a secret has at most {MAX_SECRET} bytes, not {len(secret)}")
         if not secret and not _is_loopback(host):
@@ -59,7 +66,7 @@ class Udp(Route):
         self._secret = secret
 
     async def open_receiver(self, hear: Hear) -> Port:
-        port = await _UdpPort.open(self._secret, hear, bind=self.address)
+        port = _UdpPort(self._secret, hear, self.address, connect=False)
         self.address = port.local_address
         return port
 
@@ -68,77 +75,83 @@ class Udp(Route):
             raise FailedPrecondition(
                 "the port of the receiver is not known: open the receiving end first, or name a port"
             )
-        return await _UdpPort.open(self._secret, hear, peer=self.address)
+        return _UdpPort(self._secret, hear, self.address, connect=True)
 
 
-class _UdpPort(asyncio.DatagramProtocol):
-    """A socket. One that is connected to its peer hears nobody else."""
+class _UdpPort:
+    """A socket. One that is connected to its peer hears nobody else.
 
-    def __init__(self, secret: bytes, hear: Hear, peer: Address | None) -> None:
-        self._secret, self._hear, self._peer = secret, hear, peer
-        self._is_connected = peer is not None
-        self._transport: asyncio.DatagramTransport
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._closed = asyncio.Event()
+    Many datagrams are read in one turn of the loop; the transport of asyncio reads one.
+    """
+
+    def __init__(self, secret: bytes, hear: Hear, address: Address, *, connect: bool) -> None:
+        self._secret, self._hear, self._is_connected = secret, hear, connect
+        self._peer = address if connect else None
+        self._loop = asyncio.get_running_loop()
+        self._socket = _open_socket(address)
+        try:
+            (self._socket.connect if connect else self._socket.bind)(address)
+        except OSError:
+            self._socket.close()
+            raise
+        self._burst = 0
         self.rejected = 0
-
-    @classmethod
-    async def open(
-        cls, secret: bytes, hear: Hear, *, bind: Address | None = None, peer: Address | None = None
-    ) -> _UdpPort:
-        loop = asyncio.get_running_loop()
-        _, port = await loop.create_datagram_endpoint(
-            lambda: cls(secret, hear, peer), local_addr=bind, remote_addr=peer
-        )
-        return port
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
-        system_socket = transport.get_extra_info("socket")
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            with suppress(OSError):  # it works with less, and loses more
-                system_socket.setsockopt(socket.SOL_SOCKET, option, BUFFER)
+        self._loop.add_reader(self._socket, self._read)
 
     @property
     def local_address(self) -> Address:
-        return self._transport.get_extra_info("sockname")[:2]  # type: ignore[no-any-return]
+        host, port = self._socket.getsockname()[:2]
+        return host, port
 
-    def datagram_received(self, data: bytes, address: Any) -> None:
-        frame = unseal(data, self._secret)
-        if frame is None:
-            self.rejected += 1
-            return
-        if not self._is_connected:
-            self._peer = address
-        self._hear(frame)
-
-    def error_received(self, _: Exception) -> None:
-        """Nobody is there, for now: the datagram is lost like any other."""
-
-    def connection_lost(self, _: Exception | None) -> None:
-        self._closed.set()
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
+    def _read(self) -> None:
+        for _ in range(TURN):
+            try:
+                data, address = self._socket.recvfrom(MAX_DATAGRAM)
+            except (
+                OSError
+            ):  # there is nothing more; or nobody was at the other end, and the datagram is lost like any other
+                return
+            frame = unseal(data, self._secret)
+            if frame is None:
+                self.rejected += 1
+                continue
+            if not self._is_connected:
+                self._peer = address
+            self._hear(frame)
 
     def send(self, frame: bytes) -> None:
-        if self._peer is not None:
-            self._transport.sendto(seal(frame, self._secret), None if self._is_connected else self._peer)
+        if self._peer is None:
+            return
+        self._burst += 1
+        sealed = seal(frame, self._secret)
+        with suppress(OSError):  # the system has no room, or nobody is there: it is lost like any other
+            if self._is_connected:
+                self._socket.send(sealed)
+            else:
+                self._socket.sendto(sealed, self._peer)
 
     @property
     def is_ready(self) -> bool:
-        return self._writable.is_set()
+        """A receiver in this process reads while the loop turns: let it."""
+        return self._burst < TURN // 2
 
     async def ready(self) -> None:
-        await self._writable.wait()
+        self._burst = 0
+        await asyncio.sleep(0)
 
     async def close(self) -> None:
-        self._transport.close()
-        await self._closed.wait()
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+
+def _open_socket(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_DGRAM)
+    opened.setblocking(False)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        with suppress(OSError):  # it works with less, and loses more
+            opened.setsockopt(socket.SOL_SOCKET, option, BUFFER)
+    return opened
 
 
 def _is_loopback(host: str) -> bool:

@@ -11,7 +11,6 @@ from seriatim.core.pipes import FRAMES, Confirm, Data, Delivered, Finished, Fram
 from seriatim.core.resequencing import LedgerEntry
 from seriatim.testing import FaultyNetwork
 
-
 LINGER = 0.02
 
 

@@ -7,6 +7,7 @@ promises are those of ``pipe_stage`` and ``across_crashes``, so that what ``expl
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,7 @@ def random_options(random: Random) -> PipeOptions:
         capacity=random.choice([4, 64, 1024]),
         timeout=timeout,
         max_timeout=timeout * random.choice([2, 16]),
+        gap_timeout=random.choice([None, 0.03]) if chosen in {Level.MONOTONIC, Level.STRICT} else None,
         request_after=random.choice([0.0, 0.01, 0.1]),
         confirm_every=random.choice([None, 1, 5]),
         confirm_after=random.choice([0.0, 0.01]),
@@ -43,7 +45,7 @@ def random_options(random: Random) -> PipeOptions:
 
 def random_world(seed: int) -> World:
     random = Random(seed)
-    faults = {
+    faults: dict[str, Any] = {
         "drop": random.choice([0.0, 0.05, 0.2, 0.4]),
         "duplicate": random.choice([0.0, 0.2]),
         "shuffle": random.choice([0, 5, 50]),
@@ -127,18 +129,21 @@ def test_an_absolute_pipe_delivers_a_hundred_thousand_messages_exactly_once_and_
 def test_nothing_less_than_the_pipe_would_do_here():
     network = bad_network(1)
     for number in range(1_000):
-        network.send(number, 0.0)  # type: ignore[arg-type]
+        network.send(number, 0.0)
     assert classify(network.drain(), sent=list(range(1_000))).guarantee == Guarantee.NONE
 
 
 # --- any reference of a message confirms it -------------------------------------------------------------------------
 
 
+def slow_network():
+    return bad_network(1, drop=0.0, duplicate=0.0, shuffle=0, delay=(5.0, 5.0))
+
+
 @pytest.mark.parametrize("kind", list(PipeKind))
 def test_a_round_trip_longer_than_the_timeout_makes_progress(kind):
     options = PipeOptions(kind, timeout=0.1, max_timeout=3.2, window=16)
-    line = {"drop": 0.0, "duplicate": 0.0, "shuffle": 0, "delay": (5.0, 5.0)}
-    world = World(options, bad_network(1, **line), bad_network(2, **line), durable_receiver=False)
+    world = World(options, slow_network(), slow_network(), durable_receiver=False)
     send_all(world, 50, Random(1), crashes=0)
     assert sorted(map(int, world.received)) == list(range(50))
     rounds = 50 if kind is PipeKind.SEQUENTIAL else 50 / 16 + 1
@@ -147,8 +152,7 @@ def test_a_round_trip_longer_than_the_timeout_makes_progress(kind):
 
 def test_a_long_round_trip_costs_few_copies_once_it_is_known():
     options = PipeOptions(PipeKind.SEQUENTIAL, timeout=0.1, max_timeout=60.0)
-    line = {"drop": 0.0, "duplicate": 0.0, "shuffle": 0, "delay": (5.0, 5.0)}
-    world = World(options, bad_network(1, **line), bad_network(2, **line))
+    world = World(options, slow_network(), slow_network())
     send_all(world, 100, Random(1), crashes=0)
     assert world.forth.sent < 100 * 8, "the timeout stays long until a message is confirmed that was sent once"
 
@@ -158,7 +162,9 @@ def test_a_long_round_trip_costs_few_copies_once_it_is_known():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_strict_pipe_accounts_for_every_message_that_it_does_not_hand_over(seed):
-    options = PipeOptions(level=Level.STRICT, gap_timeout=0.1, timeout=5.0, max_timeout=5.0, window=1000, frame_messages=1)
+    options = PipeOptions(
+        level=Level.STRICT, gap_timeout=0.1, timeout=5.0, max_timeout=5.0, window=1000, frame_messages=1
+    )
     world = World(options, bad_network(seed, shuffle=3), bad_network(-seed, shuffle=3), durable_receiver=False)
     send_all(world, MESSAGES, Random(seed), crashes=0)
     received = {int(message) for message in world.received}
@@ -170,9 +176,9 @@ def test_a_strict_pipe_accounts_for_every_message_that_it_does_not_hand_over(see
 
 def test_a_pipe_that_holds_needs_a_route_that_loses_nothing_and_then_loses_nothing():
     options = PipeOptions(level=Level.STRICT, on_gap=OnGap.HOLD, window=64, frame_messages=1)
-    lossless = {"drop": 0.0, "duplicate": 0.2, "shuffle": 20}
     for seed in range(20):
-        world = World(options, bad_network(seed, **lossless), bad_network(-seed, drop=0.4), durable_receiver=False)
+        lossless = bad_network(seed, drop=0.0, shuffle=20)
+        world = World(options, lossless, bad_network(-seed, drop=0.4), durable_receiver=False)
         send_all(world, MESSAGES, Random(seed), crashes=0)
         assert [int(message) for message in world.received] == list(range(MESSAGES))
 

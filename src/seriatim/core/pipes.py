@@ -134,13 +134,13 @@ class PipeOptions:
         if not self.resends:
             if self.on_gap is OnGap.REQUEST:
                 raise InvalidArgument(
-                    f"a {self.level} pipe sends nothing again: ask for level 'continuous' or 'absolute'"
+                    f"{self.level} pipes send nothing again: ask for level 'continuous' or 'absolute'"
                 )
             return
         if self.on_gap not in {None, OnGap.REQUEST} or self.gap_timeout is not None:
-            raise InvalidArgument(f"a {self.in_words} pipe never gives a number up: leave out on_gap and gap_timeout")
+            raise InvalidArgument(f"{self.in_words} pipes give no number up: leave out on_gap and gap_timeout")
         if self.on_full in {OnFull.DROP_OLDEST, OnFull.DROP_NEWEST}:
-            raise InvalidArgument(f"a {self.in_words} pipe may drop nothing: choose on_full='wait' or 'raise'")
+            raise InvalidArgument(f"{self.in_words} pipes drop nothing: choose on_full='wait' or 'raise'")
 
     def _check_times(self) -> None:
         if not 0 < self.timeout <= self.max_timeout:

@@ -28,6 +28,7 @@ from seriatim.pipes.ends import CallOutput, Output, ReceiverEnd, Report, SenderE
 from seriatim.pipes.epochs import ClockEpochs, Epochs
 from seriatim.pipes.route import Hear, Port, Pump, Route
 from seriatim.pipes.several import Several
+from seriatim.pipes.wire import HEAD_BYTES
 
 
 class Pipe(Route):
@@ -63,6 +64,8 @@ class Pipe(Route):
 
     def _check(self) -> None:
         route = self._route.stage
+        if self.max_frame < 1:
+            raise InvalidArgument(f"the frames of {route.name} are too small for a pipe: it needs {HEAD_BYTES} bytes of its own")
         if self.options.gap_policy is OnGap.HOLD and not route.passes & Guarantee.NO_LOSS:
             raise InvalidArgument(
                 f"a pipe that waits for what is missing would wait for ever: {route.name} may lose it; choose on_gap='skip', "

@@ -89,7 +89,8 @@ class _Workshop:
         self._room = asyncio.Semaphore(concurrency)
         self._tasks: deque[asyncio.Task[Any]] = deque()
         self._turn = asyncio.Lock()  # results are handed on one at a time
-        self._changed = asyncio.Event()
+        self._filled, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
         self._failure: BaseException | None = None
         self._emitter = asyncio.create_task(self._emit_in_order()) if ordered else None
 
@@ -100,7 +101,8 @@ class _Workshop:
             raise self._failure
         task = asyncio.create_task(self._work(message))
         self._tasks.append(task)
-        self._changed.set()
+        self._filled.set()
+        self._idle.clear()
         if not self._ordered:
             task.add_done_callback(self._forget)
 
@@ -113,17 +115,14 @@ class _Workshop:
 
     async def _emit_in_order(self) -> None:
         while True:
-            while self._tasks:
-                try:
-                    await self._hand_on(await self._tasks[0])
-                except Exception as error:  # noqa: BLE001 - a worker may raise anything; whoever sends hears of it
-                    self._fail(error)
-                    return
-                self._tasks.popleft()
-                self._room.release()
-            self._changed.set()
-            self._changed.clear()
-            await self._changed.wait()
+            await self._filled.wait()
+            try:
+                await self._hand_on(await self._tasks[0])
+            except Exception as error:  # noqa: BLE001 - a worker may raise anything; whoever sends hears of it
+                self._fail(error)
+                return
+            self._tasks.popleft()
+            self._make_room()
 
     async def _hand_on(self, result: Any) -> None:
         if result is not DROP:
@@ -135,19 +134,22 @@ class _Workshop:
         self._tasks.remove(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
+        self._make_room()
+
+    def _make_room(self) -> None:
         self._room.release()
-        self._changed.set()
+        if not self._tasks:
+            self._filled.clear()
+            self._idle.set()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
         self._room.release()  # whoever waits for room finds out
-        self._changed.set()
+        self._idle.set()
 
     async def drain(self) -> None:
         """Wait for what is at work; raise what a worker raised."""
-        while self._tasks and self._failure is None:
-            await asyncio.wait([self._tasks[-1]])
-            await asyncio.sleep(0)
+        await self._idle.wait()
         if self._failure is not None:
             raise self._failure
 

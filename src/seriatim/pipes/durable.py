@@ -173,7 +173,7 @@ class TopicOutput:
 
     async def begin(self, name: str, told: Deliver | None) -> TopicWriter:
         """Find out where the receiver was. ``told`` hears of each message once it is written."""
-        with suppress(AlreadyExists):
+        with suppress(AlreadyExists):  # its epoch may be kept elsewhere
             await self.broker.create_topic(self.topic)
         writer = f"pipe {name} output"
         return TopicWriter(self, writer, await self.broker.position_of(writer), told)

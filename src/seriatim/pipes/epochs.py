@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from seriatim.engine.broker import Broker
-from seriatim.errors import DamagedStore, FailedPrecondition
+from seriatim.errors import AlreadyExists, DamagedStore, FailedPrecondition
 
 
 class Epochs(Protocol):
@@ -68,6 +69,8 @@ class StoreEpochs:
         self._broker, self._topic, self._writer = broker, topic, f"pipe {name} epoch"
 
     async def next(self) -> int:
+        with suppress(AlreadyExists):
+            await self._broker.create_topic(self._topic)
         while True:
             epoch = await self._broker.position_of(self._writer)
             try:

@@ -30,8 +30,9 @@ format: $(VENV)/.installed ## repair layout and import order
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
 
-bench: $(VENV)/.installed ## what the core costs, and the ordered drain beside its peers
+bench: $(VENV)/.installed ## what the core and pipes cost, and the ordered drain beside its peers
 	@$(BIN)/python -m bench.core
+	@$(BIN)/python -m bench.pipes
 	@$(BIN)/python -m bench.ordered_drain
 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)

@@ -18,7 +18,9 @@ BATCH = 25
 
 
 async def send(broker: Broker, port: int, count: int) -> None:
-    pipe = Pipe(Udp(port), name=NAME, outbox=Outbox(broker, "outbox"), window=64, queue=256, timeout=0.05, max_timeout=0.2)
+    pipe = Pipe(
+        Udp(port), name=NAME, outbox=Outbox(broker, "outbox"), window=64, queue=256, timeout=0.05, max_timeout=0.2
+    )
     async with pipe.sending() as out:
         taken = await broker.position_of(f"pipe {NAME} outbox")  # what a former life took in needs no second time
         for first in range(taken, count, BATCH):

@@ -196,6 +196,9 @@ class InAnyOrder:
         return tuple(self._arrived.gaps(self._start, self.seen - 1))
 
     def take(self, first: int, messages: tuple[bytes, ...], _now: float, /) -> tuple[list[Effect], bool]:
+        if first >= self.seen:
+            self._arrived.add(first, first + len(messages) - 1)
+            return [Delivered(first, messages)], False
         effects: list[Effect] = []
         repeated = False
         for index, message in enumerate(messages, first):

@@ -90,10 +90,12 @@ class PipeSender:
         "_deadline",
         "_floor",
         "_max_bytes",
+        "_max_message",
         "_messages",
         "_next",
         "_options",
         "_peer",
+        "_queue",
         "_resent_below",
         "_seen",
         "_sent",
@@ -108,7 +110,8 @@ class PipeSender:
         frame."""
         self._options = options
         self.epoch = epoch
-        self._max_bytes = max_bytes
+        self._max_bytes, self._max_message = max_bytes, max_bytes - MESSAGE_OVERHEAD
+        self._queue = options.queue
         self._base = first_index(epoch) if first is None else first
         self._floor = self._sent = self._next = self._seen = self._resent_below = self._base
         self._messages: list[bytes] = []  # from _base on; those below the floor are done
@@ -132,7 +135,7 @@ class PipeSender:
     @property
     def max_message(self) -> int:
         """No message may be larger."""
-        return self._max_bytes - MESSAGE_OVERHEAD
+        return self._max_message
 
     @property
     def next_index(self) -> int:
@@ -150,7 +153,7 @@ class PipeSender:
     @property
     def room(self) -> int:
         """How many messages it can take now."""
-        return self._options.queue - self._next + self._floor
+        return self._queue - self._next + self._floor
 
     @property
     def deadline(self) -> float | None:
@@ -164,15 +167,22 @@ class PipeSender:
 
     def push(self, message: bytes, now: float) -> list[Effect]:
         """Take a message in. It is sent by ``advance``. CapacityExceeded when there is no room for it."""
-        self.require_fitting(message)
         effects: list[Effect] = []
-        if self._next - self._floor >= self._options.queue and not self._make_room(message, now, effects):
-            return effects
+        if not self.accept(message):
+            self.require_fitting(message)
+            if self._make_room(message, now, effects):
+                self.accept(message)
+        return effects
+
+    def accept(self, message: bytes) -> bool:
+        """Take a message in, if it fits and there is room: ``push`` in the usual case, when there is nothing else to say."""
+        if self._next - self._floor >= self._queue or len(message) > self._max_message:
+            return False
         self._messages.append(message)
         self._next += 1
         if self._state is _IDLE:
             self._enter(SenderEvent.ACCEPT)
-        return effects
+        return True
 
     def receive(self, frame: Welcome | Confirm, now: float) -> list[Effect]:
         """Hear what the receiver says."""
@@ -209,7 +219,7 @@ class PipeSender:
 
     def require_fitting(self, message: bytes) -> None:
         """InvalidArgument when a message is too large for a frame."""
-        if len(message) > self._max_bytes - MESSAGE_OVERHEAD:
+        if len(message) > self._max_message:
             raise InvalidArgument(
                 f"a message of {len(message):,} bytes does not fit into a frame of this route "
                 f"({self.max_message:,}): split it"

@@ -116,14 +116,16 @@ class SenderEnd(_End):
 
     async def send(self, message: bytes) -> None:
         """Take a message in; waits for room, if the pipe is told to."""
-        machine = self._machine
-        while machine.room <= 0 and self._waits:
-            await self._change()
-        effects = machine.push(message, self._loop.time())
-        if effects:
-            self._apply(effects)
+        if not self._machine.accept(message):
+            await self._push(message)
         if not self._is_awake:
             self.wake()
+
+    async def _push(self, message: bytes) -> None:
+        """The unusual case: there is no room, or never will be."""
+        while self._machine.room <= 0 and self._waits:
+            await self._change()
+        self._apply(self._machine.push(message, self._loop.time()))
 
     async def drain(self) -> None:
         """Wait until everything is confirmed, or given up."""
@@ -266,22 +268,27 @@ class ReceiverEnd(_End):
 class CallOutput:
     """Calls a function with each message.
 
-    Settling costs more than a quick call, so it happens after a while, and at the end of a run.
+    Settling costs more than a quick call, so it happens after as many messages as take about ``pause``: after each one when the
+    function is slow.
     """
+
+    MOST = 64
 
     def __init__(self, deliver: Deliver, pause: float) -> None:
         self._deliver, self._pause = deliver, pause
         self._time = asyncio.get_running_loop().time
+        self._size = 1
 
     async def take(self, run: Delivered, settle: Callable[[int], None]) -> None:
-        deliver, time = self._deliver, self._time
-        due = time() + self._pause
-        for index, message in enumerate(run.messages, run.first):
-            await deliver(message)
-            if time() >= due:
-                settle(index + 1)
-                due = time() + self._pause
-        settle(run.end)
+        at, deliver = 0, self._deliver
+        while at < len(run.messages):
+            begin, size = self._time(), self._size
+            for message in run.messages[at : at + size]:
+                await deliver(message)
+            at += size
+            settle(min(run.first + at, run.end))
+            is_quick = self._time() - begin < self._pause
+            self._size = min(2 * size, self.MOST) if is_quick else max(size // 2, 1)
 
 
 def max_message(route: Route) -> int:

@@ -65,7 +65,9 @@ class Pipe(Route):
     def _check(self) -> None:
         route = self._route.stage
         if self.max_frame < 1:
-            raise InvalidArgument(f"the frames of {route.name} are too small for a pipe: it needs {HEAD_BYTES} bytes of its own")
+            raise InvalidArgument(
+                f"the frames of {route.name} are too small for a pipe: it needs {HEAD_BYTES} bytes of its own"
+            )
         if self.options.gap_policy is OnGap.HOLD and not route.passes & Guarantee.NO_LOSS:
             raise InvalidArgument(
                 f"a pipe that waits for what is missing would wait for ever: {route.name} may lose it; choose on_gap='skip', "

@@ -1,9 +1,9 @@
 """What pipes cost: messages per second through each, beside the bare route in the same run: ``python -m bench.pipes``.
 
-Both ends are in one process and one event loop, the messages have 100 bytes, and each is sent and taken one at a time. A second is
-one of CPU, the system's included, so that other programs do not count. Figures are the best of several rounds, with the
-deliveries interleaved so that a noisy moment of the machine hits all of them. Only the ratio to the bare route means anything on
-another machine. A pipe may be faster than its route: it puts many messages into one frame.
+Both ends are in one process and one event loop, the messages have 100 bytes, and each is sent and taken one at a time.
+A second is one of CPU, the system's included, so that other programs do not count. Figures are the best of several
+rounds, with the deliveries interleaved so that a noisy moment of the machine hits all of them. Only the ratio to the
+bare route means anything on another machine. A pipe may be faster than its route: it puts many messages into one frame.
 """
 
 from __future__ import annotations

@@ -17,6 +17,11 @@ NAME = "p"
 BATCH = 25
 
 
+def say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
 async def send(broker: Broker, port: int, count: int) -> None:
     pipe = Pipe(
         Udp(port), name=NAME, outbox=Outbox(broker, "outbox"), window=64, queue=256, timeout=0.05, max_timeout=0.2
@@ -25,15 +30,15 @@ async def send(broker: Broker, port: int, count: int) -> None:
         taken = await broker.position_of(f"pipe {NAME} outbox")  # what a former life took in needs no second time
         for first in range(taken, count, BATCH):
             await asyncio.gather(*(out.send(b"%d" % number) for number in range(first, min(first + BATCH, count))))
-            print(min(first + BATCH, count), flush=True)
+            say(min(first + BATCH, count))
         await out.drain()
-        print("drained", flush=True)
+        say("drained")
 
 
 async def receive(broker: Broker, port: int, _: int) -> None:
     pipe = Pipe(Udp(port), name=NAME, output=TopicOutput(broker, "out", key="k"))
     async with pipe.receiving():
-        print("listening", flush=True)
+        say("listening")
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

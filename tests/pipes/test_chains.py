@@ -20,16 +20,16 @@ async def nobody(_: bytes) -> None: ...
 
 def test_explain_prints_each_stage_and_why():
     chain = InProcess() | Udp() | ordered_map(echo, concurrency=2)
+    nothing = "gives up no inversion, no duplicate, no loss: datagrams get lost, repeated and overtaken"
     assert chain.describe().splitlines() == [
         "source: absolute",
         "1. in process: absolute, reliability 1 - keeps what arrives: local delivery",
-        "2. udp 127.0.0.1: none, reliability 1 - gives up no inversion, no duplicate, no loss: datagrams get lost, repeated "
-        "and overtaken",
+        f"2. udp 127.0.0.1: none, reliability 1 - {nothing}",
         "3. ordered_map(echo): none, reliability 1 - keeps what arrives: 2 at a time, results in order",
         "end to end: none, reliability 1",
         "across crashes: none",
         "   in process: keeps what arrives: local delivery",
-        "   udp 127.0.0.1: gives up no inversion, no duplicate, no loss: datagrams get lost, repeated and overtaken",
+        f"   udp 127.0.0.1: {nothing}",
         "   ordered_map(echo): keeps what arrives: what is at work dies with its process",
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from seriatim.testing import run_in_virtual_time
 from tests.pipes.chains import Scripted, bad_route, received_through, verdict_on
 
 LEVELS = [*Level][1:]
-QUIET = {"report": lambda _: None}
+QUIET: dict[str, Any] = {"report": lambda _: None}
 
 
 async def uneven(message: bytes) -> bytes:

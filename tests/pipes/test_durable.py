@@ -58,11 +58,6 @@ def durable_pipe(engine: Broker, *routes, **choices) -> Pipe:
     return Pipe(*routes, outbox=Outbox(engine, "outbox"), output=TopicOutput(engine, "out", key="k"), **choices)
 
 
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    while not await condition():
-        await asyncio.sleep(0.05)
-
-
 def test_an_outbox_and_a_topic_make_a_pipe_absolute_across_crashes():
     async def scenario(engine: Broker) -> None:
         pipe = durable_pipe(engine, bad_route())

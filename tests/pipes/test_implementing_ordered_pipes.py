@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
@@ -50,7 +52,7 @@ def test_sequential_p2_confirms_every_message_to_p1():
 
 
 def test_sequential_p1_does_not_process_a_message_before_p2_has_sent_the_previous_one():
-    route, handed_over = Tapped(), []
+    route, handed_over = Tapped(), list[bytes]()
 
     async def scenario() -> None:
         async def deliver(message: bytes) -> None:
@@ -98,7 +100,7 @@ def test_indexed_p1_assigns_each_message_a_monotonic_continuous_index():
     received_through(indexed(route), 50)
     firsts = {frame.first: len(frame.messages) for frame in route.data()}
     starts = sorted(firsts)
-    assert all(start + firsts[start] == following for start, following in zip(starts, starts[1:], strict=False))
+    assert all(start + firsts[start] == following for start, following in pairwise(starts))
     assert sum(firsts.values()) == 50
 
 
@@ -185,6 +187,31 @@ def test_two_ends_of_their_own_and_an_iterator_of_messages():
     assert run_in_virtual_time(scenario()) == [b"%d" % number for number in range(30)]
 
 
+def test_a_receiver_that_leaves_in_peace_has_taken_what_it_has_in_hand_and_one_that_fails_has_not():
+    async def scenario(fails: bool) -> list[bytes]:
+        pipe, got = Pipe(InProcess(), window=1), list[bytes]()
+        async with pipe.sending() as out:
+            for number in range(2):
+                await out.send(b"%d" % number)
+            with suppress(ZeroDivisionError):
+                async with pipe.receiving() as messages:
+                    async for message in messages:
+                        got.append(message)
+                        if fails:
+                            raise ZeroDivisionError
+                        break
+            async with pipe.receiving() as messages:
+                async for message in messages:
+                    got.append(message)
+                    if message == b"1":
+                        break
+            await out.drain()
+        return got
+
+    assert run_in_virtual_time(scenario(fails=False)) == [b"0", b"1"]
+    assert run_in_virtual_time(scenario(fails=True)) == [b"0", b"0", b"1"]
+
+
 def test_a_closed_pipe_says_so_to_whoever_waits():
     async def scenario() -> None:
         async with Pipe(InProcess(), queue=1).sending() as out:
@@ -232,7 +259,7 @@ def test_the_receiving_end_can_be_waited_for():
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Pipe(), "a pipe needs a route"),
+        (Pipe, "a pipe needs a route"),
         (lambda: Pipe(InProcess(), options=PipeOptions(), window=3), "as one object or by name"),
         (lambda: Pipe(bad_route(), level="strict", on_gap="hold"), "would wait for ever"),
         (lambda: resend(InProcess(), on_full="drop-oldest"), "drop nothing"),

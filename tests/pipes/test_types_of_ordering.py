@@ -43,13 +43,13 @@ DEFINITIONS: dict[Level, Callable[[Trace], bool]] = {
 }
 
 # What each type allows of 1, 2, 3, and a trace that it forbids and the next weaker one allows.
-ALLOWED = {
+ALLOWED: dict[Level, list[Trace]] = {
     Level.MONOTONIC: [(1, 2, 3), (1, 1, 3), (1, 3), (3,)],
     Level.STRICT: [(1, 2, 3), (1, 3), (2, 3)],
     Level.CONTINUOUS: [(1, 2, 3), (1, 1, 2, 3, 3)],
     Level.ABSOLUTE: [(1, 2, 3)],
 }
-FORBIDDEN = {
+FORBIDDEN: dict[Level, list[Trace]] = {
     Level.MONOTONIC: [(2, 1, 3), (1, 2, 1, 3)],
     Level.STRICT: [(1, 1, 3), (1, 2, 3, 3), (2, 1)],
     Level.CONTINUOUS: [(1, 3), (2, 3), (1, 2, 1, 2, 3)],

@@ -148,16 +148,21 @@ def test_garbage_does_no_harm_to_a_route_without_a_secret_either():
 def test_a_sender_hears_nobody_but_its_receiver():
     async def scenario() -> list[bytes]:
         heard: list[bytes] = []
+        arrived = {"there": asyncio.Event(), "back": asyncio.Event()}
+
+        def hear(frame: bytes) -> None:
+            heard.append(frame)
+            arrived["back"].set()
+
         route = Udp()
-        receiver = await route.open_receiver(lambda _: None)
-        sender = await route.open_sender(heard.append)
+        receiver = await route.open_receiver(lambda _: arrived["there"].set())
+        sender = await route.open_sender(hear)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.sendto(seal(b"stranger"), sender.local_address)  # type: ignore[attr-defined]
         sender.send(b"hello")
-        await asyncio.sleep(0.01)
+        await arrived["there"].wait()
         receiver.send(b"friend")
-        while not heard:
-            await asyncio.sleep(0.001)
+        await arrived["back"].wait()
         await receiver.close()
         await sender.close()
         return heard

@@ -103,7 +103,7 @@ def test_what_is_not_a_frame_is_dropped(data):
 
 
 def test_fifty_thousand_pieces_of_garbage_do_no_harm():
-    """Random bytes, and frames with bytes changed, cut off, put in: each is a frame or None, and never costs more than its size."""
+    """Random bytes, and frames with bytes changed, cut off, put in: each is a frame or None, at no great cost."""
     random = Random(2)
     frames = [
         encode(Hello(3)),

@@ -161,6 +161,12 @@ class PipeReceiver:
             effects.append(self._confirmation(asks, now))
         return effects
 
+    def farewell(self, now: float) -> list[Effect]:
+        """This end is about to go away: a last confirmation, so that the sender need not wait for what was taken."""
+        if self._intake is None or self._sender is None or self._intake.taken == self._confirmed:
+            return []
+        return [self._confirmation(asks=False, now=now)]
+
     # -- data -----------------------------------------------------------------------------------------------------------
 
     def _take(self, frame: Data, now: float) -> list[Effect]:

@@ -184,6 +184,7 @@ class ReceiverEnd(_End):
         self._idle.set()
         self._output = output
         self._task: asyncio.Task[None] | None = None
+        self._in_hand: int | None = None  # what whoever iterates has, and has not finished
         self.failed: Callable[[BaseException], None] = lambda error: logger.error("a pipe stopped: %s", error)
 
     async def connect(self, route: Route) -> None:
@@ -193,11 +194,13 @@ class ReceiverEnd(_End):
             self._task.add_done_callback(self._ended)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Messages in order. One counts as taken when the next is asked for."""
+        """Messages in order. One counts as taken when the next is asked for, or when this end is closed in peace."""
         while True:
             run = await self._next()
             for index, message in enumerate(run.messages, run.first):
+                self._in_hand = index
                 yield message
+                self._in_hand = None
                 self._settle(index, index + 1)
 
     async def wait(self) -> None:
@@ -214,6 +217,12 @@ class ReceiverEnd(_End):
             waiting.cancel()
             if self._task is not None and self._task.done():
                 return
+
+    def finish(self) -> None:
+        """Nothing went wrong here: what is in hand is taken, and the sender may know before this end goes away."""
+        if self._in_hand is not None:
+            self._settle(self._in_hand, self._in_hand + 1)
+        self._apply(self._machine.farewell(self._loop.time()))
 
     def send_aside(self, frame: bytes) -> None:
         """Send something back that is not this pipe's business."""

@@ -114,6 +114,7 @@ class Pipe(Route):
         end = await self._begin_receiver(deliver)
         try:
             yield end
+            end.finish()
         finally:
             await end.close()
 

@@ -1,7 +1,7 @@
 """Parts for testing ordered systems without waiting and without luck.
 
-A clock that is moved by hand, an event loop with virtual time, a network and a route with seeded faults, and naive models of the
-core's machines.
+A clock that is moved by hand, an event loop with virtual time, a network and a route with seeded faults, and naive
+models of the core's machines.
 """
 
 from __future__ import annotations

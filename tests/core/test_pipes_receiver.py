@@ -190,6 +190,11 @@ def test_a_request_has_a_bounded_number_of_ranges():
         machine.receive(data(index, b"x"), 0.0)
     (asked,) = [effect for effect in machine.advance(1.0) if isinstance(effect, Confirm)]
     assert len(asked.missing) == MAX_RANGES
+    small = PipeReceiver(PipeOptions(request_after=0.0), R, max_ranges=2)
+    for index in range(1, 1_000, 2):
+        small.receive(data(index, b"x"), 0.0)
+    (asked,) = [effect for effect in small.advance(1.0) if isinstance(effect, Confirm)]
+    assert asked.missing == ((0, 0), (2, 2))
 
 
 def test_a_pipe_that_sends_nothing_again_is_asked_for_nothing():

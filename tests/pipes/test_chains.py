@@ -142,3 +142,10 @@ def test_a_watch_finds_numbers_wherever_messages_carry_them():
     watch, _ = watched(Pipe(bad_route()), 50, number=lambda message: int(message) + 9, start=10)
     assert watch.verdict().level is Level.ABSOLUTE
     assert watch.verdict().received == 50
+
+
+def test_the_door_of_pipes_is_as_wide_as_it_says():
+    from seriatim import pipes
+
+    assert len(set(pipes.__all__)) == len(pipes.__all__)
+    assert all(hasattr(pipes, name) for name in pipes.__all__)

@@ -193,6 +193,45 @@ def test_a_message_that_could_not_be_written_to_the_outbox_was_not_taken_in_and_
     run(scenario, store)
 
 
+def test_a_hole_in_the_outbox_is_noticed_and_said():
+    async def scenario(engine: Broker) -> None:
+        pipe = durable_pipe(engine, InProcess())
+        async with pipe.sending() as out:
+            for number in range(3):
+                await out.send(b"%d" % number)
+        await engine.remove("pipe-pipe", 1)
+        async with pipe.receiving(), pipe.sending() as out:
+            with pytest.raises(FailedPrecondition, match="message 1 of pipe 'pipe' is missing from its outbox"):
+                await out.drain()
+
+    run(scenario)
+
+
+def test_an_end_whose_epoch_does_not_rise_is_not_listened_to_and_that_is_logged(caplog):
+    class Stuck:
+        def __init__(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        async def next(self) -> int:
+            return self.epoch
+
+    async def scenario() -> list[bytes]:
+        route, got = InProcess(), list[bytes]()
+
+        async def deliver(message: bytes) -> None:
+            got.append(message)
+
+        async with Pipe(route).receiving(deliver):
+            for epoch, message in ((7, b"first"), (6, b"second")):
+                async with Pipe(route, sender_epochs=Stuck(epoch)).sending() as out:
+                    await out.send(message)
+                    await asyncio.sleep(10)
+        return got
+
+    assert run_in_virtual_time(scenario()) == [b"first"]
+    assert "a pipe heard a former life of its sender" in caplog.text
+
+
 def test_a_resend_pipe_has_no_place_that_a_topic_could_keep():
     async def scenario(engine: Broker) -> None:
         with pytest.raises(InvalidArgument, match="put an indexed pipe around it"):

@@ -54,7 +54,7 @@ class Intake(Protocol):
 class InOrder:
     """Messages in the order of their numbers."""
 
-    __slots__ = ("_given_out", "_options", "_order", "_seen", "_taken")
+    __slots__ = ("_given_out", "_options", "_order", "_seen", "_start", "_taken")
 
     def __init__(self, options: PipeOptions, start: int) -> None:
         self._options = options
@@ -71,12 +71,12 @@ class InOrder:
                 capacity=self._options.capacity,
             )
         )
-        self._given_out = self._taken = start
+        self._start = self._given_out = self._taken = start
 
     @property
     def wanted(self) -> int:
         expected = self._order.expected
-        return self._given_out if expected is None else expected
+        return self._start if expected is None else expected
 
     @property
     def taken(self) -> int:
@@ -113,7 +113,7 @@ class InOrder:
         """Whether a repeat may be handed over again: nothing was since, and nothing waits, or a slow output would drown."""
         if self._options.is_strict or self._taken < self._given_out:
             return False
-        return index == self._given_out - 1 == self.wanted - 1
+        return self._start <= index == self._given_out - 1 == self.wanted - 1
 
     def _push(self, index: int, message: bytes, now: float) -> list[Effect]:
         return self._joined(self._order.push(index, message, now))

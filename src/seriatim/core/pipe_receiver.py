@@ -31,7 +31,7 @@ from seriatim.core.resequencing import LedgerEntry, Reason
 from seriatim.core.table import TransitionTable
 
 MAX_RANGES = 64
-"""So many missing ranges are asked for at once: a request must fit into a frame."""
+"""At most so many missing ranges are asked for at once: a request must fit into a frame."""
 
 
 class ReceiverState(StrEnum):
@@ -73,6 +73,7 @@ class PipeReceiver:
         "_confirm_at",
         "_confirmed",
         "_intake",
+        "_max_ranges",
         "_now",
         "_options",
         "_request_at",
@@ -82,12 +83,16 @@ class PipeReceiver:
         "epoch",
     )
 
-    def __init__(self, options: PipeOptions, epoch: int, *, position: int | None = None) -> None:
-        """``position`` is the index of the first message that was not handed over, for a receiver that remembers."""
+    def __init__(
+        self, options: PipeOptions, epoch: int, *, position: int | None = None, max_ranges: int = MAX_RANGES
+    ) -> None:
+        """``position`` is the index of the first message that was not handed over, for a receiver that remembers;
+        ``max_ranges`` is how many missing ranges fit into one frame."""
         self._options = options
         self.epoch = epoch
         self._sender: int | None = None
         self._intake: Intake | None = None
+        self._max_ranges = max_ranges
         self._now = -inf
         self._confirm_at = self._request_at = inf
         self._asked = 0  # how often, since a missing number came
@@ -217,7 +222,7 @@ class PipeReceiver:
         assert self._sender is not None
         missing: tuple[Range, ...] = ()
         if asks:
-            missing = self._intake.missing()[:MAX_RANGES]
+            missing = self._intake.missing()[: self._max_ranges]
             self._asked += 1
             self._request_at = now + self._options.backoff(max(self._options.request_after, 0.001), self._asked)
         self._confirmed, self._confirm_at = self._intake.taken, inf

@@ -23,7 +23,7 @@ from seriatim.engine.broker import Attachment, Broker, Outgoing
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.consumer import Delivered as Leased
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import AlreadyExists, OutcomeUnknown, StaleLease
+from seriatim.errors import AlreadyExists, FailedPrecondition, OutcomeUnknown, StaleLease
 from seriatim.log import logger
 from seriatim.pipes.chain import Deliver
 from seriatim.pipes.ends import Report, SenderEnd
@@ -144,6 +144,8 @@ class OutboxEnd(SenderEnd):
                 self._apply(machine.push(record.data, now))
             elif index < machine.next_index - machine.kept:
                 self._done(index)  # it was confirmed, and that was not written before its lease was lost
+            elif index > machine.next_index:
+                self.fail(self._hole(machine.next_index))
         self.wake()
 
     def _carry_out(self, effect: Finished | Delivered) -> None:
@@ -156,6 +158,12 @@ class OutboxEnd(SenderEnd):
         if lease is not None and self._attachment is not None:
             with suppress(StaleLease):  # it comes again, and is done then
                 self._attachment.ack(lease)
+
+    def _hole(self, index: int) -> FailedPrecondition:
+        return FailedPrecondition(
+            f"message {index} of pipe {self._name!r} is missing from its outbox, where nobody may take anything out: "
+            "begin again under another name"
+        )
 
     def _store_failed(self, error: BaseException) -> None:
         logger.warning("the outbox of pipe %r: %s", self._name, error)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from seriatim.core.pipe_receiver import PipeReceiver
+from seriatim.core.pipe_receiver import MAX_RANGES, PipeReceiver
 from seriatim.core.pipe_sender import PipeSender
 from seriatim.core.pipes import FRAMES, Confirm, Data, Delivered, Effect, Finished, Hello, OnFull, PipeOptions, Welcome
 from seriatim.core.resequencing import LedgerEntry
@@ -24,6 +24,9 @@ from seriatim.log import logger
 from seriatim.pipes.chain import Deliver
 from seriatim.pipes.route import Port, Route
 from seriatim.pipes.wire import HEAD_BYTES, Aside, decode, encode
+
+RANGE_BYTES = 10
+"""A missing range takes no more, unless a billion messages are under way."""
 
 Report = Callable[[LedgerEntry[bytes]], None]
 """Called with whatever is given up or dropped."""
@@ -48,7 +51,13 @@ class _End:
         self._report = report
         self._port: Port | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_awake = self._is_closed = False
+        self._is_awake = self._is_closed = self._has_warned = False
+
+    def _warn_of_former_life(self, other: str) -> None:
+        """Once: it may be an old frame, or an end whose epoch does not rise, and which is never listened to."""
+        if not self._has_warned:
+            self._has_warned = True
+            logger.warning("a pipe heard a former life of its %s; if it does not work, its epochs do not rise", other)
 
     def _send(self, frame: bytes) -> None:
         if self._port is not None:
@@ -152,6 +161,8 @@ class SenderEnd(_End):
     def _hear(self, data: bytes) -> None:
         frame = decode(data)
         if isinstance(frame, Welcome | Confirm):
+            if isinstance(frame, Welcome) and frame.receiver < (self._machine.peer or 0):
+                self._warn_of_former_life("receiver")
             self._apply(self._machine.receive(frame, self._loop.time()))
             self.wake()
         elif isinstance(frame, Aside):
@@ -265,6 +276,8 @@ class ReceiverEnd(_End):
     def _hear(self, data: bytes) -> None:
         frame = decode(data)
         if isinstance(frame, Hello | Data):
+            if isinstance(frame, Hello) and frame.sender < (self._machine.sender or 0):
+                self._warn_of_former_life("sender")
             self._apply(self._machine.receive(frame, self._loop.time()))
             self.wake()
 
@@ -303,3 +316,8 @@ class CallOutput:
 def max_message(route: Route) -> int:
     """How many bytes of messages fit into a frame of this route."""
     return route.max_frame - HEAD_BYTES
+
+
+def max_ranges(route: Route) -> int:
+    """How many missing ranges can be asked for in a frame of this route."""
+    return min(MAX_RANGES, max(1, max_message(route) // RANGE_BYTES))

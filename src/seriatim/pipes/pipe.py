@@ -24,7 +24,7 @@ from seriatim.core.resequencing import OnGap
 from seriatim.errors import InvalidArgument
 from seriatim.pipes.chain import Deliver, Inlet
 from seriatim.pipes.durable import Outbox, OutboxEnd, TopicOutput
-from seriatim.pipes.ends import CallOutput, Output, ReceiverEnd, Report, SenderEnd, log_entry, max_message
+from seriatim.pipes.ends import CallOutput, Output, ReceiverEnd, Report, SenderEnd, log_entry, max_message, max_ranges
 from seriatim.pipes.epochs import ClockEpochs, Epochs
 from seriatim.pipes.route import Hear, Port, Pump, Route
 from seriatim.pipes.several import Several
@@ -163,7 +163,8 @@ class Pipe(Route):
             position = written.position
         elif deliver is not None:
             output = CallOutput(deliver, self.options.confirm_after)
-        end = ReceiverEnd(PipeReceiver(self.options, epoch, position=position), output, self._report)
+        machine = PipeReceiver(self.options, epoch, position=position, max_ranges=max_ranges(self._route))
+        end = ReceiverEnd(machine, output, self._report)
         await end.connect(self._route)
         return end
 

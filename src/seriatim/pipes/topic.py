@@ -79,7 +79,11 @@ class _TopicPort:
                 self._attachment.ack(delivered.lease)
 
     def send(self, frame: bytes) -> None:
-        future = self._broker.publish(self._topic, [Outgoing(KEY, frame)])
+        try:
+            future = self._broker.publish(self._topic, [Outgoing(KEY, frame)])
+        except SeriatimError as error:
+            logger.warning("a frame for topic %r is lost: %s", self._topic, error)
+            return
         self._written.add(future)
         future.add_done_callback(self._on_written)
 

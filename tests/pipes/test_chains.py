@@ -6,7 +6,7 @@ import pytest
 
 from seriatim.core.guarantees import Guarantee, Level
 from seriatim.errors import GuaranteeNotMet
-from seriatim.pipes import InProcess, Pipe, Udp, Watch, ordered_map, sequential
+from seriatim.pipes import InProcess, Pipe, Several, Udp, Watch, ordered_map, sequential
 from seriatim.testing import run_in_virtual_time
 from tests.pipes.chains import Scripted, bad_route
 
@@ -28,8 +28,8 @@ def test_explain_prints_each_stage_and_why():
         "3. ordered_map(echo): none, reliability 1 - keeps what arrives: 2 at a time, results in order",
         "end to end: none, reliability 1",
         "across crashes: none",
-        "   in process: keeps what arrives: local delivery",
-        f"   udp 127.0.0.1: {nothing}",
+        "   in process: gives up no loss: what is under way dies with its process",
+        f"   udp 127.0.0.1: {nothing.replace(', no loss:', ':')}",
         "   ordered_map(echo): keeps what arrives: what is at work dies with its process",
     ]
 
@@ -39,6 +39,8 @@ def test_a_pipe_is_absolute_while_its_ends_live_and_weaker_across_crashes():
     assert Pipe(Udp()).explain(crashes=True).guarantee == Guarantee.NONE
     assert sequential(Udp()).explain(crashes=True).level is Level.MONOTONIC
     assert (Pipe(Udp()) | ordered_map(echo)).explain().level is Level.ABSOLUTE
+    assert InProcess().explain(crashes=True).level is Level.STRICT
+    assert Several(InProcess(), InProcess()).explain(crashes=True).guarantee == Guarantee.NO_DUPLICATE
 
 
 class Untouched(Scripted):

@@ -13,9 +13,10 @@ Rules
    gets.
 
 Theory of operation
-------------------- What the numbers mean is decided by an intake (``pipe_intake.py``): the resequencer, or a plain set.
-This machine adds who is listened to, and when the sender hears what. There are three reasons to send a confirmation,
-each with a deadline; one frame serves all that are due.
+-------------------
+What the numbers mean is decided by an intake (``pipe_intake.py``): the resequencer, or a plain set. This machine adds
+who is listened to, and when the sender hears what. There are three reasons to send a confirmation, each with a
+deadline; one frame serves all that are due.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ Rules
 4. A confirmation that names another epoch changes nothing, and none confirms more than was sent.
 
 Theory of operation
-------------------- Messages are a list from ``floor`` (the lowest that is not confirmed) to ``next``. ``sent`` divides
-it: below, messages are under way; above, they wait for the window. One deadline serves all of them: it is the receiver
-that knows what is missing, and says so. The deadline is for what the receiver can't know of, the end of what was sent,
-and for confirmations that were lost.
+-------------------
+Messages are a list from ``floor`` (the lowest that is not confirmed) to ``next``. ``sent`` divides it: below, messages
+are under way; above, they wait for the window. One deadline serves all of them: it is the receiver that knows what is
+missing, and says so. The deadline is for what the receiver can't know of, the end of what was sent, and for
+confirmations that were lost.
 
 ``push`` and ``receive`` send nothing new by themselves: ``advance`` does, so that whatever came in one turn goes out in
 few frames.

@@ -18,11 +18,11 @@ Rules
    lost.
 
 Theory of operation
-------------------- Two kinds of pipe are told apart by tradition. In the *sequential* one (receive queue) each message
-waits for the confirmation of the one before. In the *indexed* one (send queue) many are under way and the receiver
-sorts them. The first is the second with a window of 1: there is one machine for both. A third kind, *resend*, hands
-over at once whatever arrives, once, in any order: it repairs loss and nothing else, and belongs **inside** an indexed
-pipe.
+-------------------
+Two kinds of pipe are told apart by tradition. In the *sequential* one (receive queue) each message waits for the
+confirmation of the one before. In the *indexed* one (send queue) many are under way and the receiver sorts them. The
+first is the second with a window of 1: there is one machine for both. A third kind, *resend*, hands over at once
+whatever arrives, once, in any order: it repairs loss and nothing else, and belongs **inside** an indexed pipe.
 
 A session is a pair of epochs. The sender says ``Hello(s)`` until somebody answers ``Welcome(s, r)``, and then puts both
 numbers into its data. A receiver that was restarted answers data for its former life with its new number, and the

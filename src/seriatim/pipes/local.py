@@ -1,7 +1,7 @@
 """Local delivery: from one place in this process to another, absolutely ordered, as everything else rests on it.
 
 Frames are handed over at the end of the sender's turn of the event loop, all that came in it together, in order, each
-once. No crash separates the two ends: they live in one process.
+once. Both ends live in one process: a crash takes what is under way with it, and disorders nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from math import inf
 
-from seriatim.core.guarantees import DeliveryMode, Guarantee
+from seriatim.core.guarantees import DeliveryMode, Guarantee, Stage
 from seriatim.errors import FailedPrecondition
 from seriatim.pipes.route import Hear, Port, Route
 
@@ -28,6 +28,10 @@ class InProcess(Route):
     def __init__(self, name: str = "in process") -> None:
         self.name = name
         self._forth, self._back = _Lane(), _Lane()
+
+    @property
+    def crash_stage(self) -> Stage:
+        return Stage(self.name, Guarantee.STRICT, why="what is under way dies with its process")
 
     async def open_sender(self, hear: Hear) -> Port:
         return _LocalPort(self._forth, self._back, hear)

@@ -27,7 +27,13 @@ class Several(Route):
 
     @property
     def stage(self) -> Stage:
-        stages = [route.stage for route in self._routes]
+        return self._as_one([route.stage for route in self._routes])
+
+    @property
+    def crash_stage(self) -> Stage:
+        return self._as_one([route.crash_stage for route in self._routes])
+
+    def _as_one(self, stages: Sequence[Stage]) -> Stage:
         passes = reduce(meet, (stage.passes for stage in stages)) & ~Guarantee.NO_INVERSION
         reliability = sum(stage.reliability for stage in stages) / len(stages)
         return Stage(

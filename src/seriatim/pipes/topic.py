@@ -45,7 +45,7 @@ class TopicRoute(Route):
         """The bare route: a message is settled when the output has taken it, and not before."""
         receiver = await self._open_port(f"{self._topic}.back", self._topic)
         receiver.listen(_Deliverer(receiver, deliver))
-        return _TopicInlet(await self._open(self._topic, f"{self._topic}.back", lambda _: None), receiver)
+        return _TopicInlet(await self._open_port(self._topic, f"{self._topic}.back"), receiver)
 
     async def _open(self, out: str, into: str, hear: Hear) -> Port:
         port = await self._open_port(out, into)
@@ -91,6 +91,10 @@ class _TopicPort:
         self._written.discard(future)
         if not future.cancelled() and (error := future.exception()) is not None:
             logger.warning("a frame for topic %r is lost: %s", self._topic, error)
+
+    async def write(self, message: bytes) -> None:
+        """Send a message of its own, and wait until it is durable."""
+        await self._broker.publish(self._topic, [Outgoing(KEY, message)])
 
     @property
     def is_ready(self) -> bool:
@@ -151,13 +155,12 @@ class _Deliverer:
 
 
 class _TopicInlet:
-    def __init__(self, sender: Port, receiver: _TopicPort) -> None:
+    def __init__(self, sender: _TopicPort, receiver: _TopicPort) -> None:
         self._sender, self._receiver = sender, receiver
 
     async def send(self, message: bytes) -> None:
-        self._sender.send(message)
-        if not self._sender.is_ready:
-            await self._sender.ready()
+        """The message is on the disk when this returns."""
+        await self._sender.write(message)
 
     async def drain(self) -> None:
         await self._sender.ready()

@@ -1,5 +1,4 @@
-"""Watching a chain at work: the strongest guarantee that actually held, and the first thing that spoke against the
-next.
+"""Watching a chain at work: the strongest guarantee that actually held, and the first violation of the next.
 
 A watch needs a number for each message, rising by one in the order of sending: what its source stamped on it. It sees
 what goes in and what comes out; what is on its way in between is not lost yet, so losses at the end show only when the

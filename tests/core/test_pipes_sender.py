@@ -224,6 +224,12 @@ def test_only_what_is_under_way_can_be_asked_for():
     assert sent(machine.receive(confirm(2, 4, (0, 99)), 0.0)) == [2, 3]
 
 
+def test_a_request_that_names_a_number_twice_gets_it_once():
+    machine = sender(*numbered(6))
+    machine.advance(0.0)
+    assert sent(machine.receive(confirm(0, 6, (1, 3), (1, 3), (2, 4), (0, 0)), 0.0)) == [1, 2, 3, 4]
+
+
 def test_nothing_is_waited_for_when_everything_is_confirmed():
     machine = sender(*numbered(2))
     machine.advance(0.0)

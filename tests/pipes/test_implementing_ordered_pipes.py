@@ -222,6 +222,8 @@ def test_a_closed_pipe_says_so_to_whoever_waits():
         for task in (waiting, draining):
             with pytest.raises(FailedPrecondition, match="this pipe was closed"):
                 await task
+        with pytest.raises(FailedPrecondition, match="this pipe was closed"):
+            await out.send(b"z")
 
     run_in_virtual_time(scenario())
 

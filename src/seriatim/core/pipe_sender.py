@@ -252,10 +252,12 @@ class PipeSender:
         self._enter(SenderEvent.CONFIRM)
 
     def _send_missing(self, frame: Confirm, now: float, effects: list[Effect]) -> None:
+        done = self._floor  # a request that names a number twice gets it once
         for first, last in frame.missing:
-            lo, hi = max(first, self._floor), min(last + 1, self._sent)
+            lo, hi = max(first, done), min(last + 1, self._sent)
             if lo < hi:
                 self._send_again(lo, hi, effects)
+                done = hi
         self._wait(now)
 
     # -- time -----------------------------------------------------------------------------------------------------------

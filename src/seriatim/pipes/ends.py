@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from seriatim.core.pipe_receiver import MAX_RANGES, PipeReceiver
 from seriatim.core.pipe_sender import PipeSender
@@ -42,12 +42,15 @@ class Machine(Protocol):
     def advance(self, now: float) -> list[Effect]: ...
 
 
-class _End:
+M = TypeVar("M", bound=Machine)
+
+
+class _End(Generic[M]):
     """What both ends share: a machine, a port, and one timer."""
 
-    def __init__(self, machine: Machine, report: Report) -> None:
+    def __init__(self, machine: M, report: Report) -> None:
         self._loop = asyncio.get_running_loop()
-        self._beat = machine
+        self._machine = machine
         self._report = report
         self._port: Port | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -73,11 +76,11 @@ class _End:
         self._is_awake = False
         if self._is_closed:
             return
-        self._apply(self._beat.advance(self._loop.time()))
+        self._apply(self._machine.advance(self._loop.time()))
         self._set_timer()
 
     def _set_timer(self) -> None:
-        deadline = self._beat.deadline
+        deadline = self._machine.deadline
         if self._timer is not None:
             if deadline is not None and self._timer.when() <= deadline:
                 return  # it rings in time, and looks again then
@@ -108,12 +111,11 @@ class _End:
             await self._port.close()
 
 
-class SenderEnd(_End):
+class SenderEnd(_End[PipeSender]):
     """Where messages go in."""
 
     def __init__(self, machine: PipeSender, options: PipeOptions, report: Report = log_entry) -> None:
         super().__init__(machine, report)
-        self._machine = machine
         self._waits = options.on_full is OnFull.WAIT
         self._changed = asyncio.Event()  # set when messages are confirmed or given up, or nothing can be any more
         self._failure: BaseException | None = None
@@ -125,6 +127,8 @@ class SenderEnd(_End):
 
     async def send(self, message: bytes) -> None:
         """Take a message in; waits for room, if the pipe is told to."""
+        if self._failure is not None:
+            raise self._failure
         if not self._machine.accept(message):
             await self._push(message)
         if not self._is_awake:
@@ -184,12 +188,11 @@ class Output(Protocol):
         """Take the messages of a run; ``settle`` hears up to which index that is done."""
 
 
-class ReceiverEnd(_End):
+class ReceiverEnd(_End[PipeReceiver]):
     """Where messages come out."""
 
     def __init__(self, machine: PipeReceiver, output: Output | None, report: Report = log_entry) -> None:
         super().__init__(machine, report)
-        self._machine = machine
         self._queue: deque[Delivered] = deque()
         self._filled, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()

@@ -292,3 +292,54 @@ def test_what_is_done_is_forgotten():
         machine.advance(0.0)
         machine.receive(confirm(number + 1), 0.0)
         assert len(machine._messages) <= 2
+
+
+# --- at the edges ---------------------------------------------------------------------------------------------------
+
+
+def test_messages_that_fill_a_frame_exactly_share_it():
+    machine = sender(b"x" * 46, b"y" * 46, max_bytes=100)
+    assert [len(frame.messages) for frame in machine.advance(0.0)] == [2]  # type: ignore[union-attr]
+    machine = sender(b"x" * 46, b"y" * 47, b"z" * 45, max_bytes=100)
+    assert [len(frame.messages) for frame in machine.advance(0.0)] == [1, 2]  # type: ignore[union-attr]
+
+
+def test_a_message_as_large_as_may_be_that_finds_no_room_is_told_of_the_room():
+    machine = sender(b"x", max_bytes=50, queue=1)
+    with pytest.raises(CapacityExceeded):
+        machine.push(b"x" * 46, 0.0)
+
+
+def test_a_receiver_that_restarts_while_nothing_is_under_way_costs_nothing():
+    machine = sender(level=Level.STRICT)
+    assert machine.receive(Welcome(S, R + 1, 100), 0.0) == []
+    assert machine.state is SenderState.IDLE
+
+
+def test_what_a_restarted_receiver_confirms_says_nothing_of_the_round_trip():
+    machine = sender(*numbered(2), timeout=1.0, window=1, max_timeout=8.0)
+    machine.advance(0.0)
+    machine.receive(Welcome(S, R + 1, 100), 0.0)
+    machine.advance(0.0)
+    machine.advance(1.0)  # no answer: the timeout doubles
+    machine.receive(confirm(1, peer=R + 1), 1.5)
+    machine.advance(1.5)
+    assert machine.deadline == 3.5
+
+
+def test_giving_up_begins_the_waiting_anew():
+    machine = sender(*numbered(4), level=Level.STRICT, window=2, timeout=1.0)
+    machine.advance(0.0)
+    machine.advance(1.0)
+    deadlines = [machine.deadline]
+    machine.advance(2.0)
+    assert [*deadlines, machine.deadline] == [2.0, None]
+    assert machine.state is SenderState.IDLE
+
+
+def test_what_is_given_up_is_told_from_what_is_lost():
+    machine = sender(*numbered(1), level=Level.STRICT, timeout=1.0)
+    machine.advance(0.0)
+    lost = machine.advance(1.0)[0]
+    assert isinstance(lost, LedgerEntry)
+    assert (lost.detail, lost.time, lost.epoch) == ("not confirmed in time", 1.0, S)

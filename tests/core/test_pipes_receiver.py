@@ -268,6 +268,7 @@ def test_numbers_given_up_while_the_output_is_behind_are_confirmed_after_what_wa
 def test_a_receiver_that_goes_away_says_what_was_taken():
     machine = receiver(confirm_every=100, confirm_after=100.0)
     assert machine.farewell(0.0) == []
+    assert receiver(position=7).farewell(0.0) == [], "nobody is there to hear it"
     take(machine, data(0, b"0", b"1"))
     assert machine.farewell(0.0) == [Confirm(S, R, 2, 2)]
     assert machine.farewell(0.0) == []

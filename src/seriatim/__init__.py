@@ -7,6 +7,7 @@
 #   log.py      one logger
 #   extras.py   optional parts, and how a missing one is named
 #   client/     PubSub, Topic, Subscription, Message, Queue
+#   pipes/      routes, and pipes that make them ordered
 #   engine/     joins core and store: group commit, delivery
 #   store/      where messages survive: memory, SQLite
 #   testing/    clock, faulty network and reference models, for our tests and for yours

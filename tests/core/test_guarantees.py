@@ -668,3 +668,49 @@ def test_sorting_and_deduplicating_downstream_restore_what_a_stage_may_restore(g
     restored = classify(sorted(set(received)), sent=sent).guarantee
     promised = compose([Stage("route", gives), Stage("tidy", ABSOLUTE, restores=STRICT)]).guarantee
     assert restored & promised == promised
+
+
+# --- what becomes known little by little ----------------------------------------------------------------------------
+
+
+def test_a_checker_that_learns_what_was_sent_sees_a_loss_at_the_end() -> None:
+    checker = TraceChecker(start=1)
+    for number in (1, 2, 3):
+        checker.expect(number)
+    checker.observe(1)
+    witness = checker.verdict().witness
+    assert witness is not None
+    assert (witness.kind, witness.sequence, witness.text) == ("loss", 2, "2 was sent but never received")
+    assert checker.verdict(so_far=True).level is Level.ABSOLUTE
+    checker.observe(3)
+    missing = checker.verdict(so_far=True).witness
+    assert missing is not None
+    assert missing.text == "2 is missing before 3"
+
+
+def test_expecting_an_earlier_number_takes_nothing_back() -> None:
+    checker = TraceChecker(start=1)
+    for number in (3, 1):
+        checker.expect(number)
+    assert checker.verdict().lost == 3
+
+
+def test_what_was_sent_lies_behind_the_start_and_is_not_known_twice() -> None:
+    with pytest.raises(InvalidArgument, match="0 lies before the first number that was to be sent"):
+        TraceChecker(start=1).expect(0)
+    with pytest.raises(InvalidArgument, match="sent says already what is expected"):
+        TraceChecker(sent=[1, 2]).expect(1)
+
+
+def test_a_checker_knows_its_first_violation_at_once_and_a_loss_is_none() -> None:
+    checker = TraceChecker(start=1)
+    seen = []
+    for number in (2, 2, 1):
+        checker.observe(number)
+        seen.append(checker.violation)
+    assert [witness.kind if witness else None for witness in seen] == [None, "duplicate", "duplicate"]
+
+
+def test_a_pipe_may_give_up_what_its_route_keeps() -> None:
+    resends = enclose(RADIO, "resend", restores=NO_LOSS | NO_DUPLICATE, gives_up=NO_INVERSION)
+    assert (resends.passes, resends.reliability) == (NO_LOSS | NO_DUPLICATE, 1.0)

@@ -6,6 +6,8 @@ from math import inf
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seriatim.core.backlog import Held
 from seriatim.core.resequencer import Resequencer, SavedResequencer, State
@@ -1086,3 +1088,44 @@ def test_a_machine_is_restored_with_default_options_and_no_key():
     again = Resequencer.restore(flowing().save())
     assert again.key is None
     assert again.push(2, "b", 0) == [Released(None, 0, 2, "b")]
+
+
+# --- a run at once --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_is_just_what_is_expected_passes_at_once():
+    order = Resequencer[str](Resequencing(start=Start.at(5)))
+    assert not order.pass_run(5, 3, 0.0), "the session has not begun"
+    order.push(5, "a", 1.0)
+    assert order.pass_run(6, 3, 2.0)
+    assert order.expected == 9
+    assert order.state is State.FLOWING
+
+
+@pytest.mark.parametrize("first", [4, 5, 7])
+def test_any_other_run_changes_nothing(first):
+    order = Resequencer[str](Resequencing(start=Start.at(5)))
+    order.push(5, "a", 1.0)
+    before = order.save()
+    assert not order.pass_run(first, 3, 2.0)
+    assert order.save() == before
+
+
+def test_no_run_passes_while_a_gap_is_open():
+    order = Resequencer[str](Resequencing(start=Start.at(5)))
+    order.push(6, "b", 1.0)
+    before = order.save()
+    assert not order.pass_run(5, 3, 2.0)
+    assert order.save() == before
+
+
+@given(st.integers(0, 255), st.integers(1, 300))
+def test_a_run_under_a_modulus_wraps_as_single_messages_do(start, count):
+    options = Resequencing(space=SequenceSpace(256), start=Start.at(start))
+    one_by_one, at_once = Resequencer[int](options), Resequencer[int](options)
+    for order in (one_by_one, at_once):
+        order.push(start, 0, 0.0)
+    for number in range(count):
+        one_by_one.push((start + 1 + number) % 256, 0, 1.0)
+    assert at_once.pass_run((start + 1) % 256, count, 1.0)
+    assert at_once.save() == one_by_one.save()

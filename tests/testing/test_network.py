@@ -189,3 +189,13 @@ def test_messages_need_not_be_comparable() -> None:
     line: FaultyNetwork[object] = FaultyNetwork(1, duplicate=1.0, shuffle=2)
     messages = [object() for _ in range(20)]
     assert set(line.transmit(messages)) == set(messages)
+
+
+def test_a_network_is_busy_while_anything_is_under_way() -> None:
+    network: FaultyNetwork[int] = FaultyNetwork(1, shuffle=5, delay=(1.0, 1.0))
+    busy = [network.is_busy]
+    network.send(1, 0.0)
+    busy.append(network.is_busy)
+    network.drain()
+    busy.append(network.is_busy)
+    assert busy == [False, True, False]

@@ -259,11 +259,19 @@ def compose(stages: Iterable[Stage], source: Guarantee = Guarantee.ABSOLUTE) -> 
     return Composition(source, tuple(steps))
 
 
-def enclose(route: Stage | Sequence[Stage], name: str, restores: Guarantee, why: str = "") -> Stage:
+def enclose(
+    route: Stage | Sequence[Stage],
+    name: str,
+    restores: Guarantee,
+    why: str = "",
+    *,
+    gives_up: Guarantee = Guarantee.NONE,
+) -> Stage:
     """A pipe around ``route`` as one stage: sender and receiver together make good what the route in between breaks.
 
     The receiver hands over what the sender took in, in the sender's order. So the pipe keeps every bit that the route keeps
     or the pipe itself restores, and repairs nothing that was broken before the sender, not even where the route would have.
+    ``gives_up`` is what the pipe itself breaks, however good its route: one that only resends gives up the order.
     """
     stages = (route,) if isinstance(route, Stage) else tuple(route)
     reliability = prod(stage.reliability for stage in stages)
@@ -273,7 +281,8 @@ def enclose(route: Stage | Sequence[Stage], name: str, restores: Guarantee, why:
                 f"pipe '{name}' cannot restore no loss: nothing gets through its route, however often it is sent"
             )
         reliability = 1.0
-    return Stage(name, passes=compose(stages).guarantee | restores, reliability=reliability, why=why)
+    passes = (compose(stages).guarantee | restores) & ~gives_up
+    return Stage(name, passes=passes, reliability=reliability, why=why)
 
 
 def _figures(guarantee: Guarantee, reliability: float) -> str:

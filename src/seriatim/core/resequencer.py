@@ -257,6 +257,15 @@ class Resequencer(Generic[M]):
             self._fill_head(effects)
         return effects
 
+    def pass_run(self, first: int, count: int, now: float) -> bool:
+        """Whether ``count`` messages from ``first`` on are just what is expected, while nothing is held: then they are released
+        all at once, without a look at each. Otherwise nothing has changed: push them one by one."""
+        if self._backlog is not None or self._expected is None or self.expected != first:
+            return False
+        self._now, self._sync = max(now, self._now), None
+        self._expected += count * self._options.space.increment
+        return True
+
     def advance(self, now: float) -> list[Effect[M]]:
         """Let time pass: whatever falls due by ``now`` is decided."""
         self._now = now = max(now, self._now)

@@ -142,9 +142,19 @@ class TraceChecker:
                 self._max_displacement = max(self._max_displacement, self._highest - position)
         self._seen.add(position)
 
-    def verdict(self) -> Verdict:
-        """The verdict on everything observed so far."""
-        missing = list(self._missing())
+    def expect(self, sequence: Hashable) -> None:
+        """Everything up to ``sequence`` was sent: for numbers, when what is sent becomes known little by little."""
+        self._ids.expect(sequence)
+
+    @property
+    def violation(self) -> Witness | None:
+        """What was observed first against any guarantee. A loss is none: what is missing may still come."""
+        return next(iter(self._first.values()), None)
+
+    def verdict(self, *, so_far: bool = False) -> Verdict:
+        """The verdict on everything observed. With ``so_far`` more may come: only what is missing below something that has
+        come is lost."""
+        missing = list(self._missing(so_far))
         witnesses = self._witnesses(missing)
         return Verdict(
             guarantee=reduce(lambda left, witness: left & ~witness.denies, witnesses, Guarantee.ABSOLUTE),
@@ -166,11 +176,11 @@ class TraceChecker:
         if kind not in self._first:
             self._first[kind] = Witness(kind, at, sequence, other, f"{sequence!r} at index {at} {what}")
 
-    def _missing(self) -> Iterator[tuple[int, int]]:
+    def _missing(self, so_far: bool) -> Iterator[tuple[int, int]]:
         """The holes between what is known to be sent first and last, or else between the lowest and highest seen."""
         first_seen = self._seen.first()
         lo = self._ids.lowest if first_seen is None or self._ids.lowest is not None else first_seen[0]
-        hi = self._highest if self._ids.highest is None else self._ids.highest
+        hi = self._highest if so_far or self._ids.highest is None else self._ids.highest
         return iter(()) if lo is None or hi is None else self._seen.gaps(lo, hi)
 
     def _witnesses(self, missing: Sequence[tuple[int, int]]) -> tuple[Witness, ...]:
@@ -219,16 +229,16 @@ class _Ids(Protocol):
         """The position of ``sequence``, or None when it cannot have been sent."""
 
     def label(self, position: int) -> Hashable: ...
+    def expect(self, sequence: Hashable, /) -> None: ...
 
 
 class _Counted:
     """Ids are numbers of a sequence space; what was sent is known from ``start`` on, if at all."""
 
-    __slots__ = ("_origin", "_space", "lowest")
-
-    highest: int | None = None
+    __slots__ = ("_origin", "_space", "highest", "lowest")
 
     def __init__(self, space: SequenceSpace, start: int | None) -> None:
+        self.highest: int | None = None
         self._space = space
         self._origin = None if start is None else space.validate(start)
         self.lowest = None if start is None else 0
@@ -244,6 +254,12 @@ class _Counted:
 
     def label(self, position: int) -> int:
         return self._space.wrap(self._unwrapped(position))
+
+    def expect(self, sequence: Hashable) -> None:
+        position = self.position(sequence, self.highest)
+        if position is None:
+            raise InvalidArgument(f"{sequence!r} lies before the first number that was to be sent")
+        self.highest = position if self.highest is None else max(self.highest, position)
 
     def _unwrapped(self, position: int) -> int:
         assert self._origin is not None
@@ -267,3 +283,6 @@ class _Listed:
 
     def label(self, position: int) -> Hashable:
         return self._sent[position]
+
+    def expect(self, _sequence: Hashable, /) -> None:
+        raise InvalidArgument("sent says already what is expected")

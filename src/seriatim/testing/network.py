@@ -84,6 +84,11 @@ class FaultyNetwork(Generic[M]):
         """When to look next; None when nothing is under way, or only copies that wait to be overtaken."""
         return self._flying[0][0] if self._flying else None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._flying or self._waiting)
+
     def drain(self) -> list[M]:
         """Everything still under way, whenever it would have arrived, in order of arrival: nothing more will be sent."""
         self._let_go(inf)

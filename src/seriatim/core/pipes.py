@@ -1,0 +1,306 @@
+"""Pipes: a sender and a receiver around a route, which together make good what the route breaks.
+
+Rules
+-----
+1. The sender gives each message an **index**: one higher than the one before. An index is never used for two messages
+   of a pipe, not even after a restart.
+2. The receiver hands messages over in index order, and **confirms** what its output has taken, never before.
+3. *Continuity*: what is not confirmed is sent again. The receiver asks for the numbers that it misses below one that it
+   has; the sender, when nothing is confirmed for a while, sends again what the receiver may never have seen. A
+   confirmation names an index and not a transmission, so **any copy of a message confirms it**: a round trip longer
+   than the timeout costs copies, and makes progress all the same.
+4. *Strictness*: an index that was handed over is dropped, and confirmed again, because the sender seems not to know.
+5. At most ``window`` messages are under way. Because only what the output has taken is confirmed, a slow output fills
+   the window, and a full window keeps the sender from taking more: back-pressure needs no rule of its own.
+6. Each end has an **epoch** that is higher after every restart. Every frame names both. A frame that names an older
+   epoch of either end changes nothing.
+7. Every data frame names the **floor**: the lowest index that can still come. What the receiver misses below it is
+   lost.
+
+Theory of operation
+-------------------
+Two kinds of pipe are told apart by tradition. In the *sequential* one (receive queue) each message waits for the
+confirmation of the one before. In the *indexed* one (send queue) many are under way and the receiver sorts them. The
+first is the second with a window of 1: there is one machine for both. A third kind, *resend*, hands over at once
+whatever arrives, once, in any order: it repairs loss and nothing else, and belongs **inside** an indexed pipe.
+
+A session is a pair of epochs. The sender says ``Hello(s)`` until somebody answers ``Welcome(s, r)``, and then puts both
+numbers into its data. A receiver that was restarted answers data for its former life with its new number, and the
+sender begins to send all that is not confirmed again, under that number. So an old frame that comes out of the network
+after either end, or both, have restarted names a number that is no longer true, and is dropped.
+
+Indexes never repeat, so nothing else has to be agreed on. A sender that lost its memory begins above everything that
+its former life can have used (``first_index``), and its floor tells the receiver that nothing below will come. A sender
+that kept its messages goes on with the same indexes, and what the receiver holds stays valid. A receiver that knows
+where it was drops what it had handed over; one that does not begins at the floor, which is the lowest index that was
+never confirmed.
+
+What a crash leaves of the guarantee follows (``across_crashes``): a sender without a durable outbox loses what was not
+confirmed; a receiver that forgets its place hands over again what was not confirmed. With a window of 1 that is a
+repeat in place (1, 2, 2, 3); with a larger one it is a step back (1, 2, 3, 2, 3), which is no order at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeAlias
+
+from seriatim.core.guarantees import Guarantee, Level, Stage, enclose
+from seriatim.core.options import one_of, require_duration, require_whole
+from seriatim.core.ranges import Range
+from seriatim.core.resequencing import LedgerEntry, OnGap
+from seriatim.errors import InvalidArgument
+
+INDEX_BITS = 40
+"""So many bits of an index count the messages of one life of a sender without a memory; its epoch is above them."""
+
+
+def first_index(epoch: int) -> int:
+    """Where a sender without a memory begins: above everything that an earlier epoch can have used."""
+    return epoch << INDEX_BITS
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+class PipeKind(StrEnum):
+    SEQUENTIAL = "sequential"  # one message under way; the next one waits until it is confirmed
+    INDEXED = "indexed"  # many under way; the receiver puts them in order
+    RESEND = "resend"  # many under way, handed over in any order: repairs loss and nothing else
+
+
+class OnFull(StrEnum):
+    """What a message meets when the sender keeps as many as it may."""
+
+    WAIT = "wait"  # it waits: back-pressure
+    RAISE = "raise"
+    DROP_OLDEST = "drop-oldest"  # the oldest one that is not confirmed is given up for it
+    DROP_NEWEST = "drop-newest"
+
+
+@dataclass(frozen=True, slots=True)
+class PipeOptions:
+    """What a pipe restores, how much may be under way, and how long things take. Times are in the unit of ``now``.
+
+    ``level`` is what the pipe enforces whatever its route does. ``queue`` bounds what the sender keeps (under way and
+    waiting), ``capacity`` what the receiver keeps (held behind a gap, or not taken by the output yet). ``timeout``
+    doubles up to ``max_timeout`` while nothing is confirmed, and so does ``request_after``, the time that a gap may be
+    mere disorder.
+
+    ``on_gap`` says what happens to a number that does not come: it is asked for (``request``; the default, and the only
+    choice, when the level allows no loss), given up after ``gap_timeout`` (``skip``, the default otherwise), or waited
+    for (``hold``: for a route that loses nothing).
+    """
+
+    kind: PipeKind = PipeKind.INDEXED
+    level: Level = Level.ABSOLUTE
+    window: int = 1024
+    queue: int = 2048
+    on_full: OnFull = OnFull.WAIT
+    capacity: int = 4096
+    timeout: float = 0.2
+    max_timeout: float = 5.0
+    request_after: float = 0.02
+    on_gap: OnGap | None = None
+    gap_timeout: float | None = None
+    confirm_every: int | None = None
+    confirm_after: float = 0.01
+    frame_messages: int = 512
+
+    DEFAULT_GAP_TIMEOUT = 1.0
+
+    def __post_init__(self) -> None:
+        for name, kind in (("kind", PipeKind), ("level", Level), ("on_full", OnFull)):
+            object.__setattr__(self, name, one_of(name, kind, getattr(self, name)))
+        if self.on_gap is not None:
+            object.__setattr__(self, "on_gap", one_of("on_gap", OnGap, self.on_gap))
+        for name in ("window", "queue", "capacity", "frame_messages"):
+            require_whole(name, getattr(self, name), 1)
+        for name in ("timeout", "max_timeout", "request_after", "confirm_after"):
+            require_duration(name, getattr(self, name))
+        if self.kind is PipeKind.SEQUENTIAL:
+            object.__setattr__(self, "window", 1)
+        if self.confirm_every is not None:
+            require_whole("confirm_every", self.confirm_every, 1)
+        self._check_level()
+        self._check_times()
+
+    def _check_level(self) -> None:
+        if self.level is Level.NONE:
+            raise InvalidArgument("a pipe of level 'none' restores nothing: use the bare route")
+        if self.on_gap is OnGap.DEAD_LETTER:
+            raise InvalidArgument("a pipe has no dead letters: choose on_gap='request', 'skip' or 'hold'")
+        if not self.resends:
+            if self.on_gap is OnGap.REQUEST:
+                raise InvalidArgument(
+                    f"{self.level} pipes send nothing again: ask for level 'continuous' or 'absolute'"
+                )
+            return
+        if self.on_gap not in {None, OnGap.REQUEST} or self.gap_timeout is not None:
+            raise InvalidArgument(f"{self.in_words} pipes give no number up: leave out on_gap and gap_timeout")
+        if self.on_full in {OnFull.DROP_OLDEST, OnFull.DROP_NEWEST}:
+            raise InvalidArgument(f"{self.in_words} pipes drop nothing: choose on_full='wait' or 'raise'")
+
+    def _check_times(self) -> None:
+        if not 0 < self.timeout <= self.max_timeout:
+            raise InvalidArgument(
+                f"timeout must be above 0 and up to max_timeout ({self.max_timeout}), not {self.timeout}"
+            )
+        if self.gap_timeout is not None:
+            require_duration("gap_timeout", self.gap_timeout)
+            if self.on_gap is OnGap.HOLD:
+                raise InvalidArgument("on_gap='hold' waits for ever: leave out gap_timeout, or choose 'skip'")
+
+    @property
+    def resends(self) -> bool:
+        """Whether what is not confirmed is sent again."""
+        return self.kind is PipeKind.RESEND or bool(self.level.guarantee & Guarantee.NO_LOSS)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a message that was handed over is dropped when it comes again."""
+        return self.kind is PipeKind.RESEND or bool(self.level.guarantee & Guarantee.NO_DUPLICATE)
+
+    @property
+    def gap_policy(self) -> OnGap:
+        """What happens to a number that does not come: ``on_gap``, or its default."""
+        if self.resends:
+            return OnGap.REQUEST
+        return self.on_gap or OnGap.SKIP
+
+    @property
+    def patience(self) -> float | None:
+        """After how long a missing number is given up; None for never."""
+        if self.gap_policy is not OnGap.SKIP:
+            return None
+        return self.DEFAULT_GAP_TIMEOUT if self.gap_timeout is None else self.gap_timeout
+
+    @property
+    def confirmation_interval(self) -> int:
+        """After how many messages a confirmation is sent: ``confirm_every``, or a quarter of the window."""
+        return self.confirm_every or max(1, self.window // 4)
+
+    @property
+    def in_words(self) -> str:
+        return str(self.kind) if self.kind is PipeKind.RESEND else f"{self.level} {self.kind}"
+
+    def backoff(self, start: float, tries: int) -> float:
+        """How long to wait after so many tries without an answer."""
+        # Doubling is stopped early: a float overflows after a thousand tries.
+        return min(self.max_timeout, start * 2.0 ** min(tries, 64))
+
+
+# --- what is left of a guarantee ------------------------------------------------------------------------------------
+
+
+def pipe_stage(options: PipeOptions, route: Stage) -> Stage:
+    """The pipe around ``route`` as one stage, while both of its ends live."""
+    restores, gives_up = options.level.guarantee, Guarantee.NONE
+    if options.kind is PipeKind.RESEND:
+        restores, gives_up = Guarantee.NO_LOSS | Guarantee.NO_DUPLICATE, Guarantee.NO_INVERSION
+    elif options.resends and not options.is_strict:
+        gives_up = Guarantee.NO_DUPLICATE
+    elif options.gap_policy is OnGap.SKIP or options.on_full in {OnFull.DROP_OLDEST, OnFull.DROP_NEWEST}:
+        gives_up = Guarantee.NO_LOSS
+    return enclose(route, f"{options.in_words} pipe over {route.name}", restores, _why(options), gives_up=gives_up)
+
+
+def _why(options: PipeOptions) -> str:
+    if options.kind is PipeKind.RESEND:
+        return "sends again what is not confirmed, and hands over at once what arrives"
+    parts = ["one message under way" if options.window == 1 else "sorts by index"]
+    if options.resends:
+        parts.append("sends again what is not confirmed")
+    elif options.gap_policy is OnGap.SKIP:
+        parts.append("gives up what is late")
+    else:
+        parts.append("waits for what is missing")
+    parts.append("drops repeats" if options.is_strict else "a repeat stays in place")
+    return ", ".join(parts)
+
+
+def across_crashes(alive: Stage, options: PipeOptions, *, durable_sender: bool, durable_receiver: bool) -> Stage:
+    """What is left of a pipe's stage when its ends may crash and restart. ``durable_sender``: messages wait in a
+    durable outbox. ``durable_receiver``: what was handed over and how far that is are written in one transaction."""
+    lost, reasons = Guarantee.NONE, []
+    if not durable_sender:
+        lost |= Guarantee.NO_LOSS
+        reasons.append("what is not confirmed dies with its sender (no outbox)")
+    if not durable_receiver and not durable_sender and options.gap_policy is OnGap.SKIP:
+        reasons.append("what is not confirmed when its receiver restarts is given up")
+    elif not durable_receiver:
+        lost |= Guarantee.NO_DUPLICATE
+        if options.window > 1:
+            lost |= Guarantee.NO_INVERSION
+        reasons.append("a receiver that restarts hands over again what is not confirmed (no topic as output)")
+    why = "; ".join(reasons) or "outbox, and output and position in one transaction"
+    return Stage(alive.name, alive.passes & ~lost, reliability=alive.reliability, why=why)
+
+
+# --- frames ---------------------------------------------------------------------------------------------------------
+
+
+class Hello(NamedTuple):
+    """From the sender: who is there?"""
+
+    sender: int
+
+
+class Welcome(NamedTuple):
+    """From the receiver: I am, in this life, and have room for so many messages."""
+
+    sender: int
+    receiver: int
+    room: int
+
+
+class Data(NamedTuple):
+    """From the sender: messages with indexes from ``first`` on. Without any, it asks for a confirmation."""
+
+    sender: int
+    receiver: int
+    floor: int
+    first: int
+    messages: tuple[bytes, ...]
+
+
+class Confirm(NamedTuple):
+    """From the receiver: everything below ``expected`` is taken, everything below ``seen`` has come or is missing here.
+
+    ``missing`` (inclusive ranges) is a request: send these again.
+    """
+
+    sender: int
+    receiver: int
+    expected: int
+    seen: int
+    missing: tuple[Range, ...] = ()
+
+
+Frame: TypeAlias = Hello | Welcome | Data | Confirm
+FRAMES = (Hello, Welcome, Data, Confirm)
+
+# --- other effects --------------------------------------------------------------------------------------------------
+
+
+class Finished(NamedTuple):
+    """The messages from ``first`` to below ``end`` were confirmed, or given up: nobody needs to keep them."""
+
+    first: int
+    end: int
+
+
+class Delivered(NamedTuple):
+    """Hand these over, in this order, and then ``settle`` them. Their indexes rise one by one from ``first``."""
+
+    first: int
+    messages: tuple[bytes, ...]
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.messages)
+
+
+Effect: TypeAlias = Frame | Finished | Delivered | LedgerEntry[bytes]
+"""What a machine wants done. A frame among them is to be sent to the other end."""

@@ -1,0 +1,232 @@
+"""Ends of a pipe that survive a crash: an outbox before the sender, a topic behind the receiver.
+
+Rules
+    - ``Outbox``: a message that was taken in is in a topic, under its index, until the receiver has confirmed it. A
+      sender that restarts goes on with what is there, under the same indexes.
+    - ``TopicOutput``: messages are appended to a topic in one transaction with the index that comes next. A receiver
+      that restarts goes on there; whatever it gets again it drops.
+    - Both kinds of position are compared before they are moved: of two programs under one name, one is refused.
+
+Together they make a pipe absolute across crashes of either end, or of both at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from seriatim.core.delivery import Lease
+from seriatim.core.pipe_sender import PipeSender
+from seriatim.core.pipes import Delivered, Finished, PipeOptions
+from seriatim.engine.broker import Attachment, Broker, Outgoing
+from seriatim.engine.consumer import Consumer
+from seriatim.engine.consumer import Delivered as Leased
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.errors import AlreadyExists, FailedPrecondition, OutcomeUnknown, StaleLease
+from seriatim.log import logger
+from seriatim.pipes.chain import Deliver
+from seriatim.pipes.ends import Report, SenderEnd
+from seriatim.pipes.epochs import Epochs, StoreEpochs
+from seriatim.pipes.route import Route
+
+LEASED_FOR = 1e9
+"""A sender keeps its messages until they are confirmed; a crash gives them back."""
+
+INDEX = "pipe-index"
+"""The attribute that carries a message's index in an outbox."""
+
+
+class Outbox:
+    """A topic in which messages wait until they are confirmed. It belongs to one pipe."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.broker, self.topic = broker, topic
+
+    def epochs(self, name: str) -> Epochs:
+        return StoreEpochs(self.broker, self.topic, f"{name} sender")
+
+    async def prepare(self, subscription: str, queue: int) -> None:
+        """Create what is not there yet."""
+        with suppress(AlreadyExists):
+            await self.broker.create_topic(self.topic)
+        options = SubscriptionOptions(ordering=True, ack_deadline=LEASED_FOR, window=queue)
+        with suppress(AlreadyExists):
+            await self.broker.create_subscription(self.topic, subscription, options)
+
+
+class OutboxEnd(SenderEnd):
+    """The sending end of a pipe with an outbox."""
+
+    def __init__(
+        self, machine: PipeSender, options: PipeOptions, report: Report, outbox: Outbox, name: str, appended: int
+    ) -> None:
+        super().__init__(machine, options, report)
+        self._outbox, self._name = outbox, name
+        self._appended = appended  # so many messages were ever taken in
+        self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
+        self._append: asyncio.Task[None] | None = None
+        self._leases: dict[int, Lease] = {}
+        self._attachment: Attachment | None = None
+        self._queue = options.queue
+
+    @classmethod
+    async def begin(
+        cls, outbox: Outbox, name: str, options: PipeOptions, epoch: int, room: int, report: Report
+    ) -> OutboxEnd:
+        await outbox.prepare(_subscription(name), options.queue)
+        appended = await outbox.broker.position_of(_writer(name))
+        waiting = await outbox.broker.peek(_subscription(name), name, 1)
+        first = int(waiting[0].attributes[INDEX]) if waiting else appended
+        machine = PipeSender(options, epoch, first=first, max_bytes=room)
+        return cls(machine, options, report, outbox, name, appended)
+
+    async def connect(self, route: Route) -> None:
+        await super().connect(route)
+        consumer = Consumer(self._take, max_messages=self._queue, failed=self._store_failed)
+        self._attachment = self._outbox.broker.attach(_subscription(self._name), consumer)
+
+    async def send(self, message: bytes) -> None:
+        """Take a message in: it is in the outbox, durable, when this returns."""
+        self._machine.require_fitting(message)
+        if self._failure is not None:
+            raise self._failure
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.append((message, done))
+        if self._append is None:
+            self._append = asyncio.create_task(self._append_all())
+        await done
+
+    async def drain(self) -> None:
+        while (
+            self._waiting or self._append is not None or self._machine.kept or self._machine.next_index < self._appended
+        ):
+            await self._change()
+
+    async def close(self) -> None:
+        if self._append is not None:
+            await asyncio.wait([self._append])
+        if self._attachment is not None:
+            self._attachment.detach()
+        await super().close()
+
+    # -- into the outbox ------------------------------------------------------------------------------------------------
+
+    async def _append_all(self) -> None:
+        """One append after another, so that indexes have no holes; what comes meanwhile rides in the next."""
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            start = self._appended
+            messages = [
+                Outgoing(self._name, message, {INDEX: str(index)}) for index, (message, _) in enumerate(batch, start)
+            ]
+            try:
+                await _write(
+                    self._outbox.broker, self._outbox.topic, _writer(self._name), start, start + len(batch), messages
+                )
+            except Exception as error:  # noqa: BLE001 - whoever waits for it hears of it, whatever it is
+                _answer(batch, error)
+            else:
+                self._appended += len(batch)
+                _answer(batch, None)
+        self._append = None
+        self._changed.set()
+
+    # -- out of the outbox ----------------------------------------------------------------------------------------------
+
+    def _take(self, leased: Sequence[Leased]) -> None:
+        machine, now = self._machine, self._loop.time()
+        for lease, record in leased:
+            assert record.attributes is not None
+            index = int(record.attributes[INDEX])
+            self._leases[index] = lease
+            if index == machine.next_index:
+                self._apply(machine.push(record.data, now))
+            elif index < machine.next_index - machine.kept:
+                self._done(index)  # it was confirmed, and that was not written before its lease was lost
+            elif index > machine.next_index:
+                self.fail(self._hole(machine.next_index))
+        self.wake()
+
+    def _carry_out(self, effect: Finished | Delivered) -> None:
+        if isinstance(effect, Finished):
+            for index in range(effect.first, effect.end):
+                self._done(index)
+
+    def _done(self, index: int) -> None:
+        lease = self._leases.pop(index, None)
+        if lease is not None and self._attachment is not None:
+            with suppress(StaleLease):  # it comes again, and is done then
+                self._attachment.ack(lease)
+
+    def _hole(self, index: int) -> FailedPrecondition:
+        return FailedPrecondition(
+            f"message {index} of pipe {self._name!r} is missing from its outbox, where nobody may take anything out: "
+            "begin again under another name"
+        )
+
+    def _store_failed(self, error: BaseException) -> None:
+        logger.warning("the outbox of pipe %r: %s", self._name, error)
+
+
+class TopicOutput:
+    """A topic that takes what a pipe hands over, together with how far that is. ``key`` is what its order is kept
+    within."""
+
+    def __init__(self, broker: Broker, topic: str, key: str | None = None) -> None:
+        self.broker, self.topic, self.key = broker, topic, key
+
+    def epochs(self, name: str) -> Epochs:
+        return StoreEpochs(self.broker, self.topic, f"{name} receiver")
+
+    async def begin(self, name: str, told: Deliver | None) -> TopicWriter:
+        """Find out where the receiver was. ``told`` hears of each message once it is written."""
+        with suppress(AlreadyExists):  # its epoch may be kept elsewhere
+            await self.broker.create_topic(self.topic)
+        writer = f"pipe {name} output"
+        return TopicWriter(self, writer, await self.broker.position_of(writer), told)
+
+
+class TopicWriter:
+    """Writes what is handed over."""
+
+    def __init__(self, output: TopicOutput, writer: str, position: int, told: Deliver | None) -> None:
+        self._output, self._writer, self._told = output, writer, told
+        self.position = position
+
+    async def take(self, run: Delivered, settle: Callable[[int], None]) -> None:
+        end, key = max(self.position, run.end), self._output.key
+        messages = [Outgoing(key, message) for message in run.messages]
+        await _write(self._output.broker, self._output.topic, self._writer, self.position, end, messages)
+        self.position = end
+        settle(run.end)
+        if self._told is not None:
+            for message in run.messages:
+                await self._told(message)
+
+
+async def _write(broker: Broker, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> None:
+    """Write messages and position. When nobody knows whether that took place, the position tells."""
+    try:
+        await broker.publish_at(topic, writer, start, end, messages)
+    except OutcomeUnknown:
+        if await broker.position_of(writer) == start:
+            await broker.publish_at(topic, writer, start, end, messages)
+
+
+def _answer(batch: Sequence[tuple[bytes, asyncio.Future[None]]], error: BaseException | None) -> None:
+    for _, done in batch:
+        if done.cancelled():
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+
+def _writer(name: str) -> str:
+    return f"pipe {name} outbox"
+
+
+def _subscription(name: str) -> str:
+    return f"pipe-{name}"

@@ -1,0 +1,89 @@
+"""Epochs of a pipe's ends: numbers that are higher after every restart.
+
+A pipe tells the lives of its ends apart by them. An epoch that went back would make an end deaf: everything that it
+says counts as said by a former life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from seriatim.engine.broker import Broker
+from seriatim.errors import AlreadyExists, DamagedStore, FailedPrecondition
+
+
+class Epochs(Protocol):
+    """Where an end of a pipe gets its epoch."""
+
+    async def next(self) -> int:
+        """A number that is higher than every one before, whatever crashed in between."""
+
+
+class ClockEpochs:
+    """The time in microseconds: for ends that live and die with one process, or whose clock is never set back."""
+
+    async def next(self) -> int:
+        return time.time_ns() // 1_000
+
+
+class FileEpochs:
+    """A number in a file, written and on the disk before it is used. The file belongs to one end of one pipe."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+
+    async def next(self) -> int:
+        return await asyncio.get_running_loop().run_in_executor(None, self._raise)
+
+    def _raise(self) -> int:
+        epoch = self._read() + 1
+        temporary = self._path.with_name(f"{self._path.name}.new")
+        with temporary.open("w") as file:
+            file.write(f"{epoch}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+        _sync_folder(self._path.parent)
+        return epoch
+
+    def _read(self) -> int:
+        try:
+            return int(self._path.read_text())
+        except FileNotFoundError:
+            return 0
+        except ValueError:
+            raise DamagedStore(
+                f"{self._path} holds no epoch: restore it, or put a number there that is higher than ever"
+            ) from None
+
+
+class StoreEpochs:
+    """A number in a store, beside what the end keeps there."""
+
+    def __init__(self, broker: Broker, topic: str, name: str) -> None:
+        self._broker, self._topic, self._writer = broker, topic, f"pipe {name} epoch"
+
+    async def next(self) -> int:
+        with suppress(AlreadyExists):
+            await self._broker.create_topic(self._topic)
+        while True:
+            epoch = await self._broker.position_of(self._writer)
+            try:
+                await self._broker.publish_at(self._topic, self._writer, epoch, epoch + 1, [])
+            except FailedPrecondition:
+                continue  # another life took it at the same moment
+            return epoch + 1
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,233 @@
+"""Pipes: a route, or several, with a sender and a receiver around them that make good what the route breaks.
+
+Rules
+    - ``Pipe(route)`` is absolute and indexed unless told otherwise; ``sequential``, ``indexed`` and ``resend`` name the
+      kinds.
+    - A pipe is an element of a chain (both ends in this process), a route for other pipes, or two ends in two
+      processes: ``sending`` in one, ``receiving`` in the other.
+    - What it promises while both ends live is its ``stage``; what is left when they crash is its ``crash_stage``. Only
+      an ``outbox`` and an ``output`` keep everything: messages wait in a topic until they are confirmed, and go into a
+      topic together with how far that is, in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from seriatim.core.guarantees import Guarantee, Stage
+from seriatim.core.pipe_receiver import PipeReceiver
+from seriatim.core.pipe_sender import MESSAGE_OVERHEAD, PipeSender
+from seriatim.core.pipes import PipeKind, PipeOptions, across_crashes, pipe_stage
+from seriatim.core.resequencing import OnGap
+from seriatim.errors import InvalidArgument
+from seriatim.pipes.chain import Deliver, Inlet
+from seriatim.pipes.durable import Outbox, OutboxEnd, TopicOutput
+from seriatim.pipes.ends import CallOutput, Output, ReceiverEnd, Report, SenderEnd, log_entry, max_message, max_ranges
+from seriatim.pipes.epochs import ClockEpochs, Epochs
+from seriatim.pipes.route import Hear, Port, Pump, Route
+from seriatim.pipes.several import Several
+from seriatim.pipes.wire import HEAD_BYTES
+
+
+class Pipe(Route):
+    """A pipe around one route or several. Options are those of ``PipeOptions``, given as one object or by name."""
+
+    def __init__(
+        self,
+        *routes: Route,
+        options: PipeOptions | None = None,
+        name: str = "pipe",
+        outbox: Outbox | None = None,
+        output: TopicOutput | None = None,
+        sender_epochs: Epochs | None = None,
+        receiver_epochs: Epochs | None = None,
+        report: Report = log_entry,
+        **choices: Any,
+    ) -> None:
+        """``name`` is what a durable end keeps its place under; ``report`` hears of whatever is given up."""
+        if not routes:
+            raise InvalidArgument("a pipe needs a route to go around")
+        if options is not None and choices:
+            raise InvalidArgument("give the options of a pipe as one object or by name, not both")
+        self.options = options or PipeOptions(**choices)
+        self._route = routes[0] if len(routes) == 1 else Several(*routes)
+        self._outbox, self._output = outbox, output
+        self._sender_epochs = sender_epochs or (outbox.epochs(name) if outbox else ClockEpochs())
+        self._receiver_epochs = receiver_epochs or (output.epochs(name) if output else ClockEpochs())
+        self._report = report
+        self.pipe_name = name
+        self.max_frame = max_message(self._route) - MESSAGE_OVERHEAD
+        self._check()
+        self.name = self.stage.name
+
+    def _check(self) -> None:
+        route = self._route.stage
+        if self.max_frame < 1:
+            raise InvalidArgument(
+                f"the frames of {route.name} are too small for a pipe: it needs {HEAD_BYTES} bytes of its own"
+            )
+        if self.options.gap_policy is OnGap.HOLD and not route.passes & Guarantee.NO_LOSS:
+            raise InvalidArgument(
+                f"a pipe that waits for what is missing would wait for ever: {route.name} may lose it; choose on_gap='skip', "
+                "or a level that sends again"
+            )
+        if self._output is not None and self.options.kind is PipeKind.RESEND:
+            raise InvalidArgument(
+                "a resend pipe has no order, so a topic can't keep its place: put an indexed pipe around it"
+            )
+
+    # -- what it promises -----------------------------------------------------------------------------------------------
+
+    @property
+    def stage(self) -> Stage:
+        return pipe_stage(self.options, self._route.stage)
+
+    @property
+    def crash_stage(self) -> Stage:
+        alive = pipe_stage(self.options, self._route.stage)
+        return across_crashes(
+            alive,
+            self.options,
+            durable_sender=self._outbox is not None,
+            durable_receiver=self._output is not None,
+        )
+
+    # -- two ends in two processes --------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[Inlet]:
+        """The sending end. What is not confirmed when the block ends is lost, unless there is an outbox: ``drain``
+        first."""
+        end = await self._begin_sender()
+        try:
+            yield end
+        finally:
+            await end.close()
+
+    @asynccontextmanager
+    async def receiving(self, deliver: Deliver | None = None) -> AsyncIterator[ReceiverEnd]:
+        """The receiving end. Messages go to the output, to ``deliver``, or to whoever iterates over it."""
+        if deliver is not None and self._output is not None:
+            raise InvalidArgument("messages go to the topic that the pipe was given: leave out deliver")
+        end = await self._begin_receiver(deliver)
+        try:
+            yield end
+            end.finish()
+        finally:
+            await end.close()
+
+    # -- both ends in this process --------------------------------------------------------------------------------------
+
+    async def open(self, deliver: Deliver) -> Inlet:
+        receiver = await self._begin_receiver(deliver)
+        try:
+            sender = await self._begin_sender()
+        except BaseException:
+            await receiver.close()
+            raise
+        receiver.failed = sender.fail
+        return _PipeInlet(sender, receiver)
+
+    # -- a route for another pipe ---------------------------------------------------------------------------------------
+
+    async def open_sender(self, hear: Hear) -> Port:
+        end = await self._begin_sender()
+        end.hear_aside = hear
+        return _SenderPort(end)
+
+    async def open_receiver(self, hear: Hear) -> Port:
+        async def deliver(frame: bytes) -> None:
+            hear(frame)
+
+        return _ReceiverPort(await self._begin_receiver(deliver))
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    async def _begin_sender(self) -> SenderEnd:
+        epoch, room = await self._sender_epochs.next(), max_message(self._route)
+        if self._outbox is None:
+            end = SenderEnd(PipeSender(self.options, epoch, max_bytes=room), self.options, self._report)
+        else:
+            end = await OutboxEnd.begin(self._outbox, self.pipe_name, self.options, epoch, room, self._report)
+        await end.connect(self._route)
+        return end
+
+    async def _begin_receiver(self, deliver: Deliver | None) -> ReceiverEnd:
+        epoch = await self._receiver_epochs.next()
+        output: Output | None = None
+        position = None
+        if self._output is not None:
+            output = written = await self._output.begin(self.pipe_name, deliver)
+            position = written.position
+        elif deliver is not None:
+            output = CallOutput(deliver, self.options.confirm_after)
+        machine = PipeReceiver(self.options, epoch, position=position, max_ranges=max_ranges(self._route))
+        end = ReceiverEnd(machine, output, self._report)
+        await end.connect(self._route)
+        return end
+
+
+def sequential(*routes: Route, **choices: Any) -> Pipe:
+    """A pipe in which each message waits for the confirmation of the one before (receive queue)."""
+    return Pipe(*routes, kind=PipeKind.SEQUENTIAL, **choices)
+
+
+def indexed(*routes: Route, **choices: Any) -> Pipe:
+    """A pipe that numbers messages and sorts them at its end (send queue)."""
+    return Pipe(*routes, kind=PipeKind.INDEXED, **choices)
+
+
+def resend(*routes: Route, **choices: Any) -> Pipe:
+    """A pipe that loses nothing and orders nothing. Put an indexed one around it, never the other way round."""
+    return Pipe(*routes, kind=PipeKind.RESEND, **choices)
+
+
+class _PipeInlet:
+    def __init__(self, sender: SenderEnd, receiver: ReceiverEnd) -> None:
+        self._sender, self._receiver = sender, receiver
+        self.send: Callable[[bytes], Any] = sender.send
+
+    async def drain(self) -> None:
+        await self._sender.drain()
+        await self._receiver.drain()
+
+    async def close(self) -> None:
+        await self._sender.close()
+        await self._receiver.close()
+
+
+class _SenderPort:
+    """The sending end of a pipe as a port. A port never waits, so what finds no room waits here, in order."""
+
+    def __init__(self, end: SenderEnd) -> None:
+        self._end, self._pump = end, Pump(end.send)
+        self.send = self._pump.put
+
+    @property
+    def is_ready(self) -> bool:
+        return not len(self._pump)
+
+    async def ready(self) -> None:
+        await self._pump.drain()
+
+    async def close(self) -> None:
+        await self._pump.close()
+        await self._end.close()
+
+
+class _ReceiverPort:
+    """The receiving end of a pipe as a port: what is sent back goes beside the pipe, and may be lost."""
+
+    is_ready = True
+
+    def __init__(self, end: ReceiverEnd) -> None:
+        self._end = end
+        self.send = end.send_aside
+
+    async def ready(self) -> None:
+        """Always."""
+
+    async def close(self) -> None:
+        await self._end.close()

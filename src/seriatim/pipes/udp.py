@@ -1,0 +1,161 @@
+"""UDP: datagrams between processes or machines, which lose, repeat and overtake.
+
+Rules
+    - Each datagram is one sealed frame (``wire.seal``). What is not, whoever sent it, is counted and dropped.
+    - With a ``secret``, only those who know it can make a frame. Without one the seal is a mere checksum, and the route
+      stays on this machine: binding to, or sending to, another address is refused.
+    - The receiving end answers to where the last good frame came from, so a sender may move or restart.
+
+**Not promised**: secrecy. Whoever can read the network can read the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from contextlib import suppress
+
+from seriatim.core.guarantees import DeliveryMode, Guarantee
+from seriatim.core.options import require_whole
+from seriatim.errors import FailedPrecondition, InvalidArgument
+from seriatim.pipes.route import Hear, Port, Route
+from seriatim.pipes.wire import SEAL_BYTES, seal, unseal
+
+Address = tuple[str, int]
+
+BUFFER = 4 * 1024 * 1024
+"""So many bytes of datagrams the system is asked to keep for us; it may allow less."""
+
+SAFE_DATAGRAM = 1200
+"""A datagram of this size passes any network whole."""
+
+MAX_DATAGRAM = 65_507
+"""No datagram is larger."""
+
+TURN = 64
+"""So many datagrams are read at once before others have their turn."""
+
+MAX_SECRET = 64
+
+
+class Udp(Route):
+    """Datagrams to a receiver at ``host:port``; port 0 lets the system choose one, for a receiver in this process."""
+
+    order = Guarantee.NONE
+    mode = DeliveryMode.BEST_EFFORT
+    why = "datagrams get lost, repeated and overtaken"
+
+    def __init__(
+        self, port: int = 0, host: str = "127.0.0.1", *, secret: bytes = b"", max_datagram: int = SAFE_DATAGRAM
+    ) -> None:
+        require_whole("max_datagram", max_datagram, 256)
+        if max_datagram > MAX_DATAGRAM:
+            raise InvalidArgument(
+                f"no datagram is larger than {MAX_DATAGRAM} bytes, so max_datagram can't be {max_datagram}"
+            )
+        if len(secret) > MAX_SECRET:
+            raise InvalidArgument(f"a secret has at most {MAX_SECRET} bytes, not {len(secret)}")
+        if not secret and not _is_loopback(host):
+            raise InvalidArgument(
+                f"a route to {host!r} leaves this machine: give it a secret that both ends know, or anybody could send"
+            )
+        self.address: Address = (host, port)
+        self.name = f"udp {host}"
+        self.max_frame = max_datagram - SEAL_BYTES
+        self._secret = secret
+
+    async def open_receiver(self, hear: Hear) -> Port:
+        port = _UdpPort(self._secret, hear, self.address, connect=False)
+        self.address = port.local_address
+        return port
+
+    async def open_sender(self, hear: Hear) -> Port:
+        if not self.address[1]:
+            raise FailedPrecondition(
+                "the port of the receiver is not known: open the receiving end first, or name a port"
+            )
+        return _UdpPort(self._secret, hear, self.address, connect=True)
+
+
+class _UdpPort:
+    """A socket. One that is connected to its peer hears nobody else.
+
+    Many datagrams are read in one turn of the loop; the transport of asyncio reads one.
+    """
+
+    def __init__(self, secret: bytes, hear: Hear, address: Address, *, connect: bool) -> None:
+        self._secret, self._hear, self._is_connected = secret, hear, connect
+        self._peer = address if connect else None
+        self._loop = asyncio.get_running_loop()
+        self._socket = _open_socket(address)
+        try:
+            (self._socket.connect if connect else self._socket.bind)(address)
+        except OSError:
+            self._socket.close()
+            raise
+        self._burst = 0
+        self.rejected = 0
+        self._loop.add_reader(self._socket, self._read)
+
+    @property
+    def local_address(self) -> Address:
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
+    def _read(self) -> None:
+        for _ in range(TURN):
+            try:
+                data, address = self._socket.recvfrom(MAX_DATAGRAM)
+            except (
+                OSError
+            ):  # there is nothing more; or nobody was at the other end, and the datagram is lost like any other
+                return
+            frame = unseal(data, self._secret)
+            if frame is None:
+                self.rejected += 1
+                continue
+            if not self._is_connected:
+                self._peer = address
+            self._hear(frame)
+
+    def send(self, frame: bytes) -> None:
+        if self._peer is None:
+            return
+        self._burst += 1
+        sealed = seal(frame, self._secret)
+        with suppress(OSError):  # the system has no room, or nobody is there: it is lost like any other
+            if self._is_connected:
+                self._socket.send(sealed)
+            else:
+                self._socket.sendto(sealed, self._peer)
+
+    @property
+    def is_ready(self) -> bool:
+        """A receiver in this process reads while the loop turns: let it."""
+        return self._burst < TURN // 2
+
+    async def ready(self) -> None:
+        self._burst = 0
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+
+def _open_socket(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    opened = socket.socket(family, socket.SOCK_DGRAM)
+    opened.setblocking(False)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        with suppress(OSError):  # it works with less, and loses more
+            opened.setsockopt(socket.SOL_SOCKET, option, BUFFER)
+    return opened
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -6,6 +6,7 @@ import argparse
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -94,7 +95,7 @@ class Bench(Report):
             by_processor.values[name].append(works[name].rows / (processor_seconds() - before))
             return rate
 
-        return Compared(self.rounds({name: lambda name=name: turn(name) for name in works}), by_processor)
+        return Compared(self.rounds({name: partial(turn, name) for name in works}), by_processor)
 
     # -- the parts ------------------------------------------------------------------------------------------------------
 

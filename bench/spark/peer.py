@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 OUTPUT = (
     "_tag string, device string, seq long, arrived double, payload string, _position long, _epoch long, _reason string, "
@@ -49,8 +49,8 @@ class Resequencer(StatefulProcessor):
             yield pd.DataFrame(lane.out, columns=NAMES)
 
     def _load(self, device: str) -> Lane:
-        facts = self.facts.get() if self.facts.exists() else (0, -1, 0, 0, 0)
-        expected, highest, position, held, gaps = facts
+        known = self.facts.get() if self.facts.exists() else None
+        expected, highest, position, held, gaps = known or (0, -1, 0, 0, 0)
         return Lane(
             device,
             self.gap_timeout,

@@ -194,7 +194,7 @@ def test_repair_overwrites_nothing(run, tmp_path, there):
         (("audit", "absent", "--spark"), "there is no file or folder 'absent'"),
         (("audit", "mixed"), "'mixed' has files of several formats: name it with --format"),
         (("audit", "empty"), "'empty' does not tell its format: name it with --format"),
-        (("audit", "calls", "--format", "nonsense"), "Spark: "),
+        (("audit", "calls", "--format", "nonsense"), "Spark has no format 'nonsense': correct it"),
         (("audit", "calls", "--wrap", "256"), "with Spark sequences can't wrap yet"),
         (("audit", "calls", "--arrival", "event"), "column 'event' must hold numbers or timestamps, not string"),
         (("audit", "calls", "--compare-arrival", "at"), "--compare-arrival is about the table of --compare"),

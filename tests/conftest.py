@@ -58,6 +58,7 @@ SPARK = "spark"
 """The group of the tests that use Spark, each of which would otherwise start a session in every process."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK in getattr(item, "fixturenames", ()):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import logging
 import subprocess
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from seriatim.spark import ending
 
@@ -33,6 +37,29 @@ def test_what_does_not_end_by_itself_is_killed(script, monkeypatch):
     ending._end(leader)
     assert leader.returncode is not None
     assert list(ending._members(leader.pid)) == []
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    py4j = logging.getLogger("py4j")
+    level = py4j.level
+    yield
+    py4j.setLevel(level)
+    logging.getLogger().removeFilter(ending._is_not_of_py4j)
+
+
+@pytest.mark.usefixtures("logging_as_it_was")
+def test_java_is_ended_while_its_session_is_being_made(monkeypatch):
+    """A context is known before it has all its parts."""
+    leader = start("sleep 0.2 & echo ready; wait")
+    monkeypatch.setattr(SparkContext, "_gateway", SimpleNamespace(proc=leader, shutdown=lambda: None))
+    monkeypatch.setattr(SparkContext, "_active_spark_context", object.__new__(SparkContext))
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    ending.end_java()
+    assert leader.returncode is not None
+    assert list(ending._members(leader.pid)) == []
+    assert SparkContext._gateway is None
 
 
 def test_of_what_nobody_logs_in_a_name_only_that_of_py4j_is_left_out():

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 pytest.importorskip("pyspark")
 
 from seriatim.cli.main import cli
-from seriatim.errors import GuaranteeNotMet
+from seriatim.errors import FailedPrecondition, GuaranteeNotMet
 from seriatim.spark import resequence, runner
 from seriatim.spark.declaration import Order
 from seriatim.spark.pipeline import load
@@ -94,6 +94,25 @@ def test_run_again_it_goes_on_and_knows_what_is_held(done, spark):
     assert (run.totals().rows_in, run.totals().last_batch) == (80, 5)
     numbers = [json.loads(data)["n"] for key, data in written(folder)["ordered"] if key == "device-0"]
     assert numbers == sorted(set(numbers))
+
+
+def test_a_batch_that_failed_behind_its_sinks_adds_nothing_when_it_comes_again(spark, tmp_path, monkeypatch):
+    path, plain = prepare(tmp_path, batches=2), runner.Run._write_all
+
+    def write_and_fail(self, tagged, number) -> None:
+        plain(self, tagged, number)
+        if number == 1:
+            raise RuntimeError("on purpose")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.Run, "_write_all", write_and_fail)
+        with pytest.raises(FailedPrecondition, match="on purpose"):
+            load(path).begin(spark).wait(120)
+    before = written(tmp_path)
+    again = load(path).begin(spark)
+    assert again.wait(120)
+    assert (again.totals().batches, again.totals().last_batch) == (1, 1)
+    assert written(tmp_path) == before
 
 
 FILES = """

@@ -60,6 +60,20 @@ def rate(workload: Workload, own_process: bool = False) -> float:
     return workload.messages / seconds
 
 
+def drain_rate(workload: Workload) -> float:
+    """Messages per second from a full backlog until the last ack is durable."""
+    with running_server() as port:
+        client = _connect(port)
+        _ask(client, [(b"XGROUP", b"CREATE", STREAM, GROUP, b"0", b"MKSTREAM")])
+        for batch in workload.batches():
+            _ask(client, _appends(batch))
+        begin = perf_counter()
+        numbers = _consume(client, workload.messages, multiprocessing.Value("q", 0))
+        seconds = perf_counter() - begin
+    check_order(workload, numbers)
+    return workload.messages / seconds
+
+
 @contextmanager
 def running_server() -> Iterator[int]:
     """A server of our own on a free port, in a folder that is removed."""
@@ -112,6 +126,10 @@ def _ask(connection: Any, commands: list[tuple[Any, ...]]) -> list[Any]:
     return [connection.read_response() for _ in commands]
 
 
+def _appends(batch: list[tuple[str, bytes]]) -> list[tuple[Any, ...]]:
+    return [(b"XADD", STREAM, b"*", b"k", key, b"d", data) for key, data in batch]
+
+
 def _publish(port: int, workload: Workload, delivered: Synchronized[int], ready: Any, go: Any) -> None:
     """A process: pipelines of a hundred, two of them under way, never further ahead than everybody may be."""
     connection = _connect(port)
@@ -122,7 +140,7 @@ def _publish(port: int, workload: Workload, delivered: Synchronized[int], ready:
     for batch in batches:
         while published - delivered.value > BACKLOG - BATCH:
             sleep(0.0002)
-        _send(connection, [(b"XADD", STREAM, b"*", b"k", key, b"d", data) for key, data in batch])
+        _send(connection, _appends(batch))
         under_way.append(len(batch))
         published += len(batch)
         if len(under_way) > 1:

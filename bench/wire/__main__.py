@@ -5,60 +5,97 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from statistics import median
+from typing import Any, NamedTuple
 
 from bench.ordered_drain import redis_streams
-from bench.ordered_drain.workload import Workload, uniform, zipf
+from bench.ordered_drain.workload import Workload, in_turn, uniform, zipf
 from bench.wire import __doc__ as about
 from bench.wire import official, raw, servers
+from bench.wire.meter import Reading
+from bench.wire.servers import Served
 
 STREAMS = (1, 4)
-Works = dict[str, Callable[[], float]]
+Works = dict[str, Callable[[], Reading]]
+Work = Callable[[Served], Coroutine[Any, Any, Reading]]
 
 
-def our_works(even: Workload, hot: Workload, few: Workload, few_hot: Workload) -> Works:
+class Loads(NamedTuple):
+    even: Workload
+    hot: Workload
+    few: Workload
+    few_hot: Workload
+    one_key: Workload
+
+    @classmethod
+    def of(cls, messages: int) -> Loads:
+        less = messages // 5
+        return cls(uniform(messages), zipf(less), uniform(less), zipf(less // 5), in_turn(less // 5, 1))
+
+
+def our_works(loads: Loads) -> Works:
     return {
-        "publish, batches of 100": lambda: _ours(lambda at: raw.publish_rate(at, even)),
-        "deliver and ack, uniform": lambda: max(
-            _ours(lambda at, n=streams: raw.drain_rate(at, even, n, strict=True)) for streams in STREAMS
-        ),
-        "deliver and ack, Zipf": lambda: _ours(lambda at: raw.drain_rate(at, hot, 1, strict=True)),
-        "deliver and ack, Zipf, window 16": lambda: _ours(lambda at: raw.drain_rate(at, hot, 1, strict=True), 16),
-        "official client, uniform": lambda: _official(servers.ours(), few),
-        "official client, Zipf, window 16": lambda: _official(servers.ours(16), few_hot),
-        "publish and consume at once, uniform": lambda: _ours(lambda at: raw.both_rate(at, even)),
+        "publish, batches of 100": lambda: _ours(lambda at: raw.publish(at, loads.even)),
+        "deliver and ack, uniform": lambda: max(_ours(_drain(loads.even, streams)) for streams in STREAMS),
+        "deliver and ack, Zipf": lambda: _ours(_drain(loads.hot)),
+        "deliver and ack, Zipf, window 16": lambda: _ours(_drain(loads.hot), 16),
+        "official client, uniform": lambda: _official(servers.ours(), loads.few),
+        "official client, Zipf, window 16": lambda: _official(servers.ours(16), loads.few_hot),
+        "publish and consume at once, uniform": lambda: _ours(lambda at: raw.publish_and_drain(at, loads.even)),
     }
 
 
-def emulator_works(even: Workload, hot: Workload, few: Workload, few_hot: Workload) -> Works:
+def bound_works(loads: Loads) -> Works:
+    """What strict order allows: the hot key's messages go out one after another, a round trip and a commit for each."""
+    return {"deliver and ack, Zipf": lambda: Reading(_round_trips(loads.one_key) / loads.hot.hottest_share)}
+
+
+def emulator_works(loads: Loads) -> Works:
     """The same names; where ours has a window, the emulator does what it always does."""
-    drain_hot = lambda: _emulator(lambda at: raw.drain_rate(at, hot, 1, strict=False))  # noqa: E731
+    drain_hot = lambda: _emulator(_drain(loads.hot, strict=False))  # noqa: E731
     return {
-        "publish, batches of 100": lambda: _emulator(lambda at: raw.publish_rate(at, even)),
+        "publish, batches of 100": lambda: _emulator(lambda at: raw.publish(at, loads.even)),
         "deliver and ack, uniform": lambda: max(
-            _emulator(lambda at, n=streams: raw.drain_rate(at, even, n, strict=False)) for streams in STREAMS
+            _emulator(_drain(loads.even, streams, strict=False)) for streams in STREAMS
         ),
         "deliver and ack, Zipf": drain_hot,
         "deliver and ack, Zipf, window 16": drain_hot,
-        "official client, uniform": lambda: _official(servers.emulator(), few),
-        "official client, Zipf, window 16": lambda: _official(servers.emulator(), few_hot),
+        "official client, uniform": lambda: _official(servers.emulator(), loads.few),
+        "official client, Zipf, window 16": lambda: _official(servers.emulator(), loads.few_hot),
     }
 
 
-def _ours(work: Callable[[str], object], window: int = 1) -> float:
-    with servers.ours(window) as address:
-        return asyncio.run(work(address))  # type: ignore[arg-type, return-value]
+def redis_works(loads: Loads) -> Works:
+    return {
+        "deliver and ack, uniform": lambda: Reading(redis_streams.drain_rate(loads.even)),
+        "publish and consume at once, uniform": lambda: Reading(redis_streams.rate(loads.even)),
+    }
 
 
-def _emulator(work: Callable[[str], object]) -> float:
-    with servers.emulator() as address:
-        return asyncio.run(work(address))  # type: ignore[arg-type, return-value]
+def _drain(workload: Workload, streams: int = 1, *, strict: bool = True) -> Work:
+    return lambda server: raw.drain(server, workload, streams, strict=strict)
 
 
-def _official(server: object, workload: Workload) -> float:
-    with server as address:  # type: ignore[attr-defined]
-        return official.drain_rate(address, workload)
+def _round_trips(one_key: Workload) -> float:
+    """A second, on one stream: a message of the key is delivered when the ack of the one before is durable."""
+    return _ours(_drain(one_key)).rate
+
+
+def _ours(work: Work, window: int = 1) -> Reading:
+    with servers.ours(window) as server:
+        return asyncio.run(work(server))
+
+
+def _emulator(work: Work) -> Reading:
+    with servers.emulator() as server:
+        return asyncio.run(work(server))
+
+
+def _official(served: AbstractContextManager[Served], workload: Workload) -> Reading:
+    with served as server:
+        return official.drain(server, workload)
 
 
 def main() -> None:
@@ -67,33 +104,41 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="only rows that contain this")
     options = parser.parse_args()
-    sizes = options.messages, options.messages // 5
-    loads = uniform(sizes[0]), zipf(sizes[1]), uniform(sizes[1]), zipf(sizes[1] // 5)
-    peers = {"emulator": emulator_works(*loads), "Redis": {}}
-    if missing := servers.why_no_emulator():
-        print(f"the emulator is left out: {missing}", file=sys.stderr)
-        peers["emulator"] = {}
-    if missing := redis_streams.is_missing():
-        print(f"Redis is left out: {missing}", file=sys.stderr)
-    else:
-        peers["Redis"] = {"publish and consume at once, uniform": lambda: redis_streams.rate(loads[0])}
-    for name, work in our_works(*loads).items():
+    loads = Loads.of(options.messages)
+    peers = {"the bound": bound_works(loads)}
+    for who, missing, works in (
+        ("emulator", servers.why_no_emulator(), emulator_works(loads)),
+        ("Redis", redis_streams.is_missing(), redis_works(loads)),
+    ):
+        if missing:
+            print(f"{who} is left out: {missing}", file=sys.stderr)
+        else:
+            peers[who] = works
+    for name, work in our_works(loads).items():
         if options.only in name:
             _measure(name, work, {peer: works[name] for peer, works in peers.items() if name in works}, options.rounds)
 
 
-def _measure(name: str, work: Callable[[], float], peers: Works, rounds: int) -> None:
+def _measure(name: str, work: Callable[[], Reading], peers: Works, rounds: int) -> None:
     """Everybody has a turn in each round. A ratio is taken within a round, between neighbours in time, and then the median."""
-    rates: dict[str, list[float]] = {who: [] for who in ("ours", *peers)}
+    readings: dict[str, list[Reading]] = {who: [] for who in ("ours", *peers)}
     for _ in range(rounds):
         for who, measure in {"ours": work, **peers}.items():
-            rates[who].append(measure())
-    beside = [
-        f"{median(theirs):,.0f}/s {who} ({median(a / b for a, b in zip(rates['ours'], theirs, strict=True)):.1f}x)"
-        for who, theirs in rates.items()
-        if who != "ours"
-    ]
-    print(f"{name:40} {median(rates['ours']):>9,.0f}/s  {'  '.join(beside)}", flush=True)
+            readings[who].append(measure())
+    ours = readings.pop("ours")
+    beside = [f"{_rate(theirs):,.0f}/s {who} ({_ratio(ours, theirs):.2f}x)" for who, theirs in readings.items()]
+    busy = (
+        f"server {median(one.server for one in ours):.2f}, client {median(one.client for one in ours):.2f} processors"
+    )
+    print(f"{name:40} {_rate(ours):>9,.0f}/s  {busy:39}  {'  '.join(beside)}", flush=True)
+
+
+def _rate(readings: list[Reading]) -> float:
+    return median(one.rate for one in readings)
+
+
+def _ratio(ours: list[Reading], theirs: list[Reading]) -> float:
+    return median(a.rate / b.rate for a, b in zip(ours, theirs, strict=True))
 
 
 if __name__ == "__main__":

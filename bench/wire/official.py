@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from time import perf_counter
 
 import grpc
 from google.cloud import pubsub_v1
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from bench.ordered_drain.workload import Workload
+from bench.wire.meter import Meter, Reading
 from bench.wire.raw import PATIENCE, SUBSCRIPTION, Client
+from bench.wire.servers import Served
 
 
-def drain_rate(address: str, workload: Workload) -> float:
-    """Messages a second from a full backlog. What comes twice does not count."""
-    asyncio.run(_fill(address, workload))
+def drain(server: Served, workload: Workload) -> Reading:
+    """From a full backlog. What comes twice does not count."""
+    asyncio.run(_fill(server.address, workload))
     seen: set[bytes] = set()
     done = threading.Event()
 
@@ -26,17 +27,16 @@ def drain_rate(address: str, workload: Workload) -> float:
         if len(seen) == workload.messages:
             done.set()
 
-    channel = grpc.insecure_channel(address)
+    channel, meter = grpc.insecure_channel(server.address), Meter(server.process)
     subscriber = pubsub_v1.SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
-    begin = perf_counter()
-    pulling = subscriber.subscribe(SUBSCRIPTION, work)
-    if not done.wait(PATIENCE):
-        raise TimeoutError(f"{len(seen)} of {workload.messages} messages came within {PATIENCE:.0f} seconds")
-    seconds = perf_counter() - begin
+    with meter:
+        pulling = subscriber.subscribe(SUBSCRIPTION, work)
+        if not done.wait(PATIENCE):
+            raise TimeoutError(f"{len(seen)} of {workload.messages} messages came within {PATIENCE:.0f} seconds")
     pulling.cancel()
     pulling.result()
     subscriber.close()
-    return workload.messages / seconds
+    return meter.reading(workload.messages)
 
 
 async def _fill(address: str, workload: Workload) -> None:

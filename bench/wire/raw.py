@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from time import perf_counter
 from typing import Any
 
 import grpc
 
 from bench.ordered_drain.workload import OrderBroken, Workload
+from bench.wire.meter import Meter, Reading
+from bench.wire.servers import Served
 from seriatim.wire.services import SERVICES, PublishRequest, StreamingPullRequest
 
 TOPIC, SUBSCRIPTION = "projects/bench/topics/events", "projects/bench/subscriptions/worker"
@@ -66,38 +67,37 @@ class Client:
         await self._channel.close()
 
 
-async def publish_rate(address: str, workload: Workload) -> float:
-    client = Client(address)
+async def publish(server: Served, workload: Workload) -> Reading:
+    client, meter = Client(server.address), Meter(server.process)
     await client.prepare()
-    begin = perf_counter()
-    await client.publish(workload)
-    seconds = perf_counter() - begin
+    with meter:
+        await client.publish(workload)
     await client.close()
-    return workload.messages / seconds
+    return meter.reading(workload.messages)
 
 
-async def drain_rate(address: str, workload: Workload, streams: int, *, strict: bool) -> float:
-    """Messages a second from a full backlog, through so many streams, each with a connection of its own."""
-    publisher = Client(address)
+async def drain(server: Served, workload: Workload, streams: int = 1, *, strict: bool = True) -> Reading:
+    """From a full backlog, through so many streams, each with a connection of its own."""
+    publisher, meter = Client(server.address), Meter(server.process)
     await publisher.prepare()
     await publisher.publish(workload)
-    seconds, got = await _drain(address, workload, streams)
+    got = await _drain(server.address, workload, streams, meter)
     await publisher.close()
     if strict:
         check_order(workload, got)
-    return workload.messages / seconds
+    return meter.reading(workload.messages)
 
 
-async def both_rate(address: str, workload: Workload) -> float:
-    """Publishing and consuming at once."""
-    publisher = Client(address)
+async def publish_and_drain(server: Served, workload: Workload) -> Reading:
+    """Both at once."""
+    publisher, meter = Client(server.address), Meter(server.process)
     await publisher.prepare()
     publishing = asyncio.create_task(publisher.publish(workload))
-    seconds, got = await _drain(address, workload, 1)
+    got = await _drain(server.address, workload, 1, meter)
     await publishing
     await publisher.close()
     check_order(workload, got)
-    return workload.messages / seconds
+    return meter.reading(workload.messages)
 
 
 def check_order(workload: Workload, got: list[tuple[str, int]]) -> None:
@@ -112,14 +112,13 @@ def check_order(workload: Workload, got: list[tuple[str, int]]) -> None:
         raise OrderBroken(f"{len(got)} deliveries of {workload.messages} messages")
 
 
-async def _drain(address: str, workload: Workload, streams: int) -> tuple[float, list[tuple[str, int]]]:
+async def _drain(address: str, workload: Workload, streams: int, meter: Meter) -> list[tuple[str, int]]:
     clients, got, done = [Client(address) for _ in range(streams)], list[tuple[str, int]](), asyncio.Event()
-    begin = perf_counter()
-    tasks = [asyncio.create_task(client.drain(workload.messages, got, done)) for client in clients]
-    await asyncio.wait_for(done.wait(), PATIENCE)
-    seconds = perf_counter() - begin
+    with meter:
+        tasks = [asyncio.create_task(client.drain(workload.messages, got, done)) for client in clients]
+        await asyncio.wait_for(done.wait(), PATIENCE)
     for task in tasks:
         task.cancel()
     for client in clients:
         await client.close()
-    return seconds, got
+    return got

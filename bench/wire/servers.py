@@ -13,21 +13,29 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
+from typing import NamedTuple
 
 JAR = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 PATIENCE = 30.0
 
 
+class Served(NamedTuple):
+    """A server that runs."""
+
+    address: str
+    process: int
+
+
 @contextmanager
-def ours(window: int = 1) -> Iterator[str]:
-    """``seriatim serve`` on a new SQLite file; gives its address."""
+def ours(window: int = 1) -> Iterator[Served]:
+    """``seriatim serve`` on a new SQLite file."""
     with TemporaryDirectory(prefix="wire-") as folder:
         command = [sys.executable, "-m", "seriatim", "serve", "--json", "--port", "0", "--window", str(window)]
         command += ["--store", f"sqlite:///{folder}/store.db"]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
         try:
-            yield f"127.0.0.1:{json.loads(server.stdout.readline())['port']}"
+            yield Served(f"127.0.0.1:{json.loads(server.stdout.readline())['port']}", server.pid)
         finally:
             server.terminate()
             server.wait()
@@ -49,8 +57,8 @@ def why_no_emulator() -> str | None:
 
 
 @contextmanager
-def emulator() -> Iterator[str]:
-    """The emulator, fresh and empty; gives its address."""
+def emulator() -> Iterator[Served]:
+    """The emulator, fresh and empty."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -58,7 +66,7 @@ def emulator() -> Iterator[str]:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await_port(port)
-        yield f"127.0.0.1:{port}"
+        yield Served(f"127.0.0.1:{port}", server.pid)
     finally:
         server.terminate()
         server.wait()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import grpc
@@ -257,15 +259,29 @@ class ServerThread:
 
 
 class ServerProcess:
-    """``seriatim serve`` in a process of its own."""
+    """``seriatim serve`` in a process of its own, which may have to wait until it can serve."""
 
     def __init__(self, url: str, port: int = 0, *more: str) -> None:
         command = [sys.executable, "-m", "seriatim", "serve", "--json", "--store", url, "--port", str(port), *more]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    @cached_property
+    def ready(self) -> dict[str, Any]:
+        """What it says when it serves; waits for it."""
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        self.ready: dict[str, Any] = json.loads(line)
-        self.port: int = self.ready["port"]
+        said: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return said
+
+    @property
+    def port(self) -> int:
+        port: int = self.ready["port"]
+        return port
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has said so by now."""
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -155,10 +155,28 @@ def test_definitions_that_are_none(raw, definition):
     assert status_of(raw.CreateSchema, parent=PROJECT, schema_id="order", schema=schema) is INVALID
 
 
+PROTO = {"type_": 1, "definition": 'syntax = "proto3"; message A {}'}
+CALLS_WITH_A_SCHEMA = {
+    "CreateSchema": {"parent": PROJECT, "schema_id": "other", "schema": PROTO},
+    "CommitSchema": {"name": NAME, "schema": PROTO},
+    "ValidateSchema": {"parent": PROJECT, "schema": PROTO},
+    "ValidateMessage": {"parent": PROJECT, "schema": PROTO, "message": b"", "encoding": BINARY},
+}
+
+
+@pytest.mark.parametrize(("call", "fields"), CALLS_WITH_A_SCHEMA.items(), ids=CALLS_WITH_A_SCHEMA)
+def test_protocol_buffer_schemas_are_refused_and_the_refusal_says_what_to_use(raw, call, fields):
+    """A schema that was taken and not enforced would be worse."""
+    kept = make(raw, "id")
+    with pytest.raises(grpc.RpcError) as refused:
+        getattr(raw, call)(**fields)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert refused.value.details() == "Protocol Buffer schemas are not supported: use an Avro schema"
+    assert list(raw.ListSchemas(parent=PROJECT, view=2).schemas) == [kept], "and nothing was kept"
+
+
 def test_what_is_refused(raw):
-    proto = {"type_": 1, "definition": 'syntax = "proto3"; message A {}'}
     call = raw.CreateSchema
-    assert status_of(call, parent=PROJECT, schema_id="order", schema=proto) is grpc.StatusCode.UNIMPLEMENTED
     assert status_of(call, parent=PROJECT, schema_id="order", schema={"definition": record()}) is INVALID
     assert status_of(call, parent=PROJECT, schema_id="x", schema={"type_": AVRO, "definition": record()}) is INVALID
     only = make(raw, "id")

@@ -11,16 +11,16 @@ import sys
 import threading
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.pubsub.conftest import publish
+from tests.pubsub.conftest import make_ordered, publish
 from tests.pubsub.node.client import node_command
-from tests.pubsub.served import PATIENCE, SUBSCRIPTION, TOPIC, Clients, ServerProcess
+from tests.pubsub.served import PATIENCE, SUBSCRIPTION, TOPIC, Clients
 
 ROOT = Path(__file__).parent.parent.parent
 KEYS = "abcde"
@@ -30,20 +30,6 @@ MANY = 40
 @pytest.fixture
 def url(tmp_path) -> str:
     return f"sqlite:///{tmp_path}/store.db"
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., ServerProcess]]:
-    """Start servers; whatever is still running at the end of a test is killed."""
-    started: list[ServerProcess] = []
-
-    def start(*given: str | int) -> ServerProcess:
-        started.append(ServerProcess(*given))  # type: ignore[arg-type]
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.kill()
 
 
 @pytest.fixture
@@ -59,12 +45,6 @@ def clients() -> Iterator[Clients]:
 
 def port_of(clients: Clients) -> int:
     return int(clients.address.rpartition(":")[2])
-
-
-def make_ordered(clients: Clients) -> None:
-    raw = clients.raw()
-    raw.CreateTopic(name=TOPIC)
-    raw.CreateSubscription(name=SUBSCRIPTION, topic=TOPIC, enable_message_ordering=True, ack_deadline_seconds=60)
 
 
 Trace = list[tuple[int, str, int]]

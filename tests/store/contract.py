@@ -269,6 +269,22 @@ class CatalogContract(StoreContract):
             assert [work.claim_batch("query", batch) for batch in (0, 1, 2, 3, 5)] == [False, False, True, True, False]
             assert work.claim_batch("other", 0)
 
+    def test_a_writer_moves_from_where_it_stands_and_never_from_elsewhere(self, kit):
+        with kit.store.transaction() as work:
+            assert work.position("pipe") == 0
+            work.move_position("pipe", 0, 7)
+            with pytest.raises(FailedPrecondition, match="writer 'pipe' stands at 7 and not at 3"):
+                work.move_position("pipe", 3, 9)
+            with pytest.raises(InvalidArgument, match="can't go back from 7 to 6"):
+                work.move_position("pipe", 7, 6)
+            work.move_position("pipe", 7, 1 << 90)
+            work.move_position("new", 0, 0)
+        broken_off(kit.store, lambda work: work.move_position("pipe", 1 << 90, (1 << 90) + 1))
+        kit.reopen()
+        with kit.store.transaction() as work:
+            assert (work.position("pipe"), work.position("new"), work.position("other")) == (1 << 90, 0, 0)
+            assert not work.claim_batch("pipe", 6)
+
 
 class LogContract(StoreContract):
     def test_messages_come_back_as_they_were_appended(self, kit):

@@ -99,6 +99,7 @@ CHANGES = st.one_of(
     st.tuples(st.just("put_snapshot"), INDEX, NAMES, st.integers(0, 60), SOME, st.integers(0, 300)),
     st.tuples(st.just("delete_snapshot"), NAMES),
     st.tuples(st.just("claim_batch"), NAMES, st.integers(0, 5)),
+    st.tuples(st.just("move_position"), NAMES, st.integers(0, 3)),
     st.tuples(st.just("reserve_tokens"), st.integers(0, 100)),
 )
 
@@ -251,6 +252,12 @@ class Both:
     def claim_batch(self, writer, batch) -> None:
         assert self.work.claim_batch(writer, batch) is ((writer, batch) not in self.model.claimed)
         self.model.claimed.add((writer, batch))
+
+    def move_position(self, writer, steps) -> None:
+        start = max((batch + 1 for name, batch in self.model.claimed if name == writer), default=0)
+        assert self.work.position(writer) == start
+        self.work.move_position(writer, start, start + steps)
+        self.model.claimed |= {(writer, batch) for batch in range(start + steps)}
 
     def reserve_tokens(self, token) -> None:
         self.work.reserve_tokens(token)

@@ -169,6 +169,16 @@ class Broker(Protocol):
     def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
 
+    async def publish_at(self, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> range:
+        """Write messages, and that ``writer`` has come from ``start`` to ``end``, in one transaction.
+
+        Refused, and nothing written, when the writer stands elsewhere: so what is written twice is written once. Without
+        messages only the position moves.
+        """
+
+    async def position_of(self, writer: str) -> int:
+        """Where a writer stands, by ``publish_at``; 0 when it never wrote."""
+
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
         """Give a consumer messages from now on."""
 

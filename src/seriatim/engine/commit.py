@@ -151,6 +151,7 @@ class Commit:
         "_changes",
         "_copies",
         "_deleted",
+        "_guarded",
         "_records",
         "_requests",
         "_settled",
@@ -165,6 +166,7 @@ class Commit:
         self._appends: list[tuple[Log, Answer]] = []
         self._requests: list[_Request] = []
         self._batches: list[Batch] = []
+        self._guarded: list[tuple[_Request, Log, Sequence[Record]]] = []
         # obligations
         self._settled: dict[Settler, list[int]] = {}
         self._troubles: dict[int, dict[int, TroubleRow]] = {}
@@ -185,6 +187,10 @@ class Commit:
     def append_batch(self, batch: Batch) -> None:
         """Request: messages that wait in files."""
         self._batches.append(batch)
+
+    def append_if(self, condition: Change, log: Log, records: Sequence[Record], answer: Answer) -> None:
+        """Request: a change, and messages for a log that are written only if the store does not refuse the change."""
+        self._guarded.append((_Request(condition, answer), log, records))
 
     def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
         self.settled_by(settler).extend(offsets)
@@ -214,6 +220,8 @@ class Commit:
         for subscription_id, troubles in self._troubles.items():
             with suppress(NotFound):
                 transaction.note_troubles(subscription_id, troubles.values())
+        for condition, _, _ in self._guarded:
+            condition.write(transaction)
         for log, records in self._all_records().items():
             self._append(transaction, log, records)
         for settler, offsets in self._settled.items():
@@ -234,11 +242,16 @@ class Commit:
             self._deleted[log] = deleted
 
     def _all_records(self) -> dict[Log, list[Record]]:
-        """Requested and obliged messages together. A copy that a failed commit left may be older than what came since."""
-        if not self._copies:
+        """All messages, in order. A copy that a failed commit left may be older than what came since."""
+        if not self._copies and not self._guarded:
             return self._records
-        logs = self._records.keys() | self._copies.keys()
-        return {log: sorted(self._records.get(log, []) + self._copies.get(log, []), key=_OFFSET) for log in logs}
+        together = {log: list(records) for log, records in self._records.items()}
+        for log, copies in self._copies.items():
+            together.setdefault(log, []).extend(copies)
+        for condition, log, records in self._guarded:
+            if condition.refusal is None:
+                together.setdefault(log, []).extend(records)
+        return {log: sorted(records, key=_OFFSET) for log, records in together.items()}
 
     def finish(self) -> None:
         for log, records in self._all_records().items():
@@ -246,6 +259,8 @@ class Commit:
                 log.appended(records)
         for log, answer in self._appends:
             answer(self._deleted.get(log))
+        for condition, _, _ in self._guarded:
+            condition.answer(condition.refusal)
         for request in self._requests:
             request.answer(request.refusal)
         for batch in self._batches:
@@ -259,7 +274,7 @@ class Commit:
         """Answer the requests. The obligations are still there for ``take_over``."""
         for _, answer in self._appends:
             answer(error)
-        for request in self._requests:
+        for request in [*(condition for condition, _, _ in self._guarded), *self._requests]:
             request.answer(error)
         for batch in self._batches:
             batch.fail(error)

@@ -265,13 +265,8 @@ class Engine(Operations, TimeTravel, Readers):
 
     def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
-        log, now = self.get_topic(topic), self.now()
-        commit = self.commit()
-        offsets = range(first := log.reserve(len(messages)), first + len(messages))
-        records = [
-            _make(Record, (offset, key, data, attributes, now, now + delay if delay else 0.0))
-            for offset, (key, data, attributes, delay) in zip(offsets, messages, strict=True)
-        ]
+        log, commit = self.get_topic(topic), self.commit()
+        offsets, records = self._number(log, messages)
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
         return future
@@ -286,6 +281,31 @@ class Engine(Operations, TimeTravel, Readers):
 
         self.commit().append_batch(Batch(self.get_topic(topic), writer, batch, files, self.now(), answer))
         return await future
+
+    async def publish_at(self, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> range:
+        """Write messages, and how far their writer has come with them, or nothing when it stands elsewhere."""
+        log, commit = self.get_topic(topic), self.commit()
+        offsets, records = self._number(log, messages)
+
+        def move(work: Transaction) -> None:
+            work.append(log.id, ())  # before anything is moved: the topic may have been deleted
+            work.move_position(writer, start, end)
+
+        future: asyncio.Future[range] = self._loop.create_future()
+        commit.append_if(move, log, records, partial(_resolve, future, lambda: offsets))
+        return await future
+
+    async def position_of(self, writer: str) -> int:
+        return await self.change(lambda work: work.position(writer))
+
+    def _number(self, log: TopicState, messages: Sequence[Outgoing]) -> tuple[range, list[Record]]:
+        """Messages as the log keeps them, with the next offsets."""
+        now = self.now()
+        offsets = range(first := log.reserve(len(messages)), first + len(messages))
+        return offsets, [
+            _make(Record, (offset, key, data, attributes, now, now + delay if delay else 0.0))
+            for offset, (key, data, attributes, delay) in zip(offsets, messages, strict=True)
+        ]
 
     # -- figures --------------------------------------------------------------------------------------------------------
 

@@ -241,6 +241,12 @@ class Transaction(Protocol):
     def claim_batch(self, writer: str, batch: int) -> bool:
         """True the first time that ``writer`` writes ``batch``, False ever after: a replayed batch adds nothing."""
 
+    def position(self, writer: str) -> int:
+        """One past the highest number that ``writer`` has claimed; 0 when it never did."""
+
+    def move_position(self, writer: str, start: int, end: int) -> None:
+        """Claim everything below ``end`` for a writer that stands at ``start``. FailedPrecondition when it stands elsewhere."""
+
 
 class StoreReader(Protocol):
     """What may be asked of a store, also by somebody who does not own it."""

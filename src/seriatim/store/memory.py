@@ -44,7 +44,7 @@ from seriatim.store.base import (
 )
 from seriatim.store.pack import PackHead, encode
 from seriatim.store.retention import Retention
-from seriatim.store.rules import key_of, lane_of, require_new, require_rising
+from seriatim.store.rules import end_of, key_of, lane_of, require_new, require_position, require_rising
 from seriatim.store.settled import SettledSet
 from seriatim.store.staging import read_staged
 
@@ -292,6 +292,13 @@ class MemoryTransaction:
         batches.add(batch)
         draft.batches[writer] = tuple(batches)
         return True
+
+    def position(self, writer: str) -> int:
+        return end_of(self._open_draft().batches.get(writer, ()))
+
+    def move_position(self, writer: str, start: int, end: int) -> None:
+        require_position(writer, self.position(writer), start, end)
+        self._open_draft().batches[writer] = ((0, end - 1),) if end else ()
 
     def _open_draft(self) -> _Draft:
         if self._over:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import lt
 
-from seriatim.errors import InvalidArgument
+from seriatim.core.ranges import Range
+from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.store.base import Record
 
 
@@ -31,3 +32,19 @@ def lane_of(key: str | None) -> str:
 def key_of(lane: str) -> str | None:
     """What ``lane_of`` was given."""
     return lane[1:] if lane else None
+
+
+def end_of(batches: Sequence[Range]) -> int:
+    """One past the highest number that a writer has claimed."""
+    return batches[-1][1] + 1 if batches else 0
+
+
+def require_position(writer: str, found: int, start: int, end: int) -> None:
+    """Refuse to move a writer that stands elsewhere, or to move it back."""
+    if found != start:
+        raise FailedPrecondition(
+            f"writer {writer!r} stands at {found} and not at {start}: another program writes under this name, "
+            "or this one has to ask again where it stands"
+        )
+    if end < start:
+        raise InvalidArgument(f"writer {writer!r} can't go back from {start} to {end}")

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from seriatim.core.ranges import RangeSet
+from seriatim.core.ranges import Range, RangeSet
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
 from seriatim.store.base import (
     Cursor,
@@ -29,7 +29,7 @@ from seriatim.store.base import (
 )
 from seriatim.store.columns import encode_column
 from seriatim.store.pack import PackHead, encode
-from seriatim.store.rules import lane_of, require_new, require_rising
+from seriatim.store.rules import end_of, lane_of, require_new, require_position, require_rising
 from seriatim.store.settled import encode_block, encode_cursor
 from seriatim.store.sql.session import Row, Session
 from seriatim.store.staging import read_staged
@@ -178,13 +178,23 @@ class SqlTransaction:
         _require_one(self._session.rows("delete_snapshot", name), "snapshot", name)
 
     def claim_batch(self, writer: str, batch: int) -> bool:
-        found = self._session.rows("batches_of_writer", writer)
-        batches = RangeSet(map(tuple, json.loads(found[0][0]) if found else ()))
+        batches = RangeSet(self._batches(writer))
         if batch in batches:
             return False
         batches.add(batch)
         self._session.run("put_batches_of_writer", writer, json.dumps(list(batches)))
         return True
+
+    def position(self, writer: str) -> int:
+        return end_of(self._batches(writer))
+
+    def move_position(self, writer: str, start: int, end: int) -> None:
+        require_position(writer, self.position(writer), start, end)
+        self._session.run("put_batches_of_writer", writer, json.dumps([[0, end - 1]] if end else []))
+
+    def _batches(self, writer: str) -> list[Range]:
+        found = self._session.rows("batches_of_writer", writer)
+        return [(lo, hi) for lo, hi in json.loads(found[0][0])] if found else []
 
     def _next_offset(self, topic_id: int) -> int:
         known = self._known.next_offsets

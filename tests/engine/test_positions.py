@@ -1,0 +1,90 @@
+"""Messages and how far their writer has come, in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from seriatim.errors import FailedPrecondition, NotFound, StoreFailed
+from tests.engine.conftest import Collector, WatchedStore, prepare, publish, settle_down
+from tests.engine.linked import linked, outgoing, run_bounded
+
+
+def test_messages_are_written_together_with_the_position_of_their_writer(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        got = Collector()
+        subscription.attach(got.consumer)
+        assert await engine.position_of("w") == 0
+        assert await engine.publish_at("t", "w", 0, 5, outgoing("a")) == range(1)
+        assert await engine.position_of("w") == 5
+        assert (await got.wait(1))[0].record.data == b"a"
+
+    run(scenario)
+
+
+def test_a_writer_that_stands_elsewhere_writes_nothing(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        await engine.publish_at("t", "w", 0, 1, outgoing("first"))
+        with pytest.raises(FailedPrecondition, match="writer 'w' stands at 1 and not at 0"):
+            await engine.publish_at("t", "w", 0, 1, outgoing("first"))
+        await settle_down(engine)
+        assert (len(subscription.lanes), await engine.position_of("w")) == (1, 1)
+
+    run(scenario)
+
+
+def test_a_refused_writer_takes_nobody_else_in_its_commit_down(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        before = publish(engine, "before")
+        refused = asyncio.ensure_future(engine.publish_at("t", "w", 3, 4, outgoing("refused")))
+        await asyncio.sleep(0)
+        after = publish(engine, "after")
+        await asyncio.gather(before, after)
+        with pytest.raises(FailedPrecondition):
+            await refused
+        got = Collector()
+        subscription.attach(got.consumer)
+        first = (await got.wait(1))[0]
+        subscription.ack(first.lease)
+        await got.wait(2)
+        assert got.data == [b"before", b"after"]
+
+    run(scenario)
+
+
+def test_nothing_moves_when_the_topic_is_not_there_or_the_commit_fails():
+    async def scenario() -> None:
+        from seriatim.engine.engine import Engine
+
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await prepare(engine)
+        with pytest.raises(NotFound):
+            await engine.publish_at("nowhere", "w", 0, 1, outgoing("x"))
+        store.failures.append(StoreFailed("the disk says no"))
+        with pytest.raises(StoreFailed):
+            await engine.publish_at("t", "w", 0, 1, outgoing("x"))
+        assert await engine.position_of("w") == 0
+        assert await engine.publish_at("t", "w", 0, 1, outgoing("x")) == range(1, 2)
+        await engine.close()
+
+    run_bounded(scenario)
+
+
+def test_the_same_over_the_link(tmp_path):
+    async def scenario() -> None:
+        async with linked(tmp_path) as link:
+            broker = await link.client()
+            await broker.create_topic("t")
+            assert await broker.publish_at("t", "w", 0, 1 << 90, outgoing("a", "b")) == range(2)
+            with pytest.raises(FailedPrecondition, match="stands at"):
+                await broker.publish_at("t", "w", 0, 1, outgoing("a"))
+            assert await broker.position_of("w") == 1 << 90
+            await broker.close()
+
+    run_bounded(scenario)

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from seriatim.core import batching, flow, lane, resequencer, sparkplug
 
-TABLES = {
-    table.name: table for table in (resequencer.TABLE, lane.TABLE, batching.LINES, flow.TICKETS, sparkplug.TABLE)
-}
+TABLES = {table.name: table for table in (resequencer.TABLE, lane.TABLE, batching.LINES, flow.TICKETS, sparkplug.TABLE)}
 PAGES = (Path(__file__).parent / "explanation" / "state-machines.md",)
 BLOCK = re.compile(r"(<!-- diagram: (?P<name>[a-z ]+) -->\n).*?(<!-- end of diagram -->)", re.DOTALL)
 

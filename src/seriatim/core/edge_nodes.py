@@ -72,9 +72,15 @@ class EdgeNodes(Generic[M]):
             out += self._noted(node, node.reconnect(now))
         return self._limited(out, now)
 
-    def resume(self, key: Hashable, bookmark: Bookmark) -> None:
-        """Go on with a node where a bookmark left it."""
-        self._add(key, EdgeNode.resume(bookmark, self._options, key))
+    def ask(self, key: Hashable, reason: str, now: float) -> list[NodeEffect[M]]:
+        """There is another reason to ask a known node for its birth."""
+        node = self._nodes[key]
+        return self._limited(self._noted(node, node.ask(reason, now)), now)
+
+    def resume(self, key: Hashable, bookmark: Bookmark, now: float) -> list[NodeEffect[M]]:
+        """Go on with a node where a bookmark left it. One that was alive then is asked for its birth."""
+        node = self._add(key, EdgeNode.resume(bookmark, self._options, key))
+        return self._limited(self._noted(node, node.reconnect(now)), now)
 
     def clear(self, key: Hashable, now: float) -> list[NodeEffect[M]]:
         """Forget what is known of a node; one that is not known is fine."""

@@ -272,6 +272,11 @@ class EdgeNode(Generic[M]):
             self._rebirth.want("nobody knows what was missed while there was no connection")
         return self.advance(now)
 
+    def ask(self, reason: str, now: float) -> list[NodeEffect[M]]:
+        """There is another reason for a rebirth, such as a metric that nobody can name."""
+        self._rebirth.want(reason)
+        return self.advance(now)
+
     def clear(self, now: float) -> list[NodeEffect[M]]:
         """Forget the node. What is held is discarded, with ledger entries."""
         TABLE.check(self._state, NodeEvent.CLEAR, NodeState.UNBORN)

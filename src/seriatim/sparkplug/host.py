@@ -172,6 +172,7 @@ class Host:
         try:
             async for message in client.messages:
                 topic, data = message.topic.value, message.payload
+                self.counts.received += 1
                 if topic == self._state_topic:
                     await self._on_own_state(data, say_online)
                 elif topic.startswith(f"{NAMESPACE}/STATE/"):
@@ -242,6 +243,8 @@ class Host:
             effects = change(self._loop.time())
         except CapacityExceeded as error:
             self.counts.refuse("too many nodes", error)
+        except InvalidArgument as error:
+            self.counts.refuse("message", error)
         else:
             self._apply(effects)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from seriatim.core.edge_messages import EdgeMessage, Kind, check_message
+from seriatim.core.edge_messages import EdgeMessage, Kind
 from seriatim.errors import InvalidArgument
 from seriatim.log import logger
 from seriatim.sparkplug.payload import bd_seq_of, decode
@@ -27,8 +27,10 @@ class Body(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What a host application has seen since it began. Everything received is in exactly one of the first five."""
+    """What a host application has seen since it began."""
 
+    received: int = 0
+    """All of it. Each is a command, malformed, stored, in the ledger, an ignored death, or still under way."""
     commands: int = 0
     """Commands of some host to some node, and STATE messages: not ours to order."""
     malformed: Counter[str] = field(default_factory=Counter)
@@ -60,7 +62,7 @@ class Counts:
 
 
 def read_message(topic: str, data: bytes, counts: Counts) -> tuple[NodeId, EdgeMessage[Body]] | None:
-    """Whose message it is, and the message; None when there is nothing to order."""
+    """Whose message it is, and the message, not yet checked; None when there is nothing to order."""
     try:
         address = parse_topic(topic)
     except InvalidArgument as error:
@@ -75,7 +77,7 @@ def read_message(topic: str, data: bytes, counts: Counts) -> tuple[NodeId, EdgeM
         counts.refuse("payload", error)
         return None
     kind = address.kind
-    message = EdgeMessage(
+    return address.node, EdgeMessage(
         kind,
         Body(payload, data),
         None if kind is Kind.NDEATH else field_of(payload, "seq"),
@@ -83,9 +85,3 @@ def read_message(topic: str, data: bytes, counts: Counts) -> tuple[NodeId, EdgeM
         address.device,
         bd_seq_of(payload) if kind in (Kind.NBIRTH, Kind.NDEATH) else None,
     )
-    try:
-        check_message(message)
-    except InvalidArgument as error:
-        counts.refuse("message", error)
-        return None
-    return address.node, message

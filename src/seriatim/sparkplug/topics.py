@@ -7,6 +7,7 @@ names a node without doubt.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from seriatim.core.edge_messages import OF_DEVICES, Kind
@@ -61,6 +62,7 @@ def check_node(node: object) -> NodeId:
     return node
 
 
+@lru_cache(maxsize=65_536)  # nodes speak again and again
 def parse_topic(topic: str) -> Address | None:
     """Whose message a topic carries; None for a command, which is not ours to order. InvalidArgument for anything else."""
     levels = topic.split("/")

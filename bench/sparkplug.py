@@ -15,7 +15,7 @@ import multiprocessing
 import random
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
@@ -123,9 +123,12 @@ async def only_count(port: int, total: int, count: Callable[[int], None], begin:
                 return
 
 
-async def only_order(port: int, total: int, count: Callable[[int], None], begin: Callable[[], None]) -> list[Any]:
+async def only_order(
+    port: int, total: int, count: Callable[[int], None], begin: Callable[[], None]
+) -> dict[Any, list[int]]:
     edge_nodes: EdgeNodes[Body] = EdgeNodes(ORDERING)
-    counts, out, number = Counts(), [], 0
+    counts, number = Counts(), 0
+    out: dict[Any, list[int]] = defaultdict(list)
     loop = asyncio.get_running_loop()
     async with aiomqtt.Client("127.0.0.1", port) as client:
         await client.subscribe("spBv1.0/#", qos=1)
@@ -135,7 +138,9 @@ async def only_order(port: int, total: int, count: Callable[[int], None], begin:
             count(number)
             found = read_message(message.topic.value, message.payload, counts)
             if found is not None:
-                out += edge_nodes.receive(*found, loop.time())
+                for effect in edge_nodes.receive(*found, loop.time()):
+                    if isinstance(effect, Ordered):
+                        out[effect.key].append((effect.message.timestamp or 0) - 1_000)
             if number == total:
                 return out
     raise AssertionError

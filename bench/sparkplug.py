@@ -18,12 +18,14 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
 import aiomqtt
 import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 
 from seriatim.core.edge_messages import NodeOrdering, Ordered
 from seriatim.core.edge_nodes import EdgeNodes
@@ -75,7 +77,7 @@ def traffic_of(node: int, messages: int, seed: int) -> list[tuple[str, bytes]]:
 def send_all(port: int, nodes: int, messages: int, seed: int, received: Synchronized[int]) -> None:
     """Play all nodes, taking turns, never more than a window ahead of the receiver."""
     rows = [traffic_of(node, messages, seed) for node in range(nodes)]
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    client = paho.Client(CallbackAPIVersion.VERSION2)
     client.max_queued_messages_set(0)
     client.connect("127.0.0.1", port)
     client.loop_start()
@@ -147,7 +149,7 @@ async def only_order(
 
 
 async def order_and_store(
-    port: int, total: int, count: Callable[[int], None], begin: Callable[[], None], store: Path
+    store: Path, port: int, total: int, count: Callable[[int], None], begin: Callable[[], None]
 ) -> tuple[Counter[str], dict[str, list[int]]]:
     from seriatim.store import open_store
 
@@ -179,7 +181,7 @@ async def drops_of(port: int) -> int:
     async with asyncio.timeout(10), aiomqtt.Client("127.0.0.1", port) as client:
         await client.subscribe("$SYS/broker/publish/messages/dropped")
         async for message in client.messages:
-            return int(bytes(message.payload))  # type: ignore[arg-type]
+            return int(bytes(message.payload))
     raise AssertionError
 
 
@@ -198,9 +200,7 @@ async def _measure(which: str, port: int, nodes: int, messages: int, folder: Pat
     ledger: Counter[str] = Counter()
     if which == "stored":
         store = folder / "bench.db"
-        seconds, cpu_seconds, (ledger, out) = await play(
-            port, nodes, messages, lambda *args: order_and_store(*args, store=store)
-        )
+        seconds, cpu_seconds, (ledger, out) = await play(port, nodes, messages, partial(order_and_store, store))
     else:
         seconds, cpu_seconds, effects = await play(
             port, nodes, messages, only_count if which == "counted" else only_order

@@ -91,7 +91,7 @@ class AnyTraffic(RuleBasedStateMachine):
                 self.accounted[effect.message.body] += 1
                 assert effect.epoch >= self.last[0], "never back to an earlier epoch"
                 self.last = (effect.epoch, effect.message.body)
-            elif (isinstance(effect, LedgerEntry) and effect.message is not None) or isinstance(effect, DeathIgnored):
+            elif isinstance(effect, DeathIgnored | LedgerEntry) and effect.message is not None:
                 self.accounted[effect.message.body] += 1
             elif isinstance(effect, RebirthRequested):
                 assert not self.asked_at or self.now - self.asked_at[-1] >= 3.0, "never more often than the backoff"

@@ -10,7 +10,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from seriatim.core.edge_messages import Status
@@ -59,10 +59,8 @@ def other_python() -> str:
 
 
 def _make_environment(folder: Path) -> None:
-    commands = (
-        [sys.executable, "-m", "venv", "--clear", folder],
-        [folder / "bin/python", "-m", "pip", "install", PACKAGE],
-    )
+    python = str(folder / "bin" / "python")
+    commands = ([sys.executable, "-m", "venv", "--clear", str(folder)], [python, "-m", "pip", "install", PACKAGE])
     for command in commands:
         subprocess.run(command, check=True, capture_output=True, timeout=300)
     (folder / "ready").touch()
@@ -78,16 +76,20 @@ def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mos
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
+
+            def has(number: int, what: str) -> bool:
+                return bool(getattr(host.counts, what) == number)
+
             assert process.stdin is not None
             assert process.stdout is not None
             for session in (1, 2):
                 assert await process.stdout.readline() == b"sent\n"
-                await until(lambda count=302 * session: host.counts.stored == count)
-                assert host.nodes.get(NODE).status is Status.ONLINE
-                assert host.nodes.get(NODE).devices == {"d": Status.ONLINE}
+                await until(partial(has, 302 * session, "stored"))
+                assert host.nodes[NODE].status is Status.ONLINE
+                assert host.nodes[NODE].devices == {"d": Status.ONLINE}
                 process.stdin.write(b"go on\n")
                 await process.stdin.drain()
-                await until(lambda count=session: host.counts.deaths_ignored == count)
+                await until(partial(has, session, "deaths_ignored"))
             await process.wait()
             assert host.counts.ledger == {}
             assert host.counts.malformed == {}

@@ -34,8 +34,12 @@ class EdgeNodes(Generic[M]):
     def __iter__(self) -> Iterator[EdgeNode[M]]:
         return iter(self._nodes.values())
 
-    def get(self, key: Hashable) -> EdgeNode[M] | None:
-        return self._nodes.get(key)
+    def __contains__(self, key: object) -> bool:
+        return key in self._nodes
+
+    def __getitem__(self, key: Hashable) -> EdgeNode[M]:
+        """A node that is known; KeyError for any other."""
+        return self._nodes[key]
 
     @property
     def next_deadline(self) -> float | None:

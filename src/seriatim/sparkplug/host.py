@@ -213,7 +213,7 @@ class Host:
         node, message = found
         if node in self._recalling:
             self._recalling[node].append(message)
-        elif self.nodes.get(node) is None:
+        elif node not in self.nodes:
             self._recalling[node] = [message]
             recall = asyncio.create_task(self._recall(node))
             self._recalls.add(recall)
@@ -285,9 +285,7 @@ class Host:
         self._requests.put_nowait(request.key)
 
     def _bookmark_of(self, node: NodeId) -> Bookmark:
-        found = self.nodes.get(node)
-        assert found is not None
-        return found.bookmark()
+        return self.nodes[node].bookmark()
 
     # -- time -----------------------------------------------------------------------------------------------------------
 

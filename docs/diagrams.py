@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from seriatim.core import batching, flow, lane, pipe_receiver, pipe_sender, resequencer
+from seriatim.core import batching, flow, lane, pipe_receiver, pipe_sender, resequencer, sparkplug
 
-TABLES = {
-    table.name: table
-    for table in (resequencer.TABLE, lane.TABLE, batching.LINES, flow.TICKETS, pipe_sender.TABLE, pipe_receiver.TABLE)
-}
+OTHERS = (batching.LINES, flow.TICKETS, pipe_sender.TABLE, pipe_receiver.TABLE, sparkplug.TABLE)
+TABLES = {table.name: table for table in (resequencer.TABLE, lane.TABLE, *OTHERS)}
 PAGES = (Path(__file__).parent / "explanation" / "state-machines.md",)
 BLOCK = re.compile(r"(<!-- diagram: (?P<name>[a-z ]+) -->\n).*?(<!-- end of diagram -->)", re.DOTALL)
 

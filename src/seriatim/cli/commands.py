@@ -39,6 +39,7 @@ COMMANDS = {
     "run": Row("seriatim.cli.run", "Run a pipeline on Spark.", "spark", EXTRAS["spark"]),
     "serve": Row("seriatim.cli.serve", "Serve the Google Pub/Sub API.", "server", EXTRAS["server"]),
     "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
+    "sparkplug": Row("seriatim.cli.sparkplug", "Put MQTT edge nodes in order, into a topic.", "mqtt", EXTRAS["mqtt"]),
     "state": Row("seriatim.cli.state", "Look at what a stream on Spark remembers.", "spark", EXTRAS["spark"]),
     "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),
     "subscriptions": Row("seriatim.cli.subscriptions", "Create, list, delete, pause and rewind subscriptions."),

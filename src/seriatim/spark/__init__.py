@@ -10,6 +10,7 @@ Putting a frame in order:
 ``upkeep.py``       the state of a stream: what waits, how much there is, another partition count
 ``failures.py``     what Spark reports, in our words again
 ``preparation.py``  columns and order that the kernel needs
+``births.py``       which session each row of a captured table belongs to
 
 Looking at tables, in pure SQL:
 
@@ -56,6 +57,7 @@ require_extra("spark", "numpy", "pyarrow", what="seriatim.spark")
 if typing.TYPE_CHECKING:
     from seriatim.spark.auditing import audit, total
     from seriatim.spark.batch import ledger, ordered
+    from seriatim.spark.births import with_epochs
     from seriatim.spark.datasource import register
     from seriatim.spark.failures import unwrapped
     from seriatim.spark.resequencing import resequence
@@ -74,6 +76,7 @@ __all__ = [
     "resequence",
     "total",
     "unwrapped",
+    "with_epochs",
     "write_batch",
 ]
 
@@ -89,6 +92,7 @@ _HOMES = {
     "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
     "unwrapped": "seriatim.spark.failures",
+    "with_epochs": "seriatim.spark.births",
     "write_batch": "seriatim.spark.tables",
 }
 

@@ -1,0 +1,231 @@
+"""What ordering costs a Sparkplug host: many edge nodes through a real broker, as a ratio to the same client only counting.
+
+    python -m bench.sparkplug [--nodes 1000] [--messages 100]
+
+A process of its own plays the nodes: each is born and sends its data, 5 % of it displaced by up to five places. It never has
+more than a window of messages under way, so that the broker drops none; its own count of drops is read all the same. Three
+receivers take the same traffic: one that only counts, one that orders, and the whole host with its store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import random
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+import aiomqtt
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from seriatim.core.edge_messages import NodeOrdering, Ordered
+from seriatim.core.edge_nodes import EdgeNodes
+from seriatim.engine.opening import open_broker
+from seriatim.sparkplug.host import Host, HostOptions, MqttAddress
+from seriatim.sparkplug.intake import Body, Counts, read_message
+from seriatim.sparkplug.payload import Payload
+from tests.mosquitto import Mosquitto
+
+WINDOW = 4_000
+DISPLACED = 0.05
+ORDERING = NodeOrdering(reorder_timeout=60)
+TOPIC = "telemetry"
+
+
+@dataclass
+class Result:
+    """What came out of one receiver."""
+
+    seconds: float
+    cpu_seconds: float
+    """What the receiver's own process used, which others on the machine disturb less."""
+    received: int
+    dropped: int
+    out: dict[str, list[int]]
+    """The numbers that came out of each node, unwrapped, in order."""
+    ledger: Counter[str]
+
+    @property
+    def rate(self) -> float:
+        return self.received / self.seconds
+
+
+def traffic_of(node: int, messages: int, seed: int) -> list[tuple[str, bytes]]:
+    """What a node sends: its birth, and its data with some of it displaced."""
+    randomness = random.Random(seed * 1_000_003 + node)
+    sent = []
+    for number in range(messages):
+        payload = Payload(timestamp=1_000 + number, seq=number % 256)
+        if number == 0:
+            payload.metrics.add(name="bdSeq", datatype=4, long_value=0)
+        payload.metrics.add(name="number", datatype=3, int_value=number)
+        kind = "NDATA" if number else "NBIRTH"
+        place = number + (randomness.uniform(1, 6) if number and randomness.random() < DISPLACED else 0)
+        sent.append((place, (f"spBv1.0/plant/{kind}/node{node}", payload.SerializeToString())))
+    return [message for _, message in sorted(sent, key=lambda entry: entry[0])]
+
+
+def send_all(port: int, nodes: int, messages: int, seed: int, received: Synchronized[int]) -> None:
+    """Play all nodes, taking turns, never more than a window ahead of the receiver."""
+    rows = [traffic_of(node, messages, seed) for node in range(nodes)]
+    client = paho.Client(CallbackAPIVersion.VERSION2)
+    client.max_queued_messages_set(0)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    sent = 0
+    for turn in range(messages):
+        for row in rows:
+            while sent - received.value >= WINDOW:
+                time.sleep(0.001)
+            info = client.publish(*row[turn])
+            sent += 1
+    info.wait_for_publish()
+    client.disconnect()
+    client.loop_stop()
+
+
+async def play(
+    port: int, nodes: int, messages: int, receive: Callable[..., Awaitable[Any]]
+) -> tuple[float, float, Any]:
+    """Let the sender send and a receiver receive; returns the seconds from the first message to the last, and of the CPU."""
+    spawn = multiprocessing.get_context("spawn")
+    received = spawn.Value("q", 0)
+    sender = spawn.Process(target=send_all, args=(port, nodes, messages, 7, received))
+    times: list[float] = []
+
+    def count(number: int) -> None:
+        if not times:
+            times.extend((time.perf_counter(), time.process_time()))
+        received.value = number
+
+    outcome = await receive(port, nodes * messages, count, sender.start)
+    seconds, cpu_seconds = time.perf_counter() - times[0], time.process_time() - times[1]
+    await asyncio.to_thread(sender.join)
+    return seconds, cpu_seconds, outcome
+
+
+async def only_count(port: int, total: int, count: Callable[[int], None], begin: Callable[[], None]) -> None:
+    async with aiomqtt.Client("127.0.0.1", port) as client:
+        await client.subscribe("spBv1.0/#", qos=1)
+        begin()
+        number = 0
+        async for _ in client.messages:
+            number += 1
+            count(number)
+            if number == total:
+                return
+
+
+async def only_order(
+    port: int, total: int, count: Callable[[int], None], begin: Callable[[], None]
+) -> dict[Any, list[int]]:
+    edge_nodes: EdgeNodes[Body] = EdgeNodes(ORDERING)
+    counts, number = Counts(), 0
+    out: dict[Any, list[int]] = defaultdict(list)
+    loop = asyncio.get_running_loop()
+    async with aiomqtt.Client("127.0.0.1", port) as client:
+        await client.subscribe("spBv1.0/#", qos=1)
+        begin()
+        async for message in client.messages:
+            number += 1
+            count(number)
+            found = read_message(message.topic.value, message.payload, counts)
+            if found is not None:
+                for effect in edge_nodes.receive(*found, loop.time()):
+                    if isinstance(effect, Ordered):
+                        out[effect.key].append((effect.message.timestamp or 0) - 1_000)
+            if number == total:
+                return out
+    raise AssertionError
+
+
+async def order_and_store(
+    store: Path, port: int, total: int, count: Callable[[int], None], begin: Callable[[], None]
+) -> tuple[Counter[str], dict[str, list[int]]]:
+    from seriatim.store import open_store
+
+    url = f"sqlite:///{store}"
+    broker = await open_broker(url)
+    await broker.create_topic(TOPIC)
+    host = Host(broker, TOPIC, MqttAddress("127.0.0.1", port), HostOptions(ordering=ORDERING))
+    running = asyncio.create_task(host.run())
+    await host.online.wait()
+    begin()
+    while host.counts.stored < total:
+        await asyncio.sleep(0.005)
+        if host.counts.received > 1:  # its own STATE is one
+            count(host.counts.received - 1)
+    running.cancel()
+    await asyncio.wait([running])
+    await broker.close()
+    reader = open_store(url, read_only=True)
+    (topic,) = reader.catalog().topics
+    out: dict[str, list[int]] = {}
+    for record in reader.read(topic.id, 0, total + 1):
+        out.setdefault(record.key or "", []).append(int((record.attributes or {})["timestamp"]) - 1_000)
+    reader.close()
+    return host.counts.ledger, out
+
+
+async def drops_of(port: int) -> int:
+    """How many messages the broker says it has dropped."""
+    async with asyncio.timeout(10), aiomqtt.Client("127.0.0.1", port) as client:
+        await client.subscribe("$SYS/broker/publish/messages/dropped")
+        async for message in client.messages:
+            return int(bytes(message.payload))
+    raise AssertionError
+
+
+def measure(which: str, nodes: int, messages: int, folder: Path) -> Result:
+    """One receiver against a broker of its own."""
+    broker = Mosquitto(folder)
+    broker.start()
+    try:
+        return asyncio.run(_measure(which, broker.port, nodes, messages, folder))
+    finally:
+        broker.stop()
+
+
+async def _measure(which: str, port: int, nodes: int, messages: int, folder: Path) -> Result:
+    out: dict[str, list[int]] = {}
+    ledger: Counter[str] = Counter()
+    if which == "stored":
+        store = folder / "bench.db"
+        seconds, cpu_seconds, (ledger, out) = await play(port, nodes, messages, partial(order_and_store, store))
+    else:
+        seconds, cpu_seconds, effects = await play(
+            port, nodes, messages, only_count if which == "counted" else only_order
+        )
+        for effect in effects or ():
+            if isinstance(effect, Ordered):
+                out.setdefault(str(effect.key), []).append((effect.message.timestamp or 0) - 1_000)
+    return Result(seconds, cpu_seconds, nodes * messages, await drops_of(port), out, ledger)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=1_000)
+    parser.add_argument("--messages", type=int, default=100)
+    given = parser.parse_args()
+    base: Result | None = None
+    for which in ("counted", "ordered", "stored"):
+        with tempfile.TemporaryDirectory() as folder:
+            result = measure(which, given.nodes, given.messages, Path(folder))
+        base = base or result
+        print(
+            f"{which:8} {result.rate:9,.0f} messages/s: {result.rate / base.rate:5.2f} of counting only, by CPU time "
+            f"{base.cpu_seconds / result.cpu_seconds:5.2f}; dropped by the broker: {result.dropped}"
+        )
+
+
+if __name__ == "__main__":
+    main()

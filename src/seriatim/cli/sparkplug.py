@@ -1,0 +1,154 @@
+"""``seriatim sparkplug``: a host application for Sparkplug edge nodes, and what its topic says about them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from seriatim.cli.output import Columns, Fields, Output
+from seriatim.cli.parameters import Duration
+from seriatim.cli.session import configured
+from seriatim.cli.sparkplug_display import HostDisplay
+from seriatim.cli.store import json_option, require_store, run_with_broker, store_option
+from seriatim.config import LoadedConfig
+from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
+from seriatim.core.resequencing import OnEpoch
+from seriatim.errors import AlreadyExists, NotFound
+
+if TYPE_CHECKING:
+    from seriatim.engine.broker import Broker
+    from seriatim.sparkplug.host import Host, HostOptions, MqttAddress
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+topic_option = click.option("--topic", default="telemetry", show_default=True, help="The topic with the messages.")
+
+
+@click.group("sparkplug", invoke_without_command=True)
+@click.option("--mqtt", metavar="URL", help="The MQTT broker: mqtt://[user:password@]host[:port], or mqtts:// for TLS.")
+@topic_option
+@click.option("--host-id", default="seriatim", show_default=True, help="The name of this host application.")
+@click.option(
+    "--reorder-timeout", type=Duration(), default="2s", show_default=True, help="How long a missing message is awaited."
+)
+@click.option(
+    "--on-timeout",
+    type=click.Choice([str(choice) for choice in OnTimeout]),
+    default=str(OnTimeout.RELEASE),
+    show_default=True,
+    help="What then becomes of those behind it: release or drop them, or hold them until the next birth.",
+)
+@click.option(
+    "--before-birth",
+    type=click.Choice([str(choice) for choice in BeforeBirth]),
+    default=str(BeforeBirth.RELEASE),
+    show_default=True,
+    help="What becomes of data of a node that was never born.",
+)
+@click.option(
+    "--on-session-end",
+    type=click.Choice([str(choice) for choice in OnEpoch]),
+    default=str(OnEpoch.RELEASE),
+    show_default=True,
+    help="What becomes of messages that wait when their session ends.",
+)
+@click.option("--rebirth/--no-rebirth", default=True, show_default=True, help="Ask for a rebirth after a timeout.")
+@click.option("--raw", is_flag=True, help="Store the payloads as they came, too.")
+@store_option
+@json_option
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> None:
+    """Be a Sparkplug host application: put what edge nodes say in order, and store it in a topic.
+
+    The topic is made if it is not there. Each message has the key GROUP/NODE, its metrics as JSON, and attributes that say what
+    it is. What was not stored, and why, is counted. Ctrl-C stops cleanly.
+    """
+    if context.invoked_subcommand is None:
+        if not given["mqtt"]:
+            raise click.UsageError("Say where the MQTT broker is: --mqtt mqtt://localhost:1883")
+        context.invoke(_work, **given)
+
+
+@configured
+def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_json: bool, **given: Any) -> None:
+    from seriatim.sparkplug.host import HostOptions, MqttAddress
+
+    address = MqttAddress.parse(mqtt)
+    ordering = NodeOrdering(
+        reorder_timeout=given["reorder_timeout"],
+        send_rebirth_when_timeout=given["rebirth"],
+        on_timeout=OnTimeout(given["on_timeout"]),
+        before_birth=BeforeBirth(given["before_birth"]),
+        on_session_end=OnEpoch(given["on_session_end"]),
+    )
+    options = HostOptions(host_id=given["host_id"], ordering=ordering, raw=given["raw"])
+    output = Output(as_json, progress=loaded.values.progress)
+    url = store or loaded.values.store
+    run_with_broker(url, lambda broker: _run(broker, output, topic, address, options))
+
+
+async def _run(broker: Broker, output: Output, topic: str, address: MqttAddress, options: HostOptions) -> None:
+    from seriatim.sparkplug.host import Host
+
+    with suppress(AlreadyExists):
+        await broker.create_topic(topic)
+    host = Host(broker, topic, address, options)
+    display = HostDisplay.for_terminal(enabled=output.progress)
+    showing = asyncio.create_task(_show(host, display))
+    try:
+        await host.run()
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
+        output.result(_summary(host), display.summary(host))
+
+
+async def _show(host: Host, display: HostDisplay) -> None:
+    with display:
+        while True:
+            display.show(host)
+            await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _summary(host: Host) -> Fields:
+    return {"nodes": len(host.nodes), **host.counts.as_fields()}
+
+
+@command.command("nodes")
+@topic_option
+@store_option
+@json_option
+@configured
+def nodes(loaded: LoadedConfig, /, topic: str, store: str | None, as_json: bool) -> None:
+    """List the edge nodes of a topic, as its messages tell of them.
+
+    Works beside a host application that is at work, and after it.
+    """
+    from seriatim.sparkplug.census import census_of
+    from seriatim.store import open_store
+
+    url = store or loaded.values.store
+    require_store(url)
+    reader = open_store(url, read_only=True)
+    try:
+        found = next((row for row in reader.catalog().topics if row.name == topic), None)
+        if found is None:
+            raise NotFound(f"there is no topic '{topic}': see 'seriatim topics list'")
+        rows = [asdict(node) for node in census_of(reader, found.id)]
+    finally:
+        reader.close()
+    columns: Columns = {
+        "node": "node",
+        "status": "status",
+        "session": "bd_seq",
+        "births": "births",
+        "last seq": "seq",
+        "messages": "messages",
+        "flagged": "flagged",
+        "devices online": lambda row: f"{sum(row['devices'].values())}/{len(row['devices'])}",
+    }
+    Output(as_json).listing(rows, columns, empty="no edge node has spoken yet")

@@ -1,0 +1,214 @@
+"""What an edge node's session machine is told and what it answers: messages, options and effects."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from seriatim.core.options import require_duration, require_whole
+from seriatim.core.resequencing import LedgerEntry, OnEpoch, OnGap, OnOverflow, Resequencing
+from seriatim.core.sequence import SequenceSpace
+from seriatim.errors import InvalidArgument
+
+M = TypeVar("M")
+
+SEQ = SequenceSpace(256)
+"""The numbers that an edge node and all its devices share."""
+MAX_BD_SEQ = 2**64 - 1
+
+
+class Kind(StrEnum):
+    """The messages of an edge node. The names are Sparkplug's."""
+
+    NBIRTH = "NBIRTH"
+    NDEATH = "NDEATH"
+    NDATA = "NDATA"
+    DBIRTH = "DBIRTH"
+    DDEATH = "DDEATH"
+    DDATA = "DDATA"
+
+
+OF_DEVICES = frozenset({Kind.DBIRTH, Kind.DDEATH, Kind.DDATA})
+
+
+class EdgeMessage(NamedTuple, Generic[M]):
+    """One message of an edge node, as far as its order is concerned. ``body`` is whatever the caller wants back."""
+
+    kind: Kind
+    body: M
+    seq: int | None = None
+    timestamp: int | None = None
+    """When the node sent it, by the node's own clock; only compared with other stamps of the same node."""
+    device: str | None = None
+    bd_seq: int | None = None
+    """Which session it speaks of: in NBIRTH and NDEATH only."""
+
+
+def check_message(message: object) -> None:
+    """Raise InvalidArgument unless ``message`` is one that can be judged. An absent seq is not a zero."""
+    if not isinstance(message, EdgeMessage):
+        raise InvalidArgument(f"an edge node's message must be an EdgeMessage, not {type(message).__name__}")
+    if not isinstance(message.kind, Kind):
+        raise InvalidArgument(f"the kind of a message must be one of {', '.join(Kind)}, not {message.kind!r}")
+    if message.kind is not Kind.NDEATH:
+        SEQ.validate(message.seq)
+    if message.kind is Kind.NBIRTH or message.bd_seq is not None:
+        _require_number("bdSeq", message.bd_seq, MAX_BD_SEQ)
+    if message.timestamp is not None:
+        _require_number("timestamp", message.timestamp, 2**64 - 1)
+    if (message.kind in OF_DEVICES) != (isinstance(message.device, str) and message.device != ""):
+        raise InvalidArgument(
+            f"{message.kind} with device {message.device!r}: D messages name a device, N messages none"
+        )
+
+
+def _require_number(name: str, value: object, limit: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limit:
+        raise InvalidArgument(f"{name} must be a whole number from 0 to {limit}, not {value!r}")
+
+
+class OnTimeout(StrEnum):
+    """What becomes of the messages behind a gap whose time is over."""
+
+    RELEASE = "release"
+    DROP = "drop"
+    HOLD = "hold"
+
+
+class BeforeBirth(StrEnum):
+    """What becomes of the data of a node that was never born."""
+
+    RELEASE = "release"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOrdering:
+    """The options of the session machine. Times are in whatever unit ``now`` is in; the defaults mean seconds.
+
+    ``reorder_timeout`` is how long a gap, or a message ahead of its session's birth, may wait. ``on_timeout`` says what then
+    becomes of what waited: released in order, dropped, or held until the next birth. ``on_session_end`` says the same for
+    what a death or a birth finds waiting. ``capacity`` bounds the messages that one node may have waiting.
+
+    A rebirth is asked for once, and again only when ``rebirth_backoff`` has passed without a birth, a time that doubles with
+    each request up to ``rebirth_backoff_limit`` and is forgotten after a quiet time twice as long as that limit. After
+    ``rebirth_attempts`` requests without an answer only new trouble makes another. ``rebirths_per_second`` is the limit on
+    storms, over all nodes together; requests beyond it wait their turn. ``max_nodes`` bounds the nodes that are known.
+    """
+
+    reorder_timeout: float = 2.0
+    send_rebirth_when_timeout: bool = True
+    on_timeout: OnTimeout = OnTimeout.RELEASE
+    before_birth: BeforeBirth = BeforeBirth.RELEASE
+    on_session_end: OnEpoch = OnEpoch.RELEASE
+    capacity: int = 127
+    rebirth_backoff: float = 5.0
+    rebirth_backoff_limit: float = 300.0
+    rebirth_attempts: int = 5
+    rebirths_per_second: float = 50.0
+    max_nodes: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name in ("reorder_timeout", "rebirth_backoff", "rebirth_backoff_limit", "rebirths_per_second"):
+            require_duration(name, getattr(self, name))
+        if not self.rebirths_per_second:
+            raise InvalidArgument("rebirths_per_second must be more than 0: it is a limit, not a switch")
+        if self.rebirth_backoff_limit < self.rebirth_backoff:
+            raise InvalidArgument("rebirth_backoff_limit must not be less than rebirth_backoff")
+        require_whole("rebirth_attempts", self.rebirth_attempts, 1)
+        require_whole("max_nodes", self.max_nodes, 1)
+        self.resequencing()
+
+    def resequencing(self) -> Resequencing:
+        """How the messages of one session are put in order."""
+        on_gap = {OnTimeout.RELEASE: OnGap.SKIP, OnTimeout.DROP: OnGap.DEAD_LETTER, OnTimeout.HOLD: OnGap.HOLD}
+        return Resequencing(
+            space=SEQ,
+            gap_timeout=self.reorder_timeout,
+            on_gap=on_gap[self.on_timeout],
+            on_overflow=OnOverflow.DROP if self.on_timeout is OnTimeout.HOLD else OnOverflow.GIVE_UP,
+            on_epoch=self.on_session_end,
+            capacity=self.capacity,
+        )
+
+
+class Status(StrEnum):
+    """How a node or a device stands. *Stale*: it was online, and nobody can say whether it still is."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+    STALE = "stale"
+
+
+class Flag(StrEnum):
+    """What is to be known about a message that is in order."""
+
+    BEFORE_BIRTH = "before-birth"
+    STALE = "stale"
+
+
+class Ordered(NamedTuple, Generic[M]):
+    """The next message of a node. ``epoch`` counts its births; NDEATH has no ``sequence``."""
+
+    key: Hashable
+    epoch: int
+    sequence: int | None
+    message: EdgeMessage[M]
+    flag: Flag | None = None
+
+
+class RebirthRequested(NamedTuple):
+    """Ask the node for a new birth."""
+
+    key: Hashable
+    reason: str
+    attempt: int
+
+
+class StatusChanged(NamedTuple):
+    """A node (``device=None``) or a device changed. ``stamp`` is the node's time, or None: take the host's own."""
+
+    key: Hashable
+    device: str | None
+    status: Status
+    stamp: int | None
+
+
+class DeathIgnored(NamedTuple, Generic[M]):
+    """An NDEATH of no session that is alive."""
+
+    key: Hashable
+    detail: str
+    message: EdgeMessage[M]
+
+
+NodeEffect: TypeAlias = Ordered[M] | LedgerEntry[EdgeMessage[M]] | RebirthRequested | StatusChanged | DeathIgnored[M]
+
+
+class Bookmark(NamedTuple):
+    """Where a node stands, to be stored together with its messages. As one number it only grows: ``given`` comes first."""
+
+    given: int
+    """How many messages were given out, ever."""
+    epoch: int
+    bd_seq: int
+    expected: int
+    born: bool
+
+    def pack(self) -> int:
+        fields = ((self.epoch, 32), (self.bd_seq, 64), (self.expected, 8), (self.born, 1))
+        packed = self.given
+        for value, bits in fields:
+            packed = packed << bits | value
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: int) -> Bookmark:
+        fields = []
+        for bits in (1, 8, 64, 32):
+            fields.append(packed & ((1 << bits) - 1))
+            packed >>= bits
+        born, expected, bd_seq, epoch = fields
+        return cls(packed, epoch, bd_seq, expected, bool(born))

@@ -1,0 +1,134 @@
+"""Many edge nodes: one session machine each, one schedule, and one limit on rebirth requests.
+
+A request that finds the limit reached waits its turn, in the order in which the requests were made, and leaves only if its node
+still wants it then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+from seriatim.core.deadlines import Deadlines
+from seriatim.core.edge_messages import Bookmark, EdgeMessage, NodeEffect, NodeOrdering, RebirthRequested, check_message
+from seriatim.core.rebirth import RebirthBudget
+from seriatim.core.sparkplug import EdgeNode
+from seriatim.errors import CapacityExceeded
+
+M = TypeVar("M")
+
+
+class EdgeNodes(Generic[M]):
+    """The session machines of all edge nodes, by key."""
+
+    def __init__(self, options: NodeOrdering | None = None) -> None:
+        self._options = options or NodeOrdering()
+        self._nodes: dict[Hashable, EdgeNode[M]] = {}
+        self._deadlines: Deadlines[Hashable] = Deadlines()
+        self._budget = RebirthBudget(self._options.rebirths_per_second)
+        self._postponed: dict[Hashable, RebirthRequested] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[EdgeNode[M]]:
+        return iter(self._nodes.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._nodes
+
+    def __getitem__(self, key: Hashable) -> EdgeNode[M]:
+        """A node that is known; KeyError for any other."""
+        return self._nodes[key]
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When ``advance`` has something to do, or None."""
+        due = self._deadlines.next()
+        if not self._postponed:
+            return due
+        return self._budget.next if due is None else min(due, self._budget.next)
+
+    def receive(self, key: Hashable, message: EdgeMessage[M], now: float) -> list[NodeEffect[M]]:
+        """Take in one message of the node ``key``."""
+        node = self._nodes.get(key)
+        if node is None:
+            check_message(message)
+            node = self._add(key, EdgeNode(self._options, key))
+        return self._limited(self._noted(node, node.receive(message, now)), now)
+
+    def advance(self, now: float) -> list[NodeEffect[M]]:
+        """Let time pass: whatever falls due by ``now`` is decided."""
+        out: list[NodeEffect[M]] = []
+        for key in self._deadlines.pop_due(now):
+            node = self._nodes[key]
+            out += self._noted(node, node.advance(now))
+        return self._postponed_requests(now) + self._limited(out, now)
+
+    def disconnect(self) -> list[NodeEffect[M]]:
+        """The broker is lost: everything that was online is stale."""
+        return [effect for node in self for effect in node.disconnect()]
+
+    def reconnect(self, now: float) -> list[NodeEffect[M]]:
+        """The broker is there again: every node that is stale is asked for its birth."""
+        out: list[NodeEffect[M]] = []
+        for node in self:
+            out += self._noted(node, node.reconnect(now))
+        return self._limited(out, now)
+
+    def ask(self, key: Hashable, reason: str, now: float) -> list[NodeEffect[M]]:
+        """There is another reason to ask a known node for its birth."""
+        node = self._nodes[key]
+        return self._limited(self._noted(node, node.ask(reason, now)), now)
+
+    def resume(self, key: Hashable, bookmark: Bookmark, now: float) -> list[NodeEffect[M]]:
+        """Go on with a node where a bookmark left it. One that was alive then is asked for its birth."""
+        node = self._add(key, EdgeNode.resume(bookmark, self._options, key))
+        return self._limited(self._noted(node, node.reconnect(now)), now)
+
+    def clear(self, key: Hashable, now: float) -> list[NodeEffect[M]]:
+        """Forget what is known of a node; one that is not known is fine."""
+        node = self._nodes.get(key)
+        return self._noted(node, node.clear(now)) if node else []
+
+    def clear_device(self, key: Hashable, device: str) -> bool:
+        """Forget the status of a device; False when it was not known."""
+        node = self._nodes.get(key)
+        return node is not None and node.clear_device(device)
+
+    def _add(self, key: Hashable, node: EdgeNode[M]) -> EdgeNode[M]:
+        if len(self._nodes) >= self._options.max_nodes:
+            raise CapacityExceeded(f"{len(self._nodes)} edge nodes are known, and no more are taken: raise max_nodes")
+        self._nodes[key] = node
+        return node
+
+    def _noted(self, node: EdgeNode[M], effects: list[NodeEffect[M]]) -> list[NodeEffect[M]]:
+        """The effects of a node, whose deadline may have moved."""
+        deadline = node.deadline
+        if deadline is not None:
+            self._deadlines.set(node.key, deadline)
+        elif node.key in self._deadlines:
+            self._deadlines.discard(node.key)
+        return effects
+
+    def _limited(self, effects: list[NodeEffect[M]], now: float) -> list[NodeEffect[M]]:
+        """The effects without the requests that have to wait their turn."""
+        out: list[NodeEffect[M]] = []
+        for effect in effects:
+            if isinstance(effect, RebirthRequested) and (self._postponed or not self._budget.take(now)):
+                self._postponed[effect.key] = effect
+            else:
+                out.append(effect)
+        return out
+
+    def _postponed_requests(self, now: float) -> list[NodeEffect[M]]:
+        """The requests whose turn it is."""
+        out: list[NodeEffect[M]] = []
+        while self._postponed:
+            key = next(iter(self._postponed))
+            if self._nodes[key].rebirth_outstanding:
+                if not self._budget.take(now):
+                    break
+                out.append(self._postponed[key])
+            del self._postponed[key]
+        return out

@@ -1,0 +1,45 @@
+"""Sparkplug edge nodes: their messages in order, over MQTT or from wherever you have them.
+
+========================  =======================================================================
+``OrderingService``       puts messages in order for your own host application; threads welcome
+``NodeOrdering``          its options
+``EdgeMessage``, ``Kind``  what goes in
+``Ordered``               what comes out
+``payload``, ``topics``   what the bytes and the topics of Sparkplug mean
+``host``                  a host application over MQTT that stores everything in a topic
+========================  =======================================================================
+
+Only ``host`` and ``payload`` need the extra ``mqtt``.
+"""
+
+from __future__ import annotations
+
+from seriatim.core.edge_messages import (
+    BeforeBirth,
+    EdgeMessage,
+    Flag,
+    Kind,
+    NodeOrdering,
+    OnTimeout,
+    Ordered,
+    RebirthRequested,
+    Status,
+    StatusChanged,
+)
+from seriatim.sparkplug.ordering import OrderingService
+from seriatim.sparkplug.topics import NodeId
+
+__all__ = [
+    "BeforeBirth",
+    "EdgeMessage",
+    "Flag",
+    "Kind",
+    "NodeId",
+    "NodeOrdering",
+    "OnTimeout",
+    "Ordered",
+    "OrderingService",
+    "RebirthRequested",
+    "Status",
+    "StatusChanged",
+]

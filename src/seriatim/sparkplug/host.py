@@ -1,0 +1,316 @@
+"""A Sparkplug host application over MQTT: it orders what edge nodes say and stores it in a topic.
+
+Rules
+    - It says that it is there on ``spBv1.0/STATE/HOST``: retained, with QoS 1, and with the same timestamp in its birth and in
+      its will, which the broker publishes when it is gone. It subscribes before it publishes. Should somebody say that it is
+      offline while it is not, it says again that it is online. A clean stop says offline, and then disconnects.
+    - Every message is ordered by ``core.edge_nodes`` and stored by the journal. What was not released is counted and logged.
+    - A node that was never heard of in this run is looked up in the store first: what it says waits until its place is known.
+    - A rebirth is asked for by NCMD: QoS 0, not retained. One that is lost is asked for again by the node's own backoff.
+    - Without a broker everything is stale, and the connection is tried again with backoff. With a broker again, nodes that are
+      stale are asked for their births.
+    - A store that fails ends the host: what can't be stored must not be passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from seriatim.core.edge_messages import (
+    Bookmark,
+    DeathIgnored,
+    EdgeMessage,
+    NodeEffect,
+    NodeOrdering,
+    Ordered,
+    RebirthRequested,
+)
+from seriatim.core.edge_nodes import EdgeNodes
+from seriatim.core.resequencing import LedgerEntry
+from seriatim.engine.broker import Broker
+from seriatim.errors import CapacityExceeded, InvalidArgument
+from seriatim.extras import require_extra
+from seriatim.log import logger
+from seriatim.sparkplug.intake import Body, Counts, read_message
+from seriatim.sparkplug.journal import Journal
+from seriatim.sparkplug.payload import Aliases, rebirth_command
+from seriatim.sparkplug.records import MAX_DATA_BYTES, make_record
+from seriatim.sparkplug.topics import NAMESPACE, NodeId, check_id, command_topic, state_topic
+
+require_extra("mqtt", "aiomqtt", "paho.mqtt", what="the Sparkplug host")
+
+import aiomqtt  # noqa: E402
+
+
+@dataclass(frozen=True, slots=True)
+class MqttAddress:
+    """Where the MQTT broker is."""
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> MqttAddress:
+        """From ``mqtt://[user[:password]@]host[:port]``, or ``mqtts://`` for TLS."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or port == -1 or parts.path not in ("", "/"):
+            raise InvalidArgument("an MQTT broker is given as mqtt://host:1883, or mqtts://host:8883 for TLS")
+        tls = parts.scheme == "mqtts"
+        user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
+        return cls(parts.hostname, port or (8883 if tls else 1883), tls, user, password)
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """How a host application works. ``raw`` stores the payload as it came, too. Times are seconds."""
+
+    host_id: str = "seriatim"
+    ordering: NodeOrdering = field(default_factory=NodeOrdering)
+    raw: bool = False
+    reconnect_delay: float = 0.5
+    reconnect_limit: float = 60.0
+    keepalive: int = 30
+
+    def __post_init__(self) -> None:
+        check_id("host id", self.host_id)
+
+
+class Host:
+    """A host application: ``run`` it until it is cancelled."""
+
+    def __init__(self, broker: Broker, topic: str, address: MqttAddress, options: HostOptions | None = None) -> None:
+        self._options = options or HostOptions()
+        self._address = address
+        self._loop = asyncio.get_running_loop()
+        self._aliases: dict[NodeId, Aliases] = {}
+        self._recalling: dict[NodeId, list[EdgeMessage[Body]]] = {}
+        self._recalls: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._requests: asyncio.Queue[NodeId] = asyncio.Queue()
+        self._timer: asyncio.TimerHandle | None = None
+        self._state_topic = state_topic(self._options.host_id)
+        self._delay = self._options.reconnect_delay
+        self.counts = Counts()
+        self.nodes: EdgeNodes[Body] = EdgeNodes(self._options.ordering)
+        self.online = asyncio.Event()
+        """Set while the host is connected, subscribed, and has said that it is there."""
+        self._journal = Journal(broker, topic, self._options.host_id, self.counts, self._bookmark_of)
+
+    async def run(self) -> None:
+        """Work until cancelled, or until the store fails."""
+        writing = asyncio.create_task(self._journal.run())
+        reading = asyncio.create_task(self._stay_connected())
+        try:
+            done, _ = await asyncio.wait([writing, reading, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            for work in done:
+                work.result()
+        finally:
+            await _cancel(reading, *self._recalls)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._journal.end()
+            await asyncio.wait([writing])
+
+    # -- the connection -------------------------------------------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        while True:
+            try:
+                await self._one_connection()
+            except aiomqtt.MqttError as error:
+                logger.warning("no connection to the MQTT broker: %s", error)
+            finally:
+                self.online.clear()
+                self._apply(self.nodes.disconnect())
+            await asyncio.sleep(self._delay * random.uniform(0.5, 1.0))
+            self._delay = min(2 * self._delay, self._options.reconnect_limit)
+
+    async def _one_connection(self) -> None:
+        began = _milliseconds()
+        will = aiomqtt.Will(self._state_topic, _state(False, began), qos=1, retain=True)
+        address = self._address
+        async with aiomqtt.Client(
+            address.host,
+            address.port,
+            username=address.user,
+            password=address.password,
+            tls_context=ssl.create_default_context() if address.tls else None,
+            will=will,
+            clean_session=True,
+            keepalive=self._options.keepalive,
+        ) as client:
+            await client.subscribe(f"{NAMESPACE}/#", qos=1)
+            say_online = self._publisher_of_state(client, began)
+            await say_online()
+            self._delay = self._options.reconnect_delay
+            self.counts.connections += 1
+            self._apply(self.nodes.reconnect(self._loop.time()))
+            self.online.set()
+            await self._work(client, say_online)
+
+    def _publisher_of_state(self, client: aiomqtt.Client, began: int) -> Callable[[], Awaitable[None]]:
+        return lambda: client.publish(self._state_topic, _state(True, began), qos=1, retain=True)
+
+    async def _work(self, client: aiomqtt.Client, say_online: Callable[[], Awaitable[None]]) -> None:
+        """Read until the connection is lost, or until told to stop: then say so."""
+        commands = asyncio.create_task(self._send_commands(client))
+        try:
+            async for message in client.messages:
+                topic, data = message.topic.value, message.payload
+                self.counts.received += 1
+                if topic == self._state_topic:
+                    await self._on_own_state(data, say_online)
+                elif topic.startswith(f"{NAMESPACE}/STATE/"):
+                    self.counts.commands += 1
+                else:
+                    self._receive(topic, data)
+                    if self._journal.is_full:
+                        await self._journal.room()
+        except asyncio.CancelledError:
+            with suppress(aiomqtt.MqttError):
+                await client.publish(self._state_topic, _state(False, _milliseconds()), qos=1, retain=True)
+            raise
+        finally:
+            commands.cancel()
+            with suppress(asyncio.CancelledError, aiomqtt.MqttError):
+                await commands
+
+    async def _on_own_state(self, data: object, say_online: Callable[[], Awaitable[None]]) -> None:
+        self.counts.commands += 1
+        try:
+            said = json.loads(data) if isinstance(data, bytes) else None
+        except ValueError:
+            said = None
+        if not isinstance(said, dict) or said.get("online") is not True:
+            await say_online()
+
+    async def _send_commands(self, client: aiomqtt.Client) -> None:
+        while True:
+            node = await self._requests.get()
+            await client.publish(command_topic(node), rebirth_command(_milliseconds()), qos=0, retain=False)
+
+    # -- messages -------------------------------------------------------------------------------------------------------
+
+    def _receive(self, topic: str, data: bytes) -> None:
+        found = read_message(topic, data, self.counts)
+        if found is None:
+            return
+        node, message = found
+        if node in self._recalling:
+            self._recalling[node].append(message)
+        elif node not in self.nodes:
+            self._recalling[node] = [message]
+            recall = asyncio.create_task(self._recall(node))
+            self._recalls.add(recall)
+            recall.add_done_callback(self._recalled)
+        else:
+            self._order(node, message)
+
+    async def _recall(self, node: NodeId) -> None:
+        """Ask where a node stood, and then go on with what it said meanwhile."""
+        bookmark = await self._journal.recall(node)
+        messages = self._recalling.pop(node)
+        if bookmark is not None:
+            self._guarded(lambda now: self.nodes.resume(node, bookmark, now))
+        for message in messages:
+            self._order(node, message)
+
+    def _recalled(self, recall: asyncio.Task[None]) -> None:
+        self._recalls.discard(recall)
+        if not recall.cancelled() and (error := recall.exception()) and not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _order(self, node: NodeId, message: EdgeMessage[Body]) -> None:
+        self._guarded(lambda now: self.nodes.receive(node, message, now))
+
+    def _guarded(self, change: Callable[[float], list[NodeEffect[Body]]]) -> None:
+        try:
+            effects = change(self._loop.time())
+        except CapacityExceeded as error:
+            self.counts.refuse("too many nodes", error)
+        except InvalidArgument as error:
+            self.counts.refuse("message", error)
+        else:
+            self._apply(effects)
+
+    def _apply(self, effects: list[NodeEffect[Body]]) -> None:
+        for effect in effects:
+            if isinstance(effect, Ordered):
+                self._store(effect)
+            elif isinstance(effect, LedgerEntry):
+                self.counts.ledger[effect.reason] += effect.size
+                logger.info("%s: %s %d to %d: %s", effect.key, effect.reason, effect.first, effect.last, effect.detail)
+            elif isinstance(effect, RebirthRequested):
+                self._request_rebirth(effect)
+            elif isinstance(effect, DeathIgnored):
+                self.counts.deaths_ignored += 1
+                logger.info("%s: an NDEATH was ignored: %s", effect.key, effect.detail)
+            else:
+                logger.debug("%s %s is %s", effect.key, effect.device or "", effect.status)
+        self._schedule()
+
+    def _store(self, ordered: Ordered[Body]) -> None:
+        node = ordered.key
+        assert isinstance(node, NodeId)
+        aliases = self._aliases.setdefault(node, Aliases())
+        record, unknown = make_record(ordered, aliases, raw=self._options.raw)
+        if len(record.data) > MAX_DATA_BYTES:
+            self.counts.unstorable += 1
+            logger.error("%s: a message of %d bytes is too long to be stored", node, len(record.data))
+            record = record._replace(data=b'{"metrics":[],"error":"too long to be stored"}')
+        self._journal.add(node, record)
+        if unknown:
+            self.counts.unknown_aliases += unknown
+            self._apply(self.nodes.ask(node, "a metric has an alias that no birth explained", self._loop.time()))
+
+    def _request_rebirth(self, request: RebirthRequested) -> None:
+        assert isinstance(request.key, NodeId)
+        self.counts.rebirths += 1
+        logger.info("%s is asked for a rebirth (attempt %d): %s", request.key, request.attempt, request.reason)
+        self._requests.put_nowait(request.key)
+
+    def _bookmark_of(self, node: NodeId) -> Bookmark:
+        return self.nodes[node].bookmark()
+
+    # -- time -----------------------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        deadline = self.nodes.next_deadline
+        if self._timer is not None:
+            if self._timer.when() == deadline:
+                return
+            self._timer.cancel()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._apply(self.nodes.advance(self._loop.time()))
+
+
+async def _cancel(*works: asyncio.Task[None]) -> None:
+    for work in works:
+        work.cancel()
+    await asyncio.gather(*works, return_exceptions=True)
+
+
+def _milliseconds() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _state(online: bool, timestamp: int) -> bytes:
+    return json.dumps({"online": online, "timestamp": timestamp}).encode()

@@ -1,0 +1,87 @@
+"""From MQTT's topics and bytes to messages that can be ordered; and what was counted on the way.
+
+Nothing here raises because of what somebody sent: what can't be read is counted under its reason, and the first of each kind is
+logged as a warning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from seriatim.core.edge_messages import EdgeMessage, Kind
+from seriatim.errors import InvalidArgument
+from seriatim.log import logger
+from seriatim.sparkplug.payload import bd_seq_of, decode
+from seriatim.sparkplug.payload import field as field_of
+from seriatim.sparkplug.topics import NodeId, parse_topic
+
+
+class Body(NamedTuple):
+    """What a message of the host application carries: its payload, read and raw."""
+
+    payload: Any
+    raw: bytes
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a host application has seen since it began."""
+
+    received: int = 0
+    """All of it. Each is a command, malformed, stored, in the ledger, an ignored death, or still under way."""
+    commands: int = 0
+    """Commands of some host to some node, and STATE messages: not ours to order."""
+    malformed: Counter[str] = field(default_factory=Counter)
+    """What could not be read, by what was wrong: ``topic``, ``payload``, ``message``, ``too many nodes``."""
+    stored: int = 0
+    """Messages that are durable in the topic, in order."""
+    ledger: Counter[str] = field(default_factory=Counter)
+    """Messages that were not released, by reason; ``lost`` counts numbers that never came."""
+    deaths_ignored: int = 0
+    unstorable: int = 0
+    """Messages in order that a topic can't hold, because they are too long."""
+    unknown_aliases: int = 0
+    rebirths: int = 0
+    """Requests for a rebirth."""
+    connections: int = 0
+
+    def as_fields(self) -> dict[str, Any]:
+        """All of them, by name."""
+        return {
+            name.name: dict(value) if isinstance(value := getattr(self, name.name), Counter) else value
+            for name in fields(self)
+        }
+
+    def refuse(self, what: str, error: Exception) -> None:
+        """Count something malformed, and say so the first time."""
+        self.malformed[what] += 1
+        say = logger.warning if self.malformed[what] == 1 else logger.debug
+        say("a malformed %s was dropped (%d so far): %s", what, self.malformed[what], error)
+
+
+def read_message(topic: str, data: bytes, counts: Counts) -> tuple[NodeId, EdgeMessage[Body]] | None:
+    """Whose message it is, and the message, not yet checked; None when there is nothing to order."""
+    try:
+        address = parse_topic(topic)
+    except InvalidArgument as error:
+        counts.refuse("topic", error)
+        return None
+    if address is None:
+        counts.commands += 1
+        return None
+    try:
+        payload = decode(data)
+    except InvalidArgument as error:
+        counts.refuse("payload", error)
+        return None
+    kind = address.kind
+    return address.node, EdgeMessage(
+        kind,
+        Body(payload, data),
+        None if kind is Kind.NDEATH else field_of(payload, "seq"),
+        field_of(payload, "timestamp"),
+        address.device,
+        bd_seq_of(payload) if kind in (Kind.NBIRTH, Kind.NDEATH) else None,
+    )

@@ -1,0 +1,270 @@
+"""The bytes of a Sparkplug message: which fields there are, and what they mean.
+
+The schema below states the facts of the wire format (names, numbers, types) in a table of our own; the message classes are made
+from it when this module is loaded, in a descriptor pool of their own, so that nothing is generated or vendored and another
+copy of the schema in the same program does no harm.
+
+Rules
+    - Bytes that are no payload, or more than ``MAX_BYTES`` of them, raise InvalidArgument.
+    - A field that is absent is None, never zero.
+    - A metric is named by its name or, in data, by an alias that the births of its session gave it (``Aliases``).
+    - Signed integers travel as unsigned ones of 32 or 64 bits and are turned back.
+    - Values become JSON: bytes as base64, numbers that JSON does not know (NaN, infinities) as text.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from seriatim.core.edge_messages import Kind
+from seriatim.errors import InvalidArgument
+from seriatim.extras import require_extra
+
+require_extra("mqtt", "google.protobuf", what="reading Sparkplug payloads")
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: E402
+from google.protobuf.message import DecodeError  # noqa: E402
+
+MAX_BYTES = 4 * 1024 * 1024
+BD_SEQ = "bdSeq"
+REBIRTH = "Node Control/Rebirth"
+
+# One message a line: field number, name and type, with * for a repeated field and | for a member of the oneof "value".
+_SCHEMA = {
+    "Payload": "1 timestamp uint64, 2 metrics *Metric, 3 seq uint64, 4 uuid string, 5 body bytes",
+    "Metric": (
+        "1 name string, 2 alias uint64, 3 timestamp uint64, 4 datatype uint32, 5 is_historical bool, 6 is_transient bool, "
+        "7 is_null bool, 8 metadata MetaData, 9 properties PropertySet, 10 int_value |uint32, 11 long_value |uint64, "
+        "12 float_value |float, 13 double_value |double, 14 boolean_value |bool, 15 string_value |string, "
+        "16 bytes_value |bytes, 17 dataset_value |DataSet, 18 template_value |Template"
+    ),
+    "MetaData": (
+        "1 is_multi_part bool, 2 content_type string, 3 size uint64, 4 seq uint64, 5 file_name string, "
+        "6 file_type string, 7 md5 string, 8 description string"
+    ),
+    "PropertySet": "1 keys *string, 2 values *PropertyValue",
+    "PropertySetList": "1 propertyset *PropertySet",
+    "PropertyValue": (
+        "1 type uint32, 2 is_null bool, 3 int_value |uint32, 4 long_value |uint64, 5 float_value |float, "
+        "6 double_value |double, 7 boolean_value |bool, 8 string_value |string, 9 propertyset_value |PropertySet, "
+        "10 propertysets_value |PropertySetList"
+    ),
+    "DataSet": "1 num_of_columns uint64, 2 columns *string, 3 types *uint32, 4 rows *Row",
+    "Row": "1 elements *Element",
+    "Element": (
+        "1 int_value |uint32, 2 long_value |uint64, 3 float_value |float, 4 double_value |double, "
+        "5 boolean_value |bool, 6 string_value |string"
+    ),
+    "Template": (
+        "1 version string, 2 metrics *Metric, 3 parameters *Parameter, 4 template_ref string, 5 is_definition bool"
+    ),
+    "Parameter": (
+        "1 name string, 2 type uint32, 3 int_value |uint32, 4 long_value |uint64, 5 float_value |float, "
+        "6 double_value |double, 7 boolean_value |bool, 8 string_value |string"
+    ),
+}
+
+_PACKAGE = "seriatim.sparkplug"
+
+
+def _make_payload_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="seriatim/sparkplug.proto", package=_PACKAGE, syntax="proto2")
+    for name, fields in _SCHEMA.items():
+        _describe(file.message_type.add(name=name), fields)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Payload"))
+
+
+def _describe(message: Any, fields: str) -> None:
+    for line in fields.split(", "):
+        number, name, kind = line.split(" ")
+        field = message.field.add(name=name, number=int(number))
+        field.label = field.LABEL_REPEATED if kind.startswith("*") else field.LABEL_OPTIONAL
+        if kind.startswith("|"):
+            if not message.oneof_decl:
+                message.oneof_decl.add(name="value")
+            field.oneof_index = 0
+        kind = kind.lstrip("*|")
+        if kind in _SCHEMA:
+            field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
+        else:
+            field.type = getattr(field, f"TYPE_{kind.upper()}")
+
+
+Payload: Any = _make_payload_class()
+"""The message class of a whole payload."""
+
+_TYPE_NAMES = (
+    *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float", "Double", "Boolean", "String"),
+    *("DateTime", "Text", "UUID", "DataSet", "Bytes", "File", "Template", "PropertySet", "PropertySetList"),
+    *("Int8Array", "Int16Array", "Int32Array", "Int64Array", "UInt8Array", "UInt16Array", "UInt32Array", "UInt64Array"),
+    *("FloatArray", "DoubleArray", "BooleanArray", "StringArray", "DateTimeArray"),
+)
+TYPES = dict(enumerate(_TYPE_NAMES, start=1))
+"""The names of the data types by their numbers."""
+INT64, BOOLEAN = 4, 11
+
+_SIGNED_BITS = {1: 8, 2: 16, 3: 32, 4: 64}
+
+
+# -- reading --------------------------------------------------------------------------------------------------------------
+
+
+def decode(data: bytes) -> Any:
+    """A payload from its bytes."""
+    if len(data) > MAX_BYTES:
+        raise InvalidArgument(f"a payload of {len(data)} bytes is longer than {MAX_BYTES}")
+    try:
+        return Payload.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(f"these {len(data)} bytes are no Sparkplug payload ({error})") from error
+
+
+def field(message: Any, name: str) -> Any:
+    """The value of a field, or None when it is absent."""
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def bd_seq_of(payload: Any) -> int | None:
+    """The bdSeq that a birth or a death carries, or None."""
+    for metric in payload.metrics:
+        if metric.name == BD_SEQ:
+            value = _plain_value(metric, field(metric, "datatype") or INT64)
+            return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return None
+
+
+class Aliases:
+    """The names and types that the births of one session gave to its metrics. They are unique over a node and its devices."""
+
+    def __init__(self) -> None:
+        self._by_alias: dict[int, tuple[str, int | None]] = {}
+        self._types: dict[tuple[str | None, str], int] = {}
+
+    def learn(self, kind: Kind, device: str | None, payload: Any) -> None:
+        """Read a birth. That of the node begins a session, in which nothing of an earlier one is valid."""
+        if kind is Kind.NBIRTH:
+            self.forget()
+        if kind not in (Kind.NBIRTH, Kind.DBIRTH):
+            return
+        for metric in payload.metrics:
+            if not metric.name:
+                continue
+            datatype = field(metric, "datatype")
+            if metric.HasField("alias"):
+                self._by_alias[metric.alias] = (metric.name, datatype)
+            if datatype is not None:
+                self._types[device, metric.name] = datatype
+
+    def forget(self) -> None:
+        self._by_alias.clear()
+        self._types.clear()
+
+    def name_and_type(self, device: str | None, metric: Any) -> tuple[str | None, int | None]:
+        """What a metric is called and which type it has, as far as it or its birth says."""
+        name, datatype = field(metric, "name"), field(metric, "datatype")
+        if not name and metric.HasField("alias"):
+            name, known = self._by_alias.get(metric.alias, (None, None))
+            datatype = known if datatype is None else datatype
+        if datatype is None and name:
+            datatype = self._types.get((device, name))
+        return name or None, datatype
+
+
+def metrics_as_json(payload: Any, aliases: Aliases, device: str | None) -> tuple[list[dict[str, Any]], int]:
+    """The metrics of a payload, and how many of them have an alias that no birth has explained."""
+    metrics, unknown = [], 0
+    for metric in payload.metrics:
+        name, datatype = aliases.name_and_type(device, metric)
+        unknown += name is None
+        metrics.append(_metric_as_json(metric, name, datatype))
+    return metrics, unknown
+
+
+def _metric_as_json(metric: Any, name: str | None, datatype: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": name} if name is not None else {"alias": field(metric, "alias")}
+    if datatype is not None:
+        found["type"] = TYPES.get(datatype, str(datatype))
+    if metric.HasField("timestamp"):
+        found["timestamp"] = metric.timestamp
+    found["value"] = None if metric.is_null else value_as_json(metric, datatype)
+    if metric.is_historical:
+        found["historical"] = True
+    if metric.is_transient:
+        found["transient"] = True
+    if metric.HasField("properties"):
+        found["properties"] = _properties_as_json(metric.properties)
+    return found
+
+
+def value_as_json(holder: Any, datatype: int | None) -> Any:
+    """The value of a metric, a property, a parameter or a cell."""
+    value = _plain_value(holder, datatype)
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return _NESTED[type(value).DESCRIPTOR.name](value)
+
+
+def _plain_value(holder: Any, datatype: int | None) -> Any:
+    which = holder.WhichOneof("value")
+    if which is None:
+        return None
+    value = getattr(holder, which)
+    bits = _SIGNED_BITS.get(datatype or 0)
+    if bits and which in ("int_value", "long_value"):
+        # Short types travel in 32 bits, sign-extended by some and cut by others: the low bits are right in both.
+        value &= (1 << bits) - 1
+        return value - (1 << bits) if value >> (bits - 1) else value
+    return value
+
+
+def _properties_as_json(properties: Any) -> dict[str, Any]:
+    pairs = zip(properties.keys, properties.values, strict=False)
+    return {key: None if value.is_null else value_as_json(value, value.type) for key, value in pairs}
+
+
+def _dataset_as_json(dataset: Any) -> dict[str, Any]:
+    types = list(dataset.types)
+    rows = [
+        [value_as_json(cell, types[at] if at < len(types) else None) for at, cell in enumerate(row.elements)]
+        for row in dataset.rows
+    ]
+    names = [TYPES.get(number, str(number)) for number in types]
+    return {"columns": list(dataset.columns), "types": names, "rows": rows}
+
+
+def _template_as_json(template: Any) -> dict[str, Any]:
+    return {
+        "template": field(template, "template_ref"),
+        "version": field(template, "version"),
+        "definition": template.is_definition,
+        "parameters": {each.name: value_as_json(each, each.type) for each in template.parameters},
+        "metrics": [_metric_as_json(each, field(each, "name"), field(each, "datatype")) for each in template.metrics],
+    }
+
+
+_NESTED: Mapping[str, Any] = {
+    "DataSet": _dataset_as_json,
+    "Template": _template_as_json,
+    "PropertySet": _properties_as_json,
+    "PropertySetList": lambda found: [_properties_as_json(each) for each in found.propertyset],
+}
+
+
+# -- writing --------------------------------------------------------------------------------------------------------------
+
+
+def rebirth_command(timestamp: int) -> bytes:
+    """The payload of an NCMD that asks for a rebirth: named, not aliased, and without a seq."""
+    payload = Payload(timestamp=timestamp)
+    payload.metrics.add(name=REBIRTH, timestamp=timestamp, datatype=BOOLEAN, boolean_value=True)
+    data: bytes = payload.SerializeToString()
+    return data

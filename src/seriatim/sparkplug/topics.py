@@ -1,0 +1,88 @@
+"""Sparkplug's topics, read and written.
+
+``spBv1.0/GROUP/KIND/NODE[/DEVICE]`` and ``spBv1.0/STATE/HOST``. An id is any text that MQTT allows between two slashes: it may
+hold ``:``, ``.``, spaces and every script, but not ``/``, ``+``, ``#``, control characters or nothing at all. So ``GROUP/NODE``
+names a node without doubt.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from seriatim.core.edge_messages import OF_DEVICES, Kind
+from seriatim.errors import InvalidArgument
+
+NAMESPACE = "spBv1.0"
+STATE = "STATE"
+COMMANDS = frozenset({"NCMD", "DCMD"})
+MAX_ID_BYTES = 500
+"""The longest id: two of them, the name of a node, fit into a key."""
+
+_KINDS = {str(kind): kind for kind in Kind}
+
+
+class NodeId(NamedTuple):
+    """The name of an edge node."""
+
+    group: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.node}"
+
+
+class Address(NamedTuple):
+    """Who speaks, and what about."""
+
+    node: NodeId
+    kind: Kind
+    device: str | None
+
+
+def check_id(what: str, text: object) -> str:
+    """``text`` itself when it can be an id, otherwise InvalidArgument."""
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{what} must be text, not {type(text).__name__}")
+    if not text or any(character in "/+#" or not character.isprintable() for character in text):
+        raise InvalidArgument(
+            f"{what} {text!r} is no Sparkplug id: one is not empty and has no /, + or # and no controls"
+        )
+    if len(text.encode()) > MAX_ID_BYTES:
+        raise InvalidArgument(f"{what} is longer than {MAX_ID_BYTES} bytes")
+    return text
+
+
+def check_node(node: object) -> NodeId:
+    """``node`` itself when it is the name of a node, otherwise InvalidArgument."""
+    if not isinstance(node, NodeId):
+        raise InvalidArgument(f"an edge node is named by a NodeId, not {type(node).__name__}")
+    check_id("group id", node.group)
+    check_id("edge node id", node.node)
+    return node
+
+
+@lru_cache(maxsize=65_536)  # nodes speak again and again
+def parse_topic(topic: str) -> Address | None:
+    """Whose message a topic carries; None for a command, which is not ours to order. InvalidArgument for anything else."""
+    levels = topic.split("/")
+    if len(levels) < 4 or levels[0] != NAMESPACE:
+        raise InvalidArgument(f"topic {topic[:200]!r} is none of Sparkplug's")
+    _, group, name, node, *rest = levels
+    if name in COMMANDS:
+        return None
+    kind = _KINDS.get(name)
+    if kind is None or len(rest) != (kind in OF_DEVICES):
+        raise InvalidArgument(f"topic {topic[:200]!r} is none of Sparkplug's: {name[:20]!r} with {len(levels)} levels")
+    device = check_id("device id", rest[0]) if rest else None
+    return Address(check_node(NodeId(group, node)), kind, device)
+
+
+def command_topic(node: NodeId) -> str:
+    """Where a node listens for commands."""
+    return f"{NAMESPACE}/{node.group}/NCMD/{node.node}"
+
+
+def state_topic(host: str) -> str:
+    """Where a host application says whether it is there."""
+    return f"{NAMESPACE}/{STATE}/{check_id('host id', host)}"

@@ -1,0 +1,527 @@
+"""One edge node: each sentence about ordering and about sessions is a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seriatim.core.edge_messages import (
+    BeforeBirth,
+    Bookmark,
+    EdgeMessage,
+    Flag,
+    Kind,
+    NodeOrdering,
+    OnTimeout,
+    Status,
+)
+from seriatim.core.edge_nodes import EdgeNodes
+from seriatim.core.rebirth import RebirthBudget
+from seriatim.core.resequencing import OnEpoch
+from seriatim.core.sparkplug import EdgeNode, NodeState
+from seriatim.errors import CapacityExceeded, InvalidArgument, InvalidSequence
+from tests.core.edge_script import Script, dbirth, ddata, ddeath, nbirth, ndata, ndeath
+
+# -- order ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_counter_belongs_to_the_edge_node_and_its_devices_share_it():
+    script = Script()
+    script.send(nbirth(0), dbirth(1, device="a"), dbirth(2, device="b"))
+    assert script.send(ddata(4, device="b"), ndata(5)) == []
+    assert script.send(ddata(3, device="a")) == ["ddata 3", "ddata 4", "ndata 5"]
+    assert script.ledger == []
+
+
+@pytest.mark.parametrize("start", [0, 1, 77, 255])
+def test_a_birth_may_start_at_any_number_and_sets_what_is_expected_next(start):
+    script = Script()
+    after = (start + 1) % 256
+    assert script.send(nbirth(start), ndata(after)) == [f"nbirth {start}", f"ndata {after}"]
+    assert script.wait(10) == []
+    assert (script.ledger, script.requests) == ([], [])
+
+
+@pytest.mark.parametrize("make", [dbirth, ddeath, ndata, ddata])
+def test_every_numbered_message_is_ordered(make):
+    script = Script()
+    script.send(nbirth(0))
+    assert script.send(make(2)) == []
+    released = script.send(ndata(1))
+    assert [text.split()[1] for text in released] == ["1", "2"]
+
+
+def test_order_is_distance_from_the_expected_value_modulo_256():
+    script = Script()
+    script.send(nbirth(253))
+    assert script.send(ndata(1), ndata(0), ndata(255)) == []
+    assert script.send(ndata(254)) == ["ndata 254", "ndata 255", "ndata 0", "ndata 1"]
+
+
+def test_a_gap_has_one_timer_and_traffic_does_not_extend_it():
+    script = Script()
+    script.send(nbirth(0), ndata(2))
+    script.wait(1.5)
+    assert script.send(ndata(3)) == []
+    assert script.wait(0.5) == ["ndata 2", "ndata 3"]
+    assert script.ledger == [("lost", (1, 1))]
+
+
+def test_a_message_that_arrives_in_time_stops_the_timer_and_no_rebirth_is_asked_for():
+    script = Script()
+    script.send(nbirth(0), ndata(2))
+    script.wait(1.9)
+    assert script.send(ndata(1)) == ["ndata 1", "ndata 2"]
+    script.wait(1000)
+    assert (script.requests, script.ledger) == ([], [])
+
+
+def test_one_rebirth_request_is_outstanding_however_many_gaps():
+    script = Script(rebirth_backoff=60)
+    script.send(nbirth(0), ndata(2), ndata(4), ndata(6))
+    script.wait(30)
+    script.send(ndata(9))
+    script.wait(20)
+    assert [request.attempt for request in script.requests] == [1]
+    assert script.requests[0].reason == "messages are missing"
+
+
+def test_a_request_without_an_answer_is_repeated_with_backoff_and_then_given_up():
+    script = Script(rebirth_backoff=5, rebirth_backoff_limit=20, rebirth_attempts=4)
+    script.send(nbirth(0), ndata(2))
+    times = []
+    for _ in range(200):
+        before = len(script.requests)
+        script.wait(1)
+        times += [script.clock.now()] * (len(script.requests) - before)
+    assert times == [2, 7, 17, 37]
+
+
+def test_a_birth_answers_the_request_but_does_not_end_the_backoff():
+    script = Script(rebirth_backoff=10)
+    script.send(nbirth(0), ndata(2))
+    script.wait(2)
+    script.send(nbirth(0), ndata(2))
+    script.wait(2)
+    assert len(script.requests) == 1, "the second gap waits for the backoff"
+    script.wait(8)
+    assert [request.attempt for request in script.requests] == [1, 1]
+
+
+def test_a_limit_on_storms_holds_over_all_nodes():
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(reorder_timeout=0, rebirths_per_second=2, rebirth_attempts=1))
+    asked = []
+    for number in range(6):
+        asked += [effect for effect in nodes.receive(number, ndata(5), 0.0) if hasattr(effect, "attempt")]
+    assert [request.key for request in asked] == [0, 1]
+    assert nodes.next_deadline == 0.5
+    later = [(tick / 2, e.key) for tick in range(1, 8) for e in nodes.advance(tick / 2) if hasattr(e, "attempt")]
+    assert later == [(0.5, 2), (1.0, 3), (1.5, 4), (2.0, 5)]
+    assert nodes.next_deadline is None
+
+
+def test_a_postponed_request_of_a_node_that_was_born_meanwhile_is_not_sent():
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(rebirths_per_second=1))
+    for key in "ab":
+        nodes.receive(key, ndata(5), 0.0)
+    nodes.receive("b", nbirth(0), 0.1)
+    assert [effect for effect in nodes.advance(3.0) if hasattr(effect, "attempt")] == []
+
+
+def test_a_bucket_never_holds_more_than_one_second():
+    budget = RebirthBudget(2.0)
+    assert [budget.take(0.0) for _ in range(3)] == [True, True, False]
+    assert [budget.take(100.0) for _ in range(3)] == [True, True, False]
+    assert budget.next == 100.5
+
+
+@pytest.mark.parametrize(
+    ("policy", "released", "ledger"),
+    [
+        (OnTimeout.RELEASE, ["ndata 2", "ndata 3"], [("lost", (1, 1))]),
+        (OnTimeout.DROP, [], [("lost", (1, 1)), ("dead-letter", "ndata 2"), ("dead-letter", "ndata 3")]),
+        (OnTimeout.HOLD, [], []),
+    ],
+)
+def test_after_a_timeout_held_messages_are_released_in_order_dropped_or_kept_until_the_next_birth(
+    policy, released, ledger
+):
+    script = Script(on_timeout=policy)
+    script.send(nbirth(0), ndata(3), ndata(2))
+    assert script.wait(2) == released
+    assert script.ledger == ledger
+    assert len(script.requests) == 1
+    kept = ["ndata 2", "ndata 3"] if policy is OnTimeout.HOLD else []
+    assert script.send(nbirth(0)) == [*kept, "nbirth 0"]
+
+
+def test_late_messages_are_never_emitted_backwards():
+    script = Script()
+    script.send(nbirth(0), ndata(2))
+    script.wait(2)
+    assert script.send(ndata(1), ndata(3)) == ["ndata 3"]
+    assert ("late", "ndata 1") in script.ledger
+
+
+def test_duplicates_are_emitted_once():
+    script = Script()
+    assert script.send(nbirth(0), ndata(1), ndata(1)) == ["nbirth 0", "ndata 1"]
+    assert script.send(ndata(3), ndata(3), ndata(2)) == ["ndata 2", "ndata 3"]
+    assert script.ledger == [("duplicate", "ndata 1"), ("duplicate", "ndata 3")]
+
+
+@pytest.mark.parametrize("make", [nbirth, dbirth, ddeath, ndata, ddata])
+def test_an_absent_seq_is_not_a_zero(make):
+    script = Script()
+    script.send(nbirth(255))
+    with pytest.raises(InvalidSequence, match="must be an integer, not NoneType"):
+        script.send(make(0)._replace(seq=None))
+    assert script.node.expected == 0
+
+
+def test_data_before_any_birth_is_released_and_flagged_and_a_rebirth_is_asked_for():
+    script = Script()
+    assert script.send(ndata(7), ndata(9)) == ["ndata 7"]
+    assert script.send(ndata(8)) == ["ndata 8", "ndata 9"]
+    assert script.flags == [Flag.BEFORE_BIRTH] * 3
+    assert [request.reason for request in script.requests] == ["data of a node that was never born"]
+    assert script.node.status is Status.OFFLINE
+    script.send(nbirth(0))
+    assert script.flags[-1] is None
+
+
+def test_data_before_any_birth_is_held_for_the_birth_by_policy():
+    script = Script(before_birth=BeforeBirth.HOLD)
+    assert script.send(ndata(1), ndata(2)) == []
+    assert script.requests == []
+    assert script.send(nbirth(0)) == ["nbirth 0", "ndata 1", "ndata 2"]
+    assert script.flags == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "released", "ledger"),
+    [
+        (OnTimeout.RELEASE, ["ndata 255", "ndata 0", "ndata 2"], [("lost", (1, 1))]),
+        (OnTimeout.DROP, [], [("discarded", "ndata 0"), ("discarded", "ndata 2"), ("discarded", "ndata 255")]),
+        (OnTimeout.HOLD, [], []),
+    ],
+)
+def test_what_was_held_for_a_birth_that_does_not_come_is_settled_by_policy_and_a_rebirth_is_asked_for(
+    policy, released, ledger
+):
+    script = Script(before_birth=BeforeBirth.HOLD, on_timeout=policy)
+    script.send(ndata(0), ndata(2), ndata(255))
+    assert script.wait(2) == released
+    assert script.ledger == ledger
+    assert len(script.requests) == 1
+    assert script.node.held_count == (3 if policy is OnTimeout.HOLD else 0)
+
+
+def test_no_rebirth_is_asked_for_after_a_timeout_when_the_option_is_off():
+    script = Script(send_rebirth_when_timeout=False, before_birth=BeforeBirth.HOLD)
+    script.send(ndata(5))
+    script.wait(5)
+    script.send(nbirth(0), ndata(2))
+    script.wait(5)
+    assert script.requests == []
+
+
+def test_a_timeout_of_zero_waits_for_nothing():
+    script = Script(reorder_timeout=0)
+    assert script.send(nbirth(0), ndata(2)) == ["nbirth 0", "ndata 2"]
+    assert script.ledger == [("lost", (1, 1))]
+    assert len(script.requests) == 1
+
+
+def test_clearing_a_node_returns_what_was_held_and_says_so():
+    script = Script()
+    script.send(nbirth(0), dbirth(1), ndata(4), ndata(3), ndata(200, at=5))
+    script.effects = script.node.clear(script.clock.now())
+    assert script.ledger == [("discarded", "ndata 3"), ("discarded", "ndata 4")]
+    assert script.statuses == [("d", "offline", None), (None, "offline", None)]
+    assert script.node.state is NodeState.UNBORN
+    assert (script.node.held_count, script.node.deadline, dict(script.node.devices)) == (0, None, {})
+
+
+def test_clearing_a_device_clears_its_status_only():
+    script = Script()
+    script.send(nbirth(0), dbirth(1), ddata(3))
+    assert script.node.clear_device("d")
+    assert not script.node.clear_device("d")
+    assert script.send(ddata(2)) == ["ddata 2", "ddata 3"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        "NDATA",
+        ("NDATA", "x", 1, None, None, None),
+        ndata(256),
+        ndata(-1),
+        ndata(True),
+        ndata("1"),  # type: ignore[arg-type]
+        ndata(1, at=-1),
+        ndata(1, at=1.5),  # type: ignore[arg-type]
+        ndata(1)._replace(device="d"),
+        ddata(1, device=""),
+        ddata(1)._replace(device=None),
+        nbirth(0)._replace(bd_seq=None),
+        ndeath(-1),
+        EdgeMessage("NDATA", "x", 1),  # type: ignore[arg-type]
+    ],
+    ids=repr,
+)
+def test_none_or_a_wrong_type_raises_and_changes_nothing(wrong: Any):
+    script = Script()
+    script.send(nbirth(0), ndata(2))
+    before = (script.node.bookmark(), script.node.held_count, script.node.deadline)
+    with pytest.raises(InvalidArgument):
+        script.node.receive(wrong, 100.0)
+    assert (script.node.bookmark(), script.node.held_count, script.node.deadline) == before
+
+
+def test_state_changes_of_devices_take_effect_in_sequence_order_not_in_arrival_order():
+    script = Script()
+    script.send(nbirth(0, at=10), ddeath(2, at=12))
+    assert "d" not in script.node.devices
+    script.send(dbirth(1, at=11))
+    assert script.statuses == [(None, "online", 10), ("d", "online", 11), ("d", "offline", 12)]
+    assert script.node.devices == {"d": Status.OFFLINE}
+
+
+# -- sessions -------------------------------------------------------------------------------------------------------------
+
+
+def test_data_stamped_before_the_birth_of_the_session_is_late():
+    script = Script()
+    assert script.send(nbirth(0, at=100), ndata(1, at=99), ndata(1, at=100)) == ["nbirth 0", "ndata 1"]
+    assert script.ledger == [("late", "ndata 1")]
+
+
+@pytest.mark.parametrize("expected", [6, 60, 200, 254])
+def test_messages_of_a_coming_session_are_held_for_its_birth_wherever_the_living_one_counts(expected):
+    script = Script()
+    script.send(nbirth(expected - 1, bd=0, at=100))
+    assert script.send(dbirth(1, at=201), ddata(2, at=202)) == []
+    script.wait(1)
+    assert script.send(nbirth(0, bd=1, at=200)) == ["nbirth 0", "dbirth 1", "ddata 2"]
+    assert script.ledger == []
+    assert script.requests == []
+
+
+def test_messages_of_a_coming_session_are_held_for_its_birth_after_a_death():
+    script = Script()
+    script.send(nbirth(0, bd=0, at=100), ndeath(0))
+    assert script.send(dbirth(1, at=201)) == []
+    assert script.send(nbirth(0, bd=1, at=200)) == ["nbirth 0", "dbirth 1"]
+
+
+def test_a_dbirth_ahead_of_the_first_birth_is_held_within_the_timeout():
+    script = Script()
+    assert script.send(dbirth(1), ddata(2)) == []
+    assert script.send(nbirth(0)) == ["nbirth 0", "dbirth 1", "ddata 2"]
+
+
+def test_messages_of_a_coming_session_whose_birth_does_not_come_are_late_and_a_rebirth_is_asked_for():
+    script = Script()
+    script.send(nbirth(59, at=100), ndata(1, at=201))
+    assert script.wait(2) == []
+    assert script.ledger == [("late", "ndata 1")]
+    assert [request.reason for request in script.requests] == ["messages waited for a birth that did not come"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "released", "ledger"),
+    [
+        (OnEpoch.RELEASE, ["ndata 2"], [("lost", (1, 1))]),
+        (OnEpoch.DISCARD, [], [("discarded", "ndata 2")]),
+    ],
+)
+@pytest.mark.parametrize("end", [ndeath(0), nbirth(0, bd=1, at=200)])
+def test_a_death_or_a_new_birth_settles_held_messages_by_policy_with_ledger_entries(policy, released, ledger, end):
+    script = Script(on_session_end=policy)
+    script.send(nbirth(0, at=100), ndata(2, at=102))
+    assert script.send(end) == [*released, end.body]
+    assert script.ledger == ledger
+    assert script.requests == []
+
+
+def test_a_birth_just_after_the_death_of_the_same_bdseq_does_not_revive_the_node():
+    script = Script()
+    script.send(nbirth(0, bd=3, at=100), ndeath(3))
+    assert script.send(nbirth(0, bd=3, at=100)) == []
+    assert script.node.status is Status.OFFLINE
+    assert script.ledger == [("late", "nbirth 0")]
+
+
+def test_a_death_ahead_of_its_own_birth_keeps_the_node_dead():
+    script = Script()
+    script.send(ndeath(3))
+    assert script.send(nbirth(0, bd=3)) == []
+    assert script.node.status is Status.OFFLINE
+
+
+def test_a_node_that_does_not_count_its_sessions_is_taken_after_the_timeout():
+    script = Script()
+    script.send(nbirth(0, bd=0, at=100), ndeath(0))
+    script.wait(3)
+    assert script.send(nbirth(0, bd=0, at=200)) == ["nbirth 0"]
+    assert script.node.status is Status.ONLINE
+
+
+def test_an_in_session_rebirth_keeps_its_bdseq_and_restarts_the_numbers():
+    script = Script()
+    script.send(nbirth(0, bd=3, at=100), ndata(1, at=101))
+    assert script.send(nbirth(0, bd=3, at=102), ndata(1, at=103)) == ["nbirth 0", "ndata 1"]
+    assert (script.node.bd_seq, script.node.epoch) == (3, 2)
+    assert script.send(ndeath(3)) == ["ndeath"]
+    assert script.ledger == []
+
+
+@pytest.mark.parametrize("other", [ndeath(2), ndeath(None)])
+def test_a_death_of_another_session_or_of_none_is_ignored(other):
+    script = Script()
+    script.send(nbirth(0, bd=3))
+    assert script.send(other) == []
+    assert script.node.status is Status.ONLINE
+    assert len(script.ignored_deaths) == 1
+
+
+def test_a_repeated_death_is_ignored():
+    script = Script()
+    script.send(nbirth(0, bd=3))
+    assert script.send(ndeath(3), ndeath(3)) == ["ndeath"]
+    assert script.ignored_deaths == ["it ends session 3, and no session lives"]
+
+
+def test_the_death_of_the_old_session_after_the_birth_of_the_new_one_is_ignored():
+    script = Script()
+    script.send(nbirth(0, bd=3, at=100), nbirth(0, bd=4, at=200), ndeath(3))
+    assert script.node.status is Status.ONLINE
+    assert script.node.bd_seq == 4
+
+
+def test_a_session_announced_by_a_premature_death_of_its_number_can_begin():
+    """A clean stop of pysparkplug says NDEATH with the number of the next session."""
+    script = Script()
+    script.send(nbirth(0, bd=3, at=100), ndeath(4))
+    assert script.send(nbirth(0, bd=4, at=200)) == ["nbirth 0"]
+
+
+def test_data_stamped_in_the_same_millisecond_as_the_next_birth_survives_in_the_session_of_its_number():
+    script = Script()
+    script.send(nbirth(49, at=100), ndata(51, at=200), dbirth(1, at=200))
+    assert script.send(nbirth(0, bd=1, at=200)) == ["ndata 51", "nbirth 0", "dbirth 1"]
+    assert script.ledger == [("lost", (50, 50))]
+
+
+def test_an_older_birth_is_late_and_a_copy_of_the_living_one_is_a_duplicate():
+    script = Script()
+    script.send(nbirth(0, bd=4, at=200), ndata(1, at=201))
+    assert script.send(nbirth(0, bd=3, at=100), nbirth(0, bd=4, at=200)) == []
+    assert script.ledger == [("late", "nbirth 0"), ("duplicate", "nbirth 0")]
+    assert script.send(ndata(2, at=202)) == ["ndata 2"]
+
+
+def test_a_node_whose_clock_was_set_back_is_taken_when_its_session_is_new():
+    script = Script()
+    script.send(nbirth(0, bd=255, at=1_000_000))
+    assert script.send(nbirth(0, bd=0, at=5), ndata(1, at=6)) == ["nbirth 0", "ndata 1"]
+
+
+def test_a_birth_of_the_node_brings_no_device_back():
+    script = Script()
+    script.send(nbirth(0, at=1), dbirth(1, at=2), nbirth(0, at=3))
+    assert script.node.devices == {"d": Status.STALE}
+    script.send(dbirth(1, at=4))
+    assert script.node.devices == {"d": Status.ONLINE}
+
+
+def test_a_death_takes_node_and_devices_offline_by_the_hosts_time_and_a_device_by_its_own():
+    script = Script()
+    script.send(nbirth(0, at=1), dbirth(1, at=2), dbirth(2, at=3, device="e"), ddeath(3, at=4), ndeath(0))
+    assert script.statuses[-3:] == [("d", "offline", 4), ("e", "offline", None), (None, "offline", None)]
+
+
+def test_losing_the_broker_makes_everything_stale_and_a_rebirth_is_asked_for_when_it_is_back():
+    script = Script()
+    script.send(nbirth(0, at=1), dbirth(1, at=2))
+    script.effects += script.node.disconnect()
+    assert script.node.status is Status.STALE
+    assert script.node.devices == {"d": Status.STALE}
+    script.effects += script.node.reconnect(script.clock.now())
+    assert len(script.requests) == 1
+    assert script.send(ndata(2, at=3)) == ["ndata 2"]
+    assert script.flags[-1] is Flag.STALE
+    script.send(nbirth(0, at=4), ndata(1, at=5))
+    assert script.flags[-1] is None
+
+
+def test_without_stamps_a_run_behind_says_that_the_node_counts_elsewhere():
+    script = Script()
+    script.send(nbirth(99), ndata(1), ndata(2), ndata(3))
+    assert [request.reason for request in script.requests] == ["the node counts elsewhere"]
+
+
+# -- bounds and state -----------------------------------------------------------------------------------------------------
+
+
+def test_what_waits_for_a_birth_is_bounded():
+    script = Script(before_birth=BeforeBirth.HOLD, on_timeout=OnTimeout.HOLD, capacity=2)
+    script.send(ndata(1))
+    script.wait(2)
+    script.send(ndata(2), ndata(3))
+    assert script.ledger == [("overflow", "ndata 3")]
+    released = Script(before_birth=BeforeBirth.HOLD, capacity=2)
+    assert released.send(ndata(1), ndata(2), ndata(3)) == ["ndata 1", "ndata 2", "ndata 3"]
+
+
+def test_a_resumed_node_goes_on_where_its_bookmark_left_it_and_repeats_nothing():
+    script = Script()
+    script.send(nbirth(200, bd=7, at=1), *[ndata(seq % 256, at=seq) for seq in range(201, 300)])
+    bookmark = Bookmark.unpack(script.node.bookmark().pack())
+    assert bookmark == (100, 1, 7, 300 % 256, True)
+    script.node = EdgeNode.resume(bookmark, NodeOrdering(), "g/n")
+    assert script.send(ndata(299 % 256, at=299), ndata(300 % 256, at=300)) == ["ndata 44"]
+    assert script.ledger == [("duplicate", "ndata 43")]
+    assert script.flags[-1] is Flag.STALE
+    assert script.send(ndeath(7)) == ["ndeath"]
+    assert script.node.bookmark().pack() > bookmark.pack()
+
+
+def test_the_bookmark_of_a_dead_node_does_not_revive_it():
+    script = Script()
+    script.send(nbirth(0, bd=7), ndeath(7))
+    resumed: EdgeNode[str] = EdgeNode.resume(script.node.bookmark(), NodeOrdering(), "g/n")
+    assert (resumed.status, resumed.state) == (Status.OFFLINE, NodeState.UNBORN)
+
+
+def test_the_number_of_nodes_is_bounded():
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(max_nodes=1))
+    nodes.receive("a", nbirth(0), 0.0)
+    with pytest.raises(CapacityExceeded, match="raise max_nodes"):
+        nodes.receive("b", nbirth(0), 0.0)
+    with pytest.raises(InvalidArgument):
+        EdgeNodes(NodeOrdering()).receive("a", None, 0.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reorder_timeout": -1},
+        {"capacity": 128},
+        {"rebirth_backoff": 10, "rebirth_backoff_limit": 5},
+        {"rebirths_per_second": 0},
+        {"rebirth_attempts": 0},
+        {"max_nodes": 0},
+    ],
+)
+def test_options_that_can_not_work_are_refused(wrong):
+    with pytest.raises(InvalidArgument):
+        NodeOrdering(**wrong)
+
+
+def test_the_kinds_are_those_of_an_edge_node():
+    assert set(Kind) == {"NBIRTH", "NDEATH", "NDATA", "DBIRTH", "DDEATH", "DDATA"}

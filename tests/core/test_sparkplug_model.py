@@ -1,0 +1,188 @@
+"""Whatever an edge node sends and the network does to it, the session machine keeps its promises."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from seriatim.core.edge_messages import (
+    BeforeBirth,
+    DeathIgnored,
+    EdgeMessage,
+    Kind,
+    NodeOrdering,
+    OnTimeout,
+    Ordered,
+    RebirthRequested,
+)
+from seriatim.core.resequencing import LedgerEntry, OnEpoch, Released
+from seriatim.core.sparkplug import EdgeNode, NodeState
+from seriatim.testing.naive_resequencer import NaiveResequencer
+
+OPTIONS = st.builds(
+    NodeOrdering,
+    reorder_timeout=st.sampled_from([0.0, 1.0, 4.0]),
+    on_timeout=st.sampled_from(OnTimeout),
+    before_birth=st.sampled_from(BeforeBirth),
+    on_session_end=st.sampled_from(OnEpoch),
+    capacity=st.sampled_from([2, 5, 127]),
+    rebirth_backoff=st.just(3.0),
+    rebirth_backoff_limit=st.just(6.0),
+    rebirth_attempts=st.just(2),
+)
+STAMPS = st.one_of(st.none(), st.integers(0, 60))
+NUMBERS = st.one_of(st.integers(0, 12), st.integers(250, 255), st.integers(0, 255))
+
+
+class AnyTraffic(RuleBasedStateMachine):
+    """Any messages at all, however little sense they make."""
+
+    @initialize(options=OPTIONS)
+    def begin(self, options: NodeOrdering) -> None:
+        self.node: EdgeNode[int] = EdgeNode(options, "k")
+        self.now = 0.0
+        self.received = 0
+        self.accounted: Counter[int] = Counter()
+        self.last = (0, -1)
+        self.asked_at: list[float] = []
+        self.bookmark = self.node.bookmark().pack()
+
+    @rule(kind=st.sampled_from(Kind), seq=NUMBERS, stamp=STAMPS, bd_seq=st.integers(0, 3), device=st.sampled_from("ab"))
+    def message_arrives(self, kind: Kind, seq: int, stamp: int | None, bd_seq: int, device: str) -> None:
+        session = kind in (Kind.NBIRTH, Kind.NDEATH)
+        message = EdgeMessage(
+            kind,
+            self.received,
+            None if kind is Kind.NDEATH else seq,
+            stamp,
+            device if kind.startswith("D") else None,
+            bd_seq if session else None,
+        )
+        self.received += 1
+        self.look_at(self.node.receive(message, self.now))
+
+    @rule(steps=st.integers(1, 8))
+    def messages_continue(self, steps: int) -> None:
+        for _ in range(steps):
+            self.message_arrives(Kind.NDATA, self.node.expected or 0, None, 0, "a")
+
+    @rule(time=st.sampled_from([0.5, 1.0, 3.0, 20.0]))
+    def time_passes(self, time: float) -> None:
+        self.now += time
+        self.look_at(self.node.advance(self.now))
+
+    @rule()
+    def node_is_cleared(self) -> None:
+        self.look_at(self.node.clear(self.now))
+        assert self.node.held_count == 0
+
+    @rule()
+    def broker_is_lost_and_found(self) -> None:
+        self.look_at(self.node.disconnect())
+        self.look_at(self.node.reconnect(self.now))
+
+    def look_at(self, effects: list[Any]) -> None:
+        for effect in effects:
+            if isinstance(effect, Ordered):
+                self.accounted[effect.message.body] += 1
+                assert effect.epoch >= self.last[0], "never back to an earlier epoch"
+                self.last = (effect.epoch, effect.message.body)
+            elif isinstance(effect, DeathIgnored | LedgerEntry) and effect.message is not None:
+                self.accounted[effect.message.body] += 1
+            elif isinstance(effect, RebirthRequested):
+                assert not self.asked_at or self.now - self.asked_at[-1] >= 3.0, "never more often than the backoff"
+                self.asked_at.append(self.now)
+
+    @invariant()
+    def every_message_is_given_out_or_in_the_ledger_or_held_and_only_one_of_them(self) -> None:
+        assert all(count == 1 for count in self.accounted.values())
+        assert len(self.accounted) + self.node.held_count == self.received
+
+    @invariant()
+    def nothing_is_overdue_and_what_waits_has_an_end(self) -> None:
+        deadline = self.node.deadline
+        assert deadline is None or deadline > self.now
+        forever = self.node._options.on_timeout is OnTimeout.HOLD
+        assert not self.node.held_count or deadline is not None or forever
+
+    @invariant()
+    def the_bookmark_only_grows(self) -> None:
+        bookmark = self.node.bookmark().pack()
+        given, before = bookmark >> 105, self.bookmark >> 105
+        assert given >= before
+        self.bookmark = bookmark
+
+
+TestAnyTraffic = AnyTraffic.TestCase
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[tuple[EdgeMessage[int], float]]:
+    """What a correct node sends, one message a time unit, and when each arrives.
+
+    Births are further apart than messages are displaced, and begin far from the numbers before them, so that no number is one
+    that the session before may be waiting for: such a message, ahead of its birth, nobody could tell from that session's own.
+    """
+    sent: list[tuple[EdgeMessage[int], float]] = []
+    seq = 0
+    for session in range(draw(st.integers(1, 5))):
+        bd_seq = session // 2  # every other birth is a rebirth
+        for number in range(draw(st.integers(8, 20))):
+            kind = draw(st.sampled_from([Kind.NDATA, Kind.DDATA, Kind.DBIRTH])) if number else Kind.NBIRTH
+            seq = (seq + (1 if number else draw(st.sampled_from([60, 180])))) % 256
+            time = len(sent)
+            device = "d" if kind.startswith("D") else None
+            message = EdgeMessage(kind, time, seq, time, device, None if number else bd_seq)
+            sent.append((message, time + draw(st.sampled_from([0.0, 0.0, 0.0, 2.5, 5.5]))))
+    return sent
+
+
+@given(traffic(), st.lists(st.integers(0, 60)))
+def test_what_comes_out_is_in_the_order_in_which_it_was_sent(sent, lost):
+    node: EdgeNode[int] = EdgeNode(NodeOrdering(reorder_timeout=8.0, before_birth=BeforeBirth.HOLD), "k")
+    arrivals = sorted((arrival, message.body) for message, arrival in sent if message.body not in lost)
+    out: list[int] = []
+    for arrival, number in arrivals:
+        effects = node.receive(sent[number][0], arrival)
+        # Without any birth nobody knows what the numbers mean.
+        out += [e.message.body for e in effects if isinstance(e, Ordered) and node.state is not NodeState.ASSUMED]
+    assert out == sorted(out)
+
+
+@given(st.integers(0, 255), st.lists(st.sampled_from([0.0, 0.0, 0.5, 1.5, 2.5]), max_size=60))
+def test_a_session_that_is_displaced_by_less_than_the_timeout_comes_out_whole(start, delays):
+    node: EdgeNode[int] = EdgeNode(NodeOrdering(reorder_timeout=3.0), "k")
+    node.receive(EdgeMessage(Kind.NBIRTH, -1, start, 0, None, 0), -1.0)
+    arrivals = sorted((number + delay, number) for number, delay in enumerate(delays))
+    effects = [
+        effect
+        for arrival, number in arrivals
+        for effect in node.receive(EdgeMessage(Kind.NDATA, number, (start + 1 + number) % 256, number), arrival)
+    ]
+    assert [effect.message.body for effect in effects if isinstance(effect, Ordered)] == list(range(len(delays)))
+    assert len(effects) == len(delays), "no ledger entry and no rebirth"
+
+
+@given(st.lists(st.tuples(st.integers(-4, 6), st.sampled_from([0.0, 0.7, 2.0])), max_size=60), OPTIONS)
+def test_the_numbers_of_a_session_are_treated_as_the_naive_model_says(steps, options):
+    node: EdgeNode[int] = EdgeNode(options, "k")
+    model: NaiveResequencer[int] = NaiveResequencer(options.resequencing(), "k")
+    node.receive(EdgeMessage(Kind.NBIRTH, -1, 250, None, None, 0), 0.0)
+    model.push(250, -1, 0.0, 1, None, True)
+    now = 0.0
+    for number, (distance, time) in enumerate(steps):
+        now += time
+        assert node.expected is not None
+        seq = (node.expected + distance) % 256
+        said = node.receive(EdgeMessage(Kind.NDATA, number, seq), now)
+        should = [*model.advance(now), *model.push(seq, number, now, 1, None, True), *model.advance(now)]
+        assert [e.message.body for e in said if isinstance(e, Ordered)] == [
+            e.message for e in should if isinstance(e, Released)
+        ]
+        assert [(e.reason, e.first, e.last) for e in said if isinstance(e, LedgerEntry)] == [
+            (e.reason, e.first, e.last) for e in should if isinstance(e, LedgerEntry)
+        ]

@@ -1,0 +1,112 @@
+"""A real MQTT broker for the tests: Debian's mosquitto, on a free port of this machine, gone when its test is.
+
+Where it is not installed, it is fetched once with ``apt-get download`` and unpacked below the user's cache folder, which needs
+no root. Where that does not work either, the test says so (``needs.py``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+
+from tests.needs import lacking
+
+PACKAGES = ("mosquitto", "libmosquitto1", "libdlt2", "libcjson1", "libwrap0")
+CONFIGURATION = """
+listener {port} 127.0.0.1
+allow_anonymous true
+persistence false
+user root
+max_queued_messages 0
+sys_interval 1
+log_dest none
+"""
+
+
+class Mosquitto:
+    """One broker. It may be stopped and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        program, libraries = _program()
+        configuration = self._folder / "mosquitto.conf"
+        configuration.write_text(CONFIGURATION.format(port=self.port))
+        self._process = subprocess.Popen(
+            [program, "-c", str(configuration)],
+            env={**os.environ, "LD_LIBRARY_PATH": libraries},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        self._wait_until_it_listens()
+
+    def _wait_until_it_listens(self) -> None:
+        assert self._process is not None
+        end = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    self.stop()
+                    lacking("mosquitto did not start")
+                time.sleep(0.02)
+            else:
+                return
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@cache
+def _program() -> tuple[str, str]:
+    """The program, and where its libraries are if not where all are."""
+    found = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if found is not None:
+        return found, os.environ.get("LD_LIBRARY_PATH", "")
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seriatim-tests" / "mosquitto"
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    with (cache_folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        root = cache_folder / "root"
+        if not (root / "usr/sbin/mosquitto").exists():
+            _fetch(cache_folder, root)
+    libraries = ":".join(str(folder) for folder in sorted(root.rglob("*-linux-gnu")) if folder.is_dir())
+    return str(root / "usr/sbin/mosquitto"), libraries
+
+
+def _fetch(folder: Path, root: Path) -> None:
+    new = folder / "new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    try:
+        subprocess.run(["apt-get", "-q", "download", *PACKAGES], cwd=new, check=True, capture_output=True, timeout=120)
+        for package in sorted(new.glob("*.deb")):
+            subprocess.run(["dpkg", "-x", str(package), str(new / "root")], check=True, capture_output=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or b""
+        lacking(f"mosquitto is not installed and could not be fetched: apt install mosquitto ({error} {said.decode()})")
+    (new / "root").rename(root)

@@ -1,0 +1,104 @@
+"""An edge node that others wrote: pysparkplug, in an environment of its own, because it needs an older MQTT client than ours.
+
+Its known flaws: a clean stop announces the end of a session that never was (bdSeq + 1), and it knows no rebirth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import subprocess
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+from seriatim.core.edge_messages import Status
+from seriatim.sparkplug.topics import NodeId
+from tests.needs import lacking
+from tests.sparkplug.plant import host_on, run_bounded, stored_in, until
+
+PACKAGE = "pysparkplug==0.6.1"
+NODE = NodeId("plant", "other")
+SCRIPT = """
+import sys, time
+import pysparkplug as psp
+
+def metric(name, value):
+    return psp.Metric(timestamp=psp.get_current_timestamp(), name=name, datatype=psp.DataType.INT32, value=value)
+
+node = psp.EdgeNode("plant", "other", [metric("a", -1)])
+node.register(psp.Device("d", [metric("b", 0)]))
+for session in range(2):
+    node.connect("127.0.0.1", port=int(sys.argv[1]))
+    while not node._connected:
+        time.sleep(0.01)
+    for number in range(150):
+        node.update([metric("a", number)])
+        node.update_device("d", [metric("b", -number)])
+    print("sent", flush=True)
+    sys.stdin.readline()
+    node.disconnect()
+"""
+
+
+@cache
+def other_python() -> str:
+    """A Python with pysparkplug, made once below the user's cache folder."""
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seriatim-tests"
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    python = cache_folder / PACKAGE / "bin" / "python"
+    with (cache_folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (cache_folder / PACKAGE / "ready").exists():
+            try:
+                _make_environment(cache_folder / PACKAGE)
+            except (OSError, subprocess.SubprocessError) as error:
+                lacking(f"{PACKAGE} could not be installed in an environment of its own: {error}")
+    return str(python)
+
+
+def _make_environment(folder: Path) -> None:
+    python = str(folder / "bin" / "python")
+    commands = ([sys.executable, "-m", "venv", "--clear", str(folder)], [python, "-m", "pip", "install", PACKAGE])
+    for command in commands:
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+    (folder / "ready").touch()
+
+
+def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mosquitto, tmp_path):
+    python = other_python()
+
+    async def scenario() -> None:
+        async with host_on(mosquitto, tmp_path / "s.db") as host:
+            process = await asyncio.create_subprocess_exec(
+                *(python, "-c", SCRIPT, str(mosquitto.port)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+
+            def has(number: int, what: str) -> bool:
+                return bool(getattr(host.counts, what) == number)
+
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for session in (1, 2):
+                assert await process.stdout.readline() == b"sent\n"
+                await until(partial(has, 302 * session, "stored"))
+                assert host.nodes[NODE].status is Status.ONLINE
+                assert host.nodes[NODE].devices == {"d": Status.ONLINE}
+                process.stdin.write(b"go on\n")
+                await process.stdin.drain()
+                await until(partial(has, session, "deaths_ignored"))
+            await process.wait()
+            assert host.counts.ledger == {}
+            assert host.counts.malformed == {}
+            assert host.counts.rebirths == 0
+
+    run_bounded(scenario())
+    stored = stored_in(tmp_path / "s.db")
+    numbers = [int(each.attributes["seq"]) for each in stored]
+    assert numbers == [number % 256 for number in range(302)] * 2
+    assert [each.attributes["bdSeq"] for each in stored if each.attributes["kind"] == "NBIRTH"] == ["0", "2"]
+    values = [each.data["metrics"][0]["value"] for each in stored if each.attributes["kind"] == "DDATA"]
+    assert values == [-number for number in range(150)] * 2

@@ -1,0 +1,13 @@
+"""A thousand edge nodes through a real broker: in order and complete."""
+
+from __future__ import annotations
+
+from bench.sparkplug import measure
+
+
+def test_a_thousand_nodes_with_displaced_messages_are_stored_in_order_and_complete(tmp_path):
+    result = measure("stored", nodes=1_000, messages=100, folder=tmp_path)
+    assert result.dropped == 0
+    assert result.ledger == {}
+    assert len(result.out) == 1_000
+    assert all(numbers == list(range(100)) for numbers in result.out.values())

@@ -127,10 +127,9 @@ def _measure(name: str, work: Callable[[], Reading], peers: Works, rounds: int) 
             readings[who].append(measure())
     ours = readings.pop("ours")
     beside = [f"{_rate(theirs):,.0f}/s {who} ({_ratio(ours, theirs):.2f}x)" for who, theirs in readings.items()]
-    busy = (
-        f"server {median(one.server for one in ours):.2f}, client {median(one.client for one in ours):.2f} processors"
-    )
-    print(f"{name:40} {_rate(ours):>9,.0f}/s  {busy:39}  {'  '.join(beside)}", flush=True)
+    typical = sorted(ours)[len(ours) // 2]
+    print(f"{name:40} {_rate(ours):>9,.0f}/s  {'  '.join(beside)}")
+    print(f"{'':40} processors, busy + waited for: server {typical.server}, client {typical.client}", flush=True)
 
 
 def _rate(readings: list[Reading]) -> float:

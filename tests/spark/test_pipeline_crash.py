@@ -100,7 +100,7 @@ def undisturbed(spark: SparkSession, path: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_a_pipeline_killed_at_any_moment_writes_what_an_undisturbed_one_writes(spark, tmp_path):
     points = POINTS if SOAK_KILLS else IN_TEST
     traffic = {"batches": len(points) + 2 + 5 * RANDOM_KILLS, "seed": Random().randrange(10**6)}

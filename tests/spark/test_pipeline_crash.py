@@ -11,7 +11,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from tests.spark.pipelines import prepare, written
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LONGEST_LIFE = 120
+LONGEST_LIFE = 300
 IN_TEST = (
     "before-state-write",
     "after-state-write",
@@ -65,28 +66,30 @@ class Patient:
     def live(self, *plan: Blow) -> None:
         """One life, that ends with the last blow."""
         earlier = set(self.blows())
-        with self._born(plan) as child:
+        with self._alive(plan) as child:
             assert child.wait(LONGEST_LIFE) == -signal.SIGKILL
         # Several tasks of a batch may come to the same point, and one of an earlier life while this one begins.
         assert [blow for blow in dict.fromkeys(self.blows()) if blow not in earlier] == [str(blow) for blow in plan]
 
     def live_for(self, seconds: float) -> None:
         """One life, that ends so long after its first batch began."""
-        with self._born(()) as child:
+        with self._alive(()) as child:
             assert child.stdout is not None
             assert child.stdout.readline() == f"{BEGUN}\n".encode()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 assert child.wait(seconds) == 0, "it ended by itself, and not well"
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
 
-    def _born(self, plan: Sequence[Blow]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.pipeline_child", str(self._path)],
-            env=os.environ | environment(plan, self._notes),
-            start_new_session=True,
-            stdout=subprocess.PIPE,
-        )
+    @contextmanager
+    def _alive(self, plan: Sequence[Blow]) -> Iterator[subprocess.Popen[bytes]]:
+        """A driver, of which nothing is left afterwards."""
+        command = [sys.executable, "-m", "tests.spark.pipeline_child", str(self._path)]
+        environ = os.environ | environment(plan, self._notes)
+        with subprocess.Popen(command, env=environ, start_new_session=True, stdout=subprocess.PIPE) as child:
+            try:
+                yield child
+            finally:
+                if child.poll() is None:
+                    os.killpg(child.pid, signal.SIGKILL)
 
 
 def undisturbed(spark: SparkSession, path: Path) -> dict[str, list[Any]]:
@@ -97,7 +100,7 @@ def undisturbed(spark: SparkSession, path: Path) -> dict[str, list[Any]]:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_a_pipeline_killed_at_any_moment_writes_what_an_undisturbed_one_writes(spark, tmp_path):
     points = POINTS if SOAK_KILLS else IN_TEST
     traffic = {"batches": len(points) + 2 + 5 * RANDOM_KILLS, "seed": Random().randrange(10**6)}

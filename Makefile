@@ -30,9 +30,10 @@ format: $(VENV)/.installed ## repair layout and import order
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
 
-bench: $(VENV)/.installed ## what the core costs, and the ordered drain beside its peers
+bench: $(VENV)/.installed ## what the core costs, the ordered drain beside its peers, and the pipeline on Spark beside its limits
 	@$(BIN)/python -m bench.core
 	@$(BIN)/python -m bench.ordered_drain
+	@$(BIN)/python -m bench.spark
 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
 	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"

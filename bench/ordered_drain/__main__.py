@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from statistics import median
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from bench.ordered_drain import __doc__ as about
 from bench.ordered_drain import disk, embedded, growth, latency, postgres_lanes, redis_streams
 from bench.ordered_drain.embedded import DURABLE, RECEIPT, WINDOW, Level, api_level, engine_level
 from bench.ordered_drain.workload import Workload, in_turn, uniform, zipf
+from bench.report import Found, Report, options
 from seriatim.errors import SeriatimError
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table."""
-
-    work: str
-    figure: str
-    beside: str = ""
-    goal: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,43 +29,12 @@ FULL = Size(messages=60_000, slow=20_000, keys=(1_000, 100_000, 1_000_000), many
 QUICK = Size(messages=5_000, slow=2_000, keys=(100, 1_000), many=10_000, rounds=1)
 
 
-class Found:
-    """What several rounds found. A ratio is taken within each round, between neighbours in time, and then the median."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.values: dict[str, list[float]] = {name: [] for name in names}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
-
-    def of(self, name: str) -> float:
-        return median(self.values[name])
-
-    def ratio(self, name: str, other: str) -> float:
-        return median(a / b for a, b in zip(self.values[name], self.values[other], strict=True))
-
-
-class Bench:
-    """Measures part by part. Figures of one part stand side by side in time, so that a noisy moment hits all of them."""
+class Bench(Report):
+    """The parts, one after another."""
 
     def __init__(self, size: Size) -> None:
+        super().__init__(size.rounds)
         self.size = size
-        self.rows: list[Row] = []
-
-    def say(self, what: str) -> None:
-        print(f"measuring {what} ...", file=sys.stderr, flush=True)
-
-    def add(self, work: str, figure: str, beside: str = "", goal: str = "") -> None:
-        self.rows.append(Row(work, figure, beside, goal))
-
-    def rounds(self, works: dict[str, Callable[[], float]], at_most: int = 5) -> Found:
-        """Several rounds, in each of which everybody has a turn."""
-        found, rounds = Found(works), min(self.size.rounds, at_most)
-        for number in range(rounds):
-            for name, work in works.items():
-                self.say(f"{name}, round {number + 1} of {rounds}")
-                found.values[name].append(work())
-        return found
 
     # -- the parts ------------------------------------------------------------------------------------------------------
 
@@ -215,25 +171,12 @@ def _ours(level: Level, workload: Workload) -> Callable[[], float]:
     return lambda: embedded.rate(level, workload, DURABLE)
 
 
-def _table(rows: Iterable[Row]) -> str:
-    lines = [Row("work", "figure", "beside", "goal"), *rows]
-    widths = [max(len(getattr(row, name)) for row in lines) for name in ("work", "figure", "beside")]
-    return "\n".join(
-        f"{row.work:{widths[0]}}  {row.figure:>{widths[1]}}  {row.beside:{widths[2]}}  {row.goal}".rstrip()
-        for row in lines
-    )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.ordered_drain", description=about)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    parser.add_argument("--only", choices=PARTS, action="append", help="one part; may be given several times")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_args()
+    arguments = options("bench.ordered_drain", about, PARTS).parse_args()
     bench = Bench(QUICK if arguments.quick else FULL)
     for part in arguments.only or PARTS:
         getattr(bench, part)()
-    print(json.dumps([asdict(row) for row in bench.rows], indent=1) if arguments.json else _table(bench.rows))
+    bench.show(as_json=arguments.json)
 
 
 if __name__ == "__main__":

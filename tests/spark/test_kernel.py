@@ -17,6 +17,7 @@ from bench.kernel import mix
 from seriatim.core.resequencing import OnDuplicate, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence, LateMessage
+from seriatim.spark import intake
 from seriatim.spark.intake import LIMIT, OnInvalid, Roles
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.partition import Partition
@@ -151,7 +152,30 @@ def test_rows_whose_keys_do_not_lie_together_are_put_together_in_order_of_arriva
     stream = Stream()
     rows = [Row("b", 1, 0, 0), Row("a", 1, 0, 1), Row("b", 0, 0, 2), Row("a", 0, 0, 3)]
     outcome = stream.run_alone(pa.table({name: [getattr(row, name) for row in rows] for name in SCHEMA.names}, SCHEMA))
+    released = column(outcome, "body", "ordered")
+    assert sorted([released[:2], released[2:]]) == [[2, 0], [3, 1]]
+
+
+def test_rows_of_keys_that_share_a_hash_are_kept_apart(monkeypatch):
+    monkeypatch.setattr(intake, "hash_keys", lambda keys: np.zeros(len(keys), np.uint64))
+    stream = Stream()
+    rows = [Row("b", 1, 0, 0), Row("a", 1, 0, 1), Row("b", 0, 0, 2), Row("a", 0, 0, 3)]
+    outcome = stream.run_alone(pa.table({name: [getattr(row, name) for row in rows] for name in SCHEMA.names}, SCHEMA))
     assert column(outcome, "body", "ordered") == [2, 0, 3, 1]
+
+
+def test_an_order_of_arrival_beside_the_rows_decides_as_if_they_lay_in_it():
+    rows = [Row("ab"[n % 2], n // 3, n / 10, n) for n in range(20)]
+    columns = {name: [getattr(row, name) for row in rows] for name in SCHEMA.names}
+    columns["key"][7] = None
+    whole = pa.table(columns, SCHEMA)
+    places = np.random.default_rng(1).permutation(20)
+    in_place, elsewhere = Stream(), Stream()
+    outcome = in_place.run_alone(whole, 2.0)
+    beside = elsewhere.kernel.run(elsewhere.partition, whole.take(pa.array(places)), 2.0, np.argsort(places))
+    assert "invalid" in column(outcome, "_reason", "ledger")
+    assert beside.table.equals(outcome.table)
+    assert beside.change.rows.equals(outcome.change.rows)
 
 
 @pytest.mark.parametrize(

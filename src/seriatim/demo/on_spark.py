@@ -7,7 +7,6 @@ moment: the call that is under way raises, and the thread is free.
 from __future__ import annotations
 
 import asyncio
-import logging
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +85,6 @@ class OrderingOnSpark:
         return await self._tell(self._audit_both)
 
     async def close(self) -> None:
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it would complain of the Java that is gone
         self._thread.shutdown(wait=False, cancel_futures=True)
         idle = asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
         while not idle.done():  # perhaps it is just starting a Java
@@ -122,7 +120,7 @@ class OrderingOnSpark:
         assert self._run is not None
         totals = self._run.totals()
         self._ordering.count = totals.rows[Tag.ORDERED] + totals.ledger[Reason.LOST]
-        self._ordering.note = f"{totals.held:,} held, batch {totals.batches}"
+        self._ordering.note = f"{totals.batches} batches, {totals.held:,} held"
 
     def _audit_both(self) -> tuple[Audited, Audited]:
         folder = self._demo.folder

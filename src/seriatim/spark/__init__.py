@@ -16,7 +16,7 @@ Looking at tables, in pure SQL:
 
 ``auditing.py``    what order a table arrived in, per key; ``report.py`` gathers what ``page.py`` and ``pictures.py`` show of it
 ``roles.py``       which columns mean what, and which rows nobody can judge
-``session.py``     a local session for our commands, and ``java.py`` the Java that runs it
+``session.py``     a local session for our commands, ``java.py`` the Java that runs it, ``ending.py`` how that ends
 
 The kernel:
 

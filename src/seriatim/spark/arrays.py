@@ -19,6 +19,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 Objects: TypeAlias = npt.NDArray[np.object_]
 
 DTYPES: dict[Any, type] = {"Ints": np.int64, "Floats": np.float64, "Bools": np.bool_, "Objects": np.object_}
+WIDTHS = (np.int8, np.int16, np.int32, np.int64)
 
 C = TypeVar("C", bound="Columns")
 Pool = TypeVar("Pool", bound="Owned")
@@ -61,12 +62,13 @@ class Columns:
         return cls(*(np.concatenate(column) for column in columns))
 
     def to_arrow(self) -> pa.Table:
-        return pa.table({field.name: getattr(self, field.name) for field in fields(self)})
+        """Whole numbers are as narrow as they can be: most are small, and what is not there need not be compressed."""
+        return pa.table({field.name: _narrow(getattr(self, field.name)) for field in fields(self)})
 
     @classmethod
     def from_arrow(cls: type[C], table: pa.Table) -> C:
         """A copy, because what Arrow gives out can't be written to."""
-        return cls(*(np.array(table[field.name].to_numpy()) for field in fields(cls)))
+        return cls(*(np.array(table[field.name].to_numpy(), DTYPES[field.type]) for field in fields(cls)))
 
 
 @dataclass
@@ -86,8 +88,32 @@ def _array_of(values: Sequence[Any], field: Field[Any]) -> npt.NDArray[Any]:
     return array
 
 
+def _narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if array.dtype != np.int64:
+        return array
+    lowest, highest = int(array.min(initial=0)), int(array.max(initial=0))
+    kind = next(kind for kind in WIDTHS if np.iinfo(kind).min <= lowest and highest <= np.iinfo(kind).max)
+    return array.astype(kind, copy=False)
+
+
 def arange(count: int) -> Ints:
     return np.arange(count, dtype=np.int64)
+
+
+def stable_order(numbers: Ints) -> Ints:
+    """The order that sorts numbers from 0 on, equal ones as they come.
+
+    Where a number and its place fit into 64 bits they are sorted as one: numpy sorts plain numbers many times faster than it
+    finds an order.
+    """
+    bits = len(numbers).bit_length()
+    if int(numbers.max(initial=0)) >> (63 - bits):
+        return np.argsort(numbers, kind="stable")
+    packed = numbers << bits
+    packed |= arange(len(numbers))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed
 
 
 def filled(count: int, value: object) -> Objects:
@@ -117,6 +143,11 @@ def first_of_each(owner: Ints) -> Bools:
     first = np.ones(len(owner), dtype=np.bool_)
     np.not_equal(owner[1:], owner[:-1], out=first[1:])
     return first
+
+
+def last_of_each(owner: Ints) -> Ints:
+    """Where the last row of each owner is, in a sorted array."""
+    return np.append(np.flatnonzero(owner[1:] != owner[:-1]), arange(len(owner))[-1:])
 
 
 def reduce_runs(

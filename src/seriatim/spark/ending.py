@@ -7,6 +7,7 @@ Java is gone and they are nobody's children.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -36,9 +37,10 @@ def end_java() -> None:
     gateway, context = SparkContext._gateway, SparkContext._active_spark_context  # noqa: SLF001 (where the process is)
     if gateway is None or gateway.proc is None:
         return
-    updates = None if context is None else context._accumulatorServer  # noqa: SLF001
+    updates = getattr(context, "_accumulatorServer", None)  # there is none while a session is being made
     if updates is not None:
-        updates.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
+        updates.handle_error = _say_nothing
+    _hush()
     _end(gateway.proc)
     if updates is not None:
         updates.shutdown()
@@ -50,6 +52,16 @@ def end_java() -> None:
 
 def _say_nothing(request: object, address: object) -> None:
     """That Java has hung up is what we want, and not worth a stack trace."""
+
+
+def _hush() -> None:
+    """Keep Py4J from logging, some of it in its own name and some in nobody's, what it raises as well."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _end(leader: subprocess.Popen[bytes]) -> None:
@@ -65,7 +77,6 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
             for process in left:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            return
         time.sleep(LOOK)
 
 

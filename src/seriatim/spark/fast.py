@@ -52,6 +52,7 @@ from seriatim.spark.arrays import (
     first_of_each,
     reduce_runs,
     run_bounds,
+    stable_order,
 )
 from seriatim.spark.obstacles import Cause, Causes
 from seriatim.spark.partition import Gaps, Ranges
@@ -126,15 +127,14 @@ class FastPath:
         """All messages along the line, copies of a number in order of arrival. What was held before arrived before."""
         batch, held_count = self.batch, len(self.batch.held)
         places = np.concatenate([batch.held.number + self.shift[batch.held.owner], self.at])
-        order = np.argsort(places, kind="stable")
+        order = stable_order(places)
+        self.order = order  # places among what was held, and the rows behind it
         self.was_held = order < held_count
-        self.held_index = order  # meant where was_held
         self.row = order - held_count  # meant where not was_held
         self.place = places[order]
         counts = np.bincount(batch.held.owner, minlength=len(batch)) + batch.ends - batch.starts
         self.of = np.repeat(arange(len(batch)), counts)
         self.is_copy = ~first_of_each(self.place)
-        self.group = np.cumsum(~self.is_copy) - 1
 
     # -- acceptance -----------------------------------------------------------------------------------------------------
 
@@ -143,6 +143,7 @@ class FastPath:
         fresh = ~self.is_copy & ~self.is_behind
         self.is_late = self._late_among(np.flatnonzero(fresh & ~self.was_held))
         self.accepted = np.flatnonzero(fresh & ~self.is_late)
+        self.accepted_place, self.of_accepted = self.place[self.accepted], self.of[self.accepted]
 
     @cached_property
     def highest(self) -> Ints:
@@ -192,7 +193,7 @@ class FastPath:
     # -- gaps -----------------------------------------------------------------------------------------------------------
 
     def _find_holes(self) -> None:
-        place, owner = self.place[self.accepted], self.of[self.accepted]
+        place, owner = self.accepted_place, self.of_accepted
         below = np.empty_like(place)
         below[1:] = place[:-1]
         first = first_of_each(owner)
@@ -253,7 +254,7 @@ class FastPath:
     # -- release --------------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        owner, was_held = self.of[self.accepted], self.was_held[self.accepted]
+        owner, was_held = self.of_accepted, self.was_held[self.accepted]
         came = 2 * (self.row[self.accepted] + owner) + 1
         came[was_held] = (2 * (self.batch.starts + arange(len(self.batch))) - 1)[owner[was_held]]
         settled = came.copy()
@@ -261,23 +262,27 @@ class FastPath:
         self.came = came
         self.released_at = np.maximum.accumulate(settled)
         self.is_released = self.released_at < self.never[owner]
-        self.of_accepted = owner
 
     # -- what was not accepted ------------------------------------------------------------------------------------------
 
     def _judge_the_rest(self) -> None:
         """Sort copies and what is behind into late, copies of what is held, and copies of what was released."""
-        released_at = np.full(self.group[-1] + 1 if len(self.group) else 0, -1, np.int64)
-        released_at[self.group[self.accepted]] = self.released_at
         rest = np.flatnonzero((self.is_copy | self.is_behind | self.is_late) & ~self.was_held)
         owner, row = self.of[rest], self.row[rest]
         behind = self.is_behind[rest]
         given_up = np.zeros(len(rest), np.bool_)
         given_up[behind] = self._was_given_up(self.place[rest[behind]])
         self.rest, self.rest_owner, self.rest_row = rest, owner, row
-        self.meets_held = released_at[self.group[rest]] > 2 * (row + owner)
+        self.twin = self._accepted_twins(self.place[rest])
+        self.meets_held = (self.twin >= 0) & (np.append(self.released_at, -1)[self.twin] > 2 * (row + owner))
         self.hits_memory = (given_up & ~self.is_copy[rest]) | self.is_late[rest]
         self.too_old = behind & ~given_up & (self.number[row] < self.batch.facts.horizon[owner])
+
+    def _accepted_twins(self, place: Ints) -> Ints:
+        """Which of the accepted messages has the same number; -1 if none has."""
+        found = np.searchsorted(self.accepted_place, place)
+        same = np.append(self.accepted_place, -1)[found] == place
+        return np.where(same, found, -1)
 
     def _was_given_up(self, place: Ints) -> Bools:
         ranges = self.batch.given_up
@@ -362,7 +367,7 @@ class FastPath:
 
     def _expected_by_rows(self) -> Ints:
         """For each row the place that was expected when it came."""
-        place = self.place[self.accepted]
+        place = self.accepted_place
         awaited = place.copy()
         awaited[self.holes.above] = self.holes.first
         first, last = run_bounds(self.of_accepted, len(self.batch))

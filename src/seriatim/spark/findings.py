@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from seriatim.core.resequencing import OnDuplicate, OnLate, Reason
 from seriatim.core.sequence import SequenceSpace
-from seriatim.spark.arrays import Bools, Ints, Objects, filled, first_of_each
+from seriatim.spark.arrays import Bools, Ints, Objects, filled, first_of_each, last_of_each
 from seriatim.spark.fast import FastPath, Holes
 from seriatim.spark.obstacles import Cause
 from seriatim.spark.partition import Held, KeyFacts
@@ -25,8 +25,10 @@ class Findings:
         """What became of the keys without a cause to leave them to the slow path."""
         decided = self.path.causes == Cause.NONE
         sources, dropped = self._sources()
-        chosen = decided[self.path.of_accepted]
-        released, waiting = chosen & self.path.is_released, chosen & ~self.path.is_released
+        released, waiting = self.path.is_released, ~self.path.is_released
+        if not decided.all():
+            chosen = decided[self.path.of_accepted]
+            released, waiting = chosen & released, chosen & waiting
         open_holes = self.path.holes.take(self.path.holes.moment == self.path.never[self.path.holes.owner])
         gaps = self.path.numbered(open_holes)
         return Verdict(
@@ -42,41 +44,32 @@ class Findings:
 
     def _sources(self) -> tuple[Ints, Ints]:
         """Which copy of each accepted number is kept, and which message each of the rest drops."""
-        all_sources = np.empty(len(self.path.place), np.int64)
-        all_sources[self.path.was_held] = self.path.batch.held.row[self.path.held_index[self.path.was_held]]
-        all_sources[~self.path.was_held] = self.path.batch.rows.source[self.path.row[~self.path.was_held]]
+        batch = self.path.batch
+        all_sources = np.concatenate([batch.held.row, batch.rows.source])[self.path.order]
         kept, dropped = all_sources[self.path.accepted], all_sources[self.path.rest]
         if self.path.options.on_duplicate is OnDuplicate.LAST:
             replacing = self.path.rest[self.path.meets_held]
             dropped[self.path.meets_held] = all_sources[replacing - 1]
-            by_group = np.empty(self.path.group[-1] + 1 if len(self.path.group) else 0, np.int64)
-            by_group[self.path.group[self.path.accepted]] = kept
-            by_group[self.path.group[replacing]] = all_sources[replacing]  # of several, the last is assigned last
-            kept = by_group[self.path.group[self.path.accepted]]
+            kept[self.path.twin[self.path.meets_held]] = all_sources[replacing]  # of several, the last is assigned last
         return kept, dropped
 
     def _released(self, index: Ints, sources: Ints) -> Released:
-        owner = self.path.of_accepted[index]
-        number = self.path.place[self.path.accepted[index]] - self.path.shift[owner]
-        return Released(owner, sources[index], self.path.batch.facts.epoch[owner], self._wrapped(number))
+        return Released(self.path.of_accepted[index], sources[index])
 
     def _wrapped(self, number: Ints) -> Ints:
         return wrapped(number, self.path.options.space)
 
     def _held(self, index: Ints, sources: Ints) -> Held:
         owner, at = self.path.of_accepted[index], self.path.accepted[index]
-        arrival = np.empty(len(index))
-        before = self.path.was_held[at]
-        arrival[before] = self.path.batch.held.arrival[self.path.held_index[at[before]]]
-        arrival[~before] = self.path.batch.rows.time[self.path.row[at[~before]]]
-        return Held(owner, self.path.place[at] - self.path.shift[owner], arrival, sources[index])
+        arrival = np.concatenate([self.path.batch.held.arrival, self.path.batch.rows.time])
+        return Held(owner, self.path.place[at] - self.path.shift[owner], arrival[self.path.order[at]], sources[index])
 
     def _facts(self, open_holes: Holes) -> KeyFacts:
         facts = self.path.batch.facts
         end = self.path.end.copy()
-        end[self.path.of_accepted] = np.maximum(
-            end[self.path.of_accepted], self.path.place[self.path.accepted] + self.path.step
-        )
+        last = last_of_each(self.path.of_accepted)
+        owner = self.path.of_accepted[last]
+        end[owner] = np.maximum(end[owner], self.path.accepted_place[last] + self.path.step)
         head = first_of_each(open_holes.owner)
         end[open_holes.owner[head]] = open_holes.first[head]
         released = np.bincount(self.path.of_accepted[self.path.is_released], minlength=len(self.path.batch))
@@ -140,10 +133,8 @@ class Findings:
         digests = self.path.batch.digests
         if self.path.options.on_duplicate is OnDuplicate.CONFLICT and digests is not None:
             kept, dropped = self._sources()
-            by_group = np.full(self.path.group[-1] + 1 if len(self.path.group) else 0, NO_SOURCE, np.int64)
-            by_group[self.path.group[self.path.accepted]] = kept
             meeting = np.flatnonzero(self.path.meets_held)
-            differ = _differ(digests, dropped[meeting], by_group[self.path.group[self.path.rest[meeting]]])
+            differ = _differ(digests, dropped[meeting], kept[self.path.twin[meeting]])
             reasons[meeting[differ]] = Reason.CONFLICT
         return reasons
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence
-from seriatim.spark.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each, flat
-from seriatim.spark.keyindex import check_key_type
+from seriatim.spark.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each, flat, stable_order
+from seriatim.spark.keyindex import Hashes, check_key_type, hash_keys
 from seriatim.spark.work import Rows
 
 LIMIT = 2**61
@@ -73,18 +73,14 @@ class Intake:
 
 
 def take_in(table: pa.Table, roles: Roles, space: SequenceSpace, order: Ints | None = None) -> Intake:
-    """The rows of a table, which arrived in the order in which they are there, or in that of the numbers of rows given."""
+    """``order`` says in which order the rows of the table arrived; without it as they lie."""
     columns = _Numbers.read(table, roles)
     faults = _faults(table[roles.key], columns, roles, space)
-    bad = np.logical_or.reduce([mask for mask, _ in faults])
-    rows = Rows(columns.sequence, columns.epoch, columns.time, arange(table.num_rows))
-    key = flat(table[roles.key])
-    if order is not None:
-        rows, key, bad = rows.take(order), key.take(pa.array(order)), bad[order]
-    invalid = rows.source[bad]
-    if invalid.size:
-        rows, key = rows.take(~bad), key.filter(pa.array(~bad))
-    keys, starts, rows = _group(key, rows)
+    order = arange(table.num_rows) if order is None else order
+    bad = np.logical_or.reduce([mask for mask, _ in faults])[order]
+    invalid, order = order[bad], order[~bad]
+    keys, starts, order = _group(flat(table[roles.key]), order)
+    rows = Rows(columns.sequence[order], columns.epoch[order], columns.time[order], order)
     complaints = filled(len(invalid), None)
     for mask, complaint in reversed(faults):  # the first that applies is told
         complaints[mask[invalid]] = complaint
@@ -143,20 +139,41 @@ def refuse(intake: Intake, table: pa.Table, roles: Roles) -> None:
         )
 
 
-def _group(key: pa.Array, rows: Rows) -> tuple[pa.Array, Ints, Rows]:
-    """Distinct keys, where the rows of each start, and the rows, put together by key if they were not."""
-    starts = _starts(key)
-    keys = key.take(pa.array(starts))
-    if len(keys) < 2 or bool(pc.all(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py()):
-        return keys, starts, rows  # sorted: each key comes once
-    codes = key.dictionary_encode().indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(first_of_each(codes[order].astype(np.int64)))
-    return key.take(pa.array(order[starts])), starts, rows.take(order)
+def _group(column: pa.Array, order: Ints) -> tuple[pa.Array, Ints, Ints]:
+    """Distinct keys, where the rows of each start, and the order of the rows with those of a key together."""
+    key = _taken(column, order)
+    if _is_sorted(key):
+        starts = np.flatnonzero(_begins(key))
+        return _taken(key, starts), starts, order
+    hashes = _upper_part(hash_keys(key))
+    together = stable_order(hashes)
+    grouped = _taken(key, together)
+    begins = _begins(grouped)
+    if not np.array_equal(begins, first_of_each(hashes[together])):  # keys that differ share a hash
+        together = stable_order(key.dictionary_encode().indices.to_numpy().astype(np.int64))
+        grouped = _taken(key, together)
+        begins = _begins(grouped)
+    starts = np.flatnonzero(begins)
+    return _taken(grouped, starts), starts, order[together]
 
 
-def _starts(key: pa.Array) -> Ints:
+def _upper_part(hashes: Hashes) -> Ints:
+    """As much of each hash as can be sorted fast, together with the number of its row."""
+    return (hashes >> np.uint64(len(hashes).bit_length() + 1)).astype(np.int64)
+
+
+def _taken(values: pa.Array, places: Ints) -> pa.Array:
+    return values.take(pa.array(places))
+
+
+def _is_sorted(key: pa.Array) -> bool:
+    """Whether the rows of each key lie together already, as they do after a sort."""
+    return len(key) < 2 or bool(pc.all(pc.less_equal(key.slice(0, len(key) - 1), key.slice(1))).as_py())
+
+
+def _begins(key: pa.Array) -> Bools:
+    """Marks the rows whose key is not that of the row before."""
     first = np.ones(len(key), np.bool_)
     if len(key) > 1:
         first[1:] = pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy(zero_copy_only=False)
-    return np.flatnonzero(first)
+    return first

@@ -7,6 +7,10 @@ leads into an open table (linear probing, at most half full) of slot numbers, pr
 one has met an equal hash or an empty place. What was found is then compared **whole**: a hash alone never decides. Keys
 that share their hash with another are looked up one by one in a dict; there are none outside tests.
 
+The place in the table is the *upper* part of the hash. A batch brings its keys in the order of their hashes (``intake``), and
+new ones get their slots in that order, so table, slots and all that is kept by slot are walked through nearly from front to
+back. With a million keys memory would otherwise be waited for at each of them.
+
 Building such an index costs once what Arrow's ``index_in`` costs for every batch, because Arrow can't keep its table.
 """
 
@@ -78,7 +82,8 @@ class KeyIndex:
         self._place(arange(len(self)))
 
     def _places(self, hashes: Hashes) -> Ints:
-        return (hashes & np.uint64(len(self._table) - 1)).astype(np.int64)
+        bits = len(self._table).bit_length() - 1
+        return (hashes >> np.uint64(64 - bits)).astype(np.int64)
 
     def _probe(self, hashes: Hashes) -> Ints:
         """The slot with the same hash, or -1."""
@@ -127,37 +132,47 @@ def check_key_type(kind: pa.DataType) -> None:
 
 def hash_keys(keys: pa.Array) -> Hashes:
     """A 64-bit hash of each key."""
-    if _is_text(keys.type):
-        return _hash_bytes(keys.cast(pa.large_binary()))
     if pa.types.is_integer(keys.type) or pa.types.is_boolean(keys.type):
         words = keys.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False).view(np.uint64)
         return _mix(words + np.uint64(1))
-    return _hash_bytes(keys.cast(pa.string()).cast(pa.large_binary()))
+    return _hash_bytes(keys if _is_text(keys.type) else keys.cast(pa.string()))
 
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    return bool(
-        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
-    )
+    return bool(types.is_string(kind) or types.is_binary(kind) or _is_large(kind))
+
+
+def _is_large(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 def _hash_bytes(keys: pa.Array) -> Hashes:
-    offsets = np.frombuffer(keys.buffers()[1], np.int64)[keys.offset : keys.offset + len(keys) + 1]
-    lengths = np.diff(offsets)
+    starts, lengths, words = _words(keys)
     hashes = _mix(lengths.astype(np.uint64))
-    # A word may reach beyond the last key: those bytes are masked away, but they have to exist.
-    data = np.zeros(offsets[-1] - offsets[0] + WORD, np.uint8)
-    data[:-WORD] = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-    offsets = offsets - offsets[0]
-    words = np.lib.stride_tricks.sliding_window_view(data, WORD)
     longest = int(lengths.max(initial=0))
+    if (lengths == longest).all():  # one after another: nothing has to be looked up, and one mask serves all
+        for begin in range(0, longest, WORD):
+            hashes ^= words[begin : len(keys) * longest : longest] & _mask(np.array(min(longest - begin, WORD)))
+            hashes = _mix(hashes)
+        return hashes
     for begin in range(0, longest, WORD):
-        inside = lengths > begin
-        rest = np.minimum(lengths[inside] - begin, WORD)
-        word = words[offsets[:-1][inside] + begin].view(np.uint64).ravel() & _mask(rest)
+        inside = np.flatnonzero(lengths > begin)
+        word = words[starts[inside] + begin] & _mask(np.minimum(lengths[inside] - begin, WORD))
         hashes[inside] = _mix(hashes[inside] ^ word)
     return hashes
+
+
+def _words(keys: pa.Array) -> tuple[Ints, Ints, Hashes]:
+    """Where each key starts, how long it is, and the word of eight bytes that begins at each byte."""
+    kind = np.int64 if _is_large(keys.type) else np.int32
+    offsets = np.frombuffer(keys.buffers()[1], kind)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    # A word may reach beyond the last key: those bytes are masked away, but they have to exist.
+    data = np.zeros(last - first + WORD, np.uint8)
+    data[:-WORD] = np.frombuffer(keys.buffers()[2] or b"", np.uint8)[first:last]
+    words: Hashes = np.ndarray((last - first + 1,), np.uint64, data.data, strides=(1,))
+    return offsets[:-1] - first, np.diff(offsets), words
 
 
 def _mask(rest: Ints) -> Hashes:
@@ -168,5 +183,8 @@ def _mask(rest: Ints) -> Hashes:
 
 
 def _mix(words: Hashes) -> Hashes:
-    mixed: Hashes = (words ^ (words >> SHIFT)) * MULTIPLIER
-    return mixed ^ (mixed >> SHIFT)
+    """In place."""
+    words ^= words >> SHIFT
+    words *= MULTIPLIER
+    words ^= words >> SHIFT
+    return words

@@ -112,4 +112,5 @@ def ledger_entries(
 
 
 def _tags(tag: Tag, count: int) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int8)), [str(tag)]).cast(pa.string())
+    offsets = np.arange(0, (count + 1) * len(tag), len(tag), dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(tag.encode() * count))

@@ -109,6 +109,11 @@ class Change:
     rows: pa.Table
     expired: pa.Array
 
+    @property
+    def entries(self) -> int:
+        """How many keys, messages, gaps and ranges it is about: how much has to be written."""
+        return sum(map(len, (self.keys, self.gaps, self.given_up, self.released, self.held, self.expired)))
+
 
 @dataclass
 class Places:

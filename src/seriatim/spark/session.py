@@ -55,6 +55,14 @@ _SETTINGS = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # How large a batch for Python may be is told by its rows. Asked for its bytes, Spark adds them up anew with every row,
+    # which costs more than writing the row; the largest number there is means that it is not to ask.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    # Python workers need much memory for a moment in every batch. Giving it back and asking for it anew, page by page, costs
+    # a quarter of their time: let Arrow keep it for ten seconds, and the C library 256 MB of it.
+    "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
+    "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(2**28),
+    "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(2**25),
     # A file of sequences and times is read as what it says, not as a session's time zone would have it.
     "spark.sql.session.timeZone": "UTC",
 }

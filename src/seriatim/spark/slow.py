@@ -93,7 +93,7 @@ class SlowPath:
     def _note(self, owner: int, effects: list[core.Effect[int]], now: float) -> None:
         for effect in effects:
             if isinstance(effect, core.Released):
-                self.released.append((owner, effect.message, effect.epoch, effect.sequence))
+                self.released.append((owner, effect.message))
             else:
                 self._tell(owner, effect, now)
 

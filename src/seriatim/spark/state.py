@@ -10,8 +10,8 @@ Rules
    checksum, and renamed. Any attempt at a batch writes the same bytes, and attempts do not see each other's unfinished
    files. A batch that was written before with other bytes is an error: it was not repeated, and what it gave out the first
    time may be in a sink already.
-4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last have
-   grown to twice its size, or are many. The decision rests on what the versions say of themselves, so that every attempt
+4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last hold
+   twice as much as it, or are many. The decision rests on what the versions say of themselves, so that every attempt
    decides alike.
 5. The last ``keep`` versions can be read. What they don't need is deleted.
 6. A process that reads the version that it wrote last takes it from memory, when the file still has the same checksum.
@@ -57,7 +57,7 @@ _WHAT_TO_DO = (
 )
 MOST_DELTAS = 20
 LARGEST_DELTAS = 2
-"""How many times larger than the last full version the deltas on it may grow together."""
+"""How many times as much as the last full version the deltas on it may hold together."""
 LONGEST_QUERY = 512
 
 
@@ -242,14 +242,13 @@ class StateFolder:
 
     def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:
         before = known.header
-        sections = sections_of(change)
-        size = sum(map(len, sections))
         if (
             before is None
-            or before.delta_bytes + size > LARGEST_DELTAS * before.base_bytes
+            or before.delta_entries + change.entries > LARGEST_DELTAS * before.base_entries
             or batch - before.base >= MOST_DELTAS
         ):
             return self._full_version(known.partition, partition, batch)
+        sections = sections_of(change)
         header = Header(
             query=self.binding.query,
             partitions=self.binding.partitions,
@@ -257,8 +256,8 @@ class StateFolder:
             batch=batch,
             base=before.base,
             parent=known.checksum,
-            base_bytes=before.base_bytes,
-            delta_bytes=before.delta_bytes + size,
+            base_entries=before.base_entries,
+            delta_entries=before.delta_entries + change.entries,
             clock=float(change.clock).hex(),
             due=known.partition.next_due().hex(),
             sections=tuple(map(len, sections)),
@@ -271,8 +270,8 @@ class StateFolder:
         self.files.write(self._path(partition, batch), version.content)
 
     def _full_version(self, state: Partition, partition: int, batch: int, *, rewritten: bool = False) -> Version:
-        sections = sections_of(state.as_change())
-        lengths = tuple(map(len, sections))
+        whole = state.as_change()
+        sections = sections_of(whole)
         header = Header(
             query=self.binding.query,
             partitions=self.binding.partitions,
@@ -280,11 +279,11 @@ class StateFolder:
             batch=batch,
             base=batch,
             parent=None,
-            base_bytes=sum(lengths),
-            delta_bytes=0,
+            base_entries=whole.entries,
+            delta_entries=0,
             clock=float(state.clock).hex(),
             due=state.next_due().hex(),
-            sections=lengths,
+            sections=tuple(map(len, sections)),
             rewritten=rewritten,
         )
         return encode(header, sections)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from seriatim.errors import DamagedStore
@@ -37,6 +38,7 @@ class Binding:
 class Header:
     """What a version says about itself. ``base`` is the full version that it rests on: itself, if it is full.
 
+    ``base_entries`` is how much that one holds, ``delta_entries`` how much the deltas on it do, this one included.
     ``due`` is when something falls due next, so that whoever waits for it need not read the rest. ``rewritten`` marks a
     version that no batch wrote, but a change of the partition count.
     """
@@ -47,8 +49,8 @@ class Header:
     batch: int
     base: int
     parent: str | None
-    base_bytes: int
-    delta_bytes: int
+    base_entries: int
+    delta_entries: int
     clock: str
     due: str
     sections: tuple[int, ...]
@@ -71,7 +73,7 @@ def sections_of(change: Change) -> list[bytes]:
         .append_column("key", change.keys)
         .append_column("fresh_memory", pa.array(change.fresh_memory))
     )
-    released = pa.table({"owner": change.released.owner, "number": change.released.number})
+    released = change.released.to_arrow().select(["owner", "number"])
     tables = [
         keys,
         change.gaps.to_arrow(),
@@ -148,8 +150,8 @@ def change_in(version: Version, name: str) -> Change:
 
 
 def _named(released: pa.Table) -> Held:
-    owner, number = released["owner"].to_numpy(), released["number"].to_numpy()
-    return Held(owner, number, number.astype("float64"), number)
+    owner, number = (released[name].to_numpy().astype(np.int64) for name in ("owner", "number"))
+    return Held(owner, number, number.astype(np.float64), number)
 
 
 def _damaged(name: str, what: str) -> DamagedStore:

@@ -100,8 +100,6 @@ class Released(Owned):
     """Messages in order. ``owner`` is the number of the key in the batch."""
 
     source: Ints
-    epoch: Ints
-    sequence: Ints
 
 
 @dataclass

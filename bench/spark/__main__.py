@@ -1,0 +1,194 @@
+"""The command line, and what is measured."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from pyspark.sql import SparkSession
+
+from bench import spark_batch, spark_io
+from bench.report import Found, Report, options
+from bench.spark import __doc__ as about
+from bench.spark import streams
+from bench.spark.processes import Peaks, processor_seconds
+from bench.spark.streams import CORES, by_spark_state, limit, resequenced
+from bench.spark.trace import Trace, trace_in
+from seriatim.spark.session import local_session
+
+PARTS = ("batch", "streaming", "peer", "keys", "io")
+SETTINGS = {"spark.driver.memory": "2g"}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done. ``few``, ``many`` and ``most`` are numbers of keys."""
+
+    rows: int
+    batch: int
+    few: int
+    many: int
+    most: int
+    peer_rows: int
+    io_rows: int
+    rounds: int
+
+
+FULL = Size(2_000_000, 500_000, 1_000, 100_000, 1_000_000, peer_rows=100_000, io_rows=1_000_000, rounds=3)
+QUICK = Size(20_000, 10_000, 100, 1_000, 5_000, peer_rows=2_000, io_rows=10_000, rounds=1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """So many rows, and what is done with them; it says how many seconds that took."""
+
+    rows: int
+    run: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Rows a second, and rows for each second of a processor."""
+
+    rates: Found
+    by_processor: Found
+
+    def rate(self, name: str) -> str:
+        return f"{self.rates.of(name):,.0f} rows/s"
+
+    def beside(self, name: str, other: str, called: str) -> str:
+        """The median ratio and between which values it was, and that of the processor times."""
+        ratios, processor = self.rates.ratios(name, other), self.by_processor.ratio(name, other)
+        between = f"{min(ratios):.2f}-{max(ratios):.2f}"
+        return f"{self.rates.ratio(name, other):.2f}x {called} ({between}), processor {processor:.2f}x"
+
+
+class Bench(Report):
+    """The parts, one after another, in one session."""
+
+    def __init__(self, spark: SparkSession, size: Size, rounds: int, cache: Path) -> None:
+        super().__init__(rounds)
+        self.spark, self.size, self.cache = spark, size, cache
+
+    def trace(self, keys: int, rows: int | None = None) -> Trace:
+        rows = rows or self.size.rows
+        return trace_in(self.cache, keys, rows, min(self.size.batch, rows))
+
+    def stream(self, work: streams.Work, trace: Trace) -> Work:
+        return Work(trace.rows, lambda: streams.seconds(self.spark, work, trace))
+
+    def compare(self, works: dict[str, Work]) -> Compared:
+        """Everybody has a first turn that does not count: it compiles, and starts Python."""
+        for name, work in works.items():
+            self.say(f"{name}, to warm up")
+            work.run()
+        by_processor = Found(works)
+
+        def turn(name: str) -> float:
+            before = processor_seconds()
+            rate = works[name].rows / works[name].run()
+            by_processor.values[name].append(works[name].rows / (processor_seconds() - before))
+            return rate
+
+        return Compared(self.rounds({name: lambda name=name: turn(name) for name in works}), by_processor)
+
+    # -- the parts ------------------------------------------------------------------------------------------------------
+
+    def batch(self) -> None:
+        """Tables: put in order, and audited."""
+        for keys in (self.size.few, self.size.many):
+            trace = self.trace(keys)
+            for name, least, ours, goal in (
+                ("resequence", spark_batch.resequence_limit, spark_batch.resequenced, "≥ 0.95x"),
+                ("audit", spark_batch.audit_limit, spark_batch.audited, "≥ 0.8x"),
+            ):
+                self._beside_limit(
+                    f"batch {name}, {keys:,} keys", self._table(least, trace), self._table(ours, trace), goal
+                )
+
+    def _table(self, work: spark_batch.Work, trace: Trace) -> Work:
+        def run() -> float:
+            began = perf_counter()
+            work(self.spark.read.parquet(str(trace.folder))).write.format("noop").mode("overwrite").save()
+            return perf_counter() - began
+
+        return Work(trace.rows, run)
+
+    def _beside_limit(self, name: str, least: Work, ours: Work, goal: str) -> None:
+        limited = f"limit of {name}"
+        found = self.compare({limited: least, name: ours})
+        self.add(limited, found.rate(limited))
+        self.add(name, found.rate(name), found.beside(name, limited, "limit"), goal)
+
+    def streaming(self) -> None:
+        """Beside the limit, with few keys and with many."""
+        for keys in (self.size.few, self.size.many):
+            trace = self.trace(keys)
+            with Peaks() as peaks:
+                name = f"streaming resequence, {keys:,} keys"
+                self._beside_limit(name, self.stream(limit, trace), self.stream(resequenced, trace), "≥ 0.75x")
+            self._memory(peaks, keys)
+
+    def _memory(self, peaks: Peaks, keys: int) -> None:
+        figure = f"{peaks.workers:,.0f} MB in {CORES} workers"
+        self.add(f"memory, at most, {keys:,} keys", figure, f"{peaks.java:,.0f} MB in Java")
+
+    def peer(self) -> None:
+        """Beside Spark's own state for Python, which gets fewer rows of as many fewer keys: a key has as many in a batch."""
+        for keys in (self.size.few, self.size.many):
+            fewer = self.trace(max(1, keys * self.size.peer_rows // self.size.batch), self.size.peer_rows)
+            theirs = f"transformWithStateInPandas, {fewer.rows:,} rows of {fewer.keys:,} keys"
+            ours = f"streaming resequence, {keys:,} keys"
+            found = self.compare(
+                {theirs: self.stream(by_spark_state, fewer), ours: self.stream(resequenced, self.trace(keys))}
+            )
+            self.add(theirs, found.rate(theirs))
+            self.add(ours, found.rate(ours), found.beside(ours, theirs, "peer"), "≥ 15x")
+
+    def keys(self) -> None:
+        """More keys, the same rows."""
+        works = {
+            f"streaming resequence over {keys:,} keys": self.stream(resequenced, self.trace(keys))
+            for keys in (self.size.few, self.size.many, self.size.most)
+        }
+        with Peaks() as peaks:
+            found = self.compare(works)
+        first = next(iter(works))
+        for name in works:
+            self.add(name, found.rate(name), found.beside(name, first, "fewest"), "≥ 1/1.3x")
+        self._memory(peaks, self.size.most)
+
+    def io(self) -> None:
+        """Topics, read and written."""
+        goals = {"source": "≥ 0.6x", "sink": "≥ 0.25x"}
+        for found in spark_io.compare_both(self.spark, self.size.io_rows):
+            figure = f"{found.rows / found.by_spark:,.0f} rows/s"
+            self.add(f"broker {found.name}", figure, f"{found.ratio:.2f}x plain loop", goals[found.name])
+
+
+def main() -> None:
+    parser = options("bench.spark", about, PARTS)
+    parser.add_argument("--rounds", type=int, help="how often everybody has a turn")
+    parser.add_argument("--cache", type=Path, help="keep the rows in this folder for the next run")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        _run(arguments, QUICK if arguments.quick else FULL, arguments.cache or Path(folder))
+
+
+def _run(arguments: argparse.Namespace, size: Size, cache: Path) -> None:
+    spark = local_session("bench", settings=SETTINGS)
+    try:
+        bench = Bench(spark, size, arguments.rounds or size.rounds, cache)
+        for part in arguments.only or PARTS:
+            getattr(bench, part)()
+    finally:
+        spark.stop()
+    bench.show(as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

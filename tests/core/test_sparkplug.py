@@ -109,6 +109,38 @@ def test_a_birth_answers_the_request_but_does_not_end_the_backoff():
     assert [request.attempt for request in script.requests] == [1, 1]
 
 
+def test_new_trouble_after_the_last_attempt_makes_one_request_more():
+    script = Script(rebirth_backoff=1, rebirth_backoff_limit=1, rebirth_attempts=1)
+    script.send(nbirth(0), ndata(2))
+    script.wait(20)
+    assert len(script.requests) == 1
+    script.send(ndata(4))
+    script.wait(20)
+    assert [request.attempt for request in script.requests] == [1, 2]
+
+
+def test_a_quiet_time_begins_the_backoff_anew():
+    script = Script(rebirth_backoff=5, rebirth_backoff_limit=20, rebirth_attempts=3)
+    for _ in range(2):
+        script.send(nbirth(0), ndata(2))
+        script.wait(2)
+        before = len(script.requests)
+        script.wait(5)
+        assert len(script.requests) == before + 1, "the second request follows after the first backoff"
+        script.send(nbirth(0))
+        script.wait(100)
+
+
+def test_a_dead_node_is_not_asked_any_more():
+    script = Script()
+    script.send(nbirth(0), ndata(2))
+    script.wait(2)
+    script.send(ndeath(0))
+    script.wait(1000)
+    assert len(script.requests) == 1
+    assert not script.node.rebirth_outstanding
+
+
 def test_a_limit_on_storms_holds_over_all_nodes():
     nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(reorder_timeout=0, rebirths_per_second=2, rebirth_attempts=1))
     asked = []

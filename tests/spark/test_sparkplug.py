@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.core.edge_messages import EdgeMessage, Kind, NodeOrdering, Ordered
+from seriatim.core.edge_messages import BeforeBirth, EdgeMessage, Kind, NodeOrdering, Ordered
 from seriatim.core.edge_nodes import EdgeNodes
 from seriatim.core.resequencing import LedgerEntry
 from seriatim.spark import ledger, ordered, resequence, with_epochs
@@ -42,15 +42,18 @@ def capture(seed: int, nodes: int) -> list[Captured]:
     """What nodes sent in some sessions: displaced, repeated, lost, and some of it after the next session has begun.
 
     Between two sessions there is a pause; what comes ahead of a birth is of its own session, and what comes very late is late.
+    No number that overtakes a birth is the one that the session before expects: nobody could tell those apart.
     """
     random, rows = Random(seed), []
     for node in range(nodes):
         stamp = 0
         for epoch in range(1, random.randrange(2, 5)):
             stamp += 100
-            for number in range(random.choice((3, 20, 300))):
+            size = random.choice((15, 30, 300))
+            very_late = 150 if size < 128 else 6.5  # beyond half a circle nobody could tell late from ahead
+            for number in range(size):
                 stamp += 1
-                delay = random.choice((0, 0, 0, 0.5, 2.5, 6.5, 0 if number == 0 else 150))
+                delay = random.choice((0, 0, 0, 0.5, 2.5, 6.5, very_late if number else 0))
                 copies = 1 if number == 0 else random.choice((0, 1, 1, 1, 1, 1, 1, 2))
                 for copy in range(copies):
                     at = stamp + delay + copy / 7 + node / 1e4
@@ -61,7 +64,7 @@ def capture(seed: int, nodes: int) -> list[Captured]:
 
 
 def service_output(rows: list[Captured]) -> tuple[dict[str, list[str]], list[tuple[Any, ...]]]:
-    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(reorder_timeout=TIMEOUT))
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(reorder_timeout=TIMEOUT, before_birth=BeforeBirth.HOLD))
     effects: list[Any] = []
     for row in rows:
         bd_seq = row.epoch if row.kind == "NBIRTH" else None

@@ -320,6 +320,8 @@ class EdgeNode(Generic[M]):
     def _refusal(self, birth: _Birth, now: float) -> tuple[Reason, str] | None:
         """Why an NBIRTH is not taken, or None."""
         known = self._birth
+        # While another session lives, no birth is refused for this: nodes are known that announce the end of a session under
+        # the number of the next.
         if self._state is not NodeState.BORN and self._has_just_ended(birth.bd_seq, now):
             return Reason.LATE, "its session has ended already"
         if known is None or known.timestamp is None or birth.timestamp is None:
@@ -374,10 +376,7 @@ class EdgeNode(Generic[M]):
             out.append(DeathIgnored(self.key, "it carries no bdSeq, so nobody can say which session ended", message))
             return
         alive = self._state is NodeState.BORN
-        if not alive or message.bd_seq == self.bd_seq:
-            # Remembered also when nothing is alive: the birth of that session may still be under way. While another session
-            # lives it is not: nodes are known that announce the end of a session under the number of the next.
-            self._death = (message.bd_seq, now)
+        self._death = (message.bd_seq, now)  # also when it is ignored: the birth of that session may still be under way
         if not alive or message.bd_seq != self.bd_seq:
             lives = f"session {self.bd_seq} lives" if alive else "no session lives"
             out.append(DeathIgnored(self.key, f"it ends session {message.bd_seq}, and {lives}", message))

@@ -7,6 +7,7 @@
 #   log.py      one logger
 #   extras.py   optional parts, and how a missing one is named
 #   client/     PubSub, Topic, Subscription, Message, Queue
+#   sparkplug/  edge nodes over MQTT: an ordering service, and a host application
 #   engine/     joins core and store: group commit, delivery
 #   store/      where messages survive: memory, SQLite
 #   testing/    clock, faulty network and reference models, for our tests and for yours

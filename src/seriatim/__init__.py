@@ -8,6 +8,7 @@
 #   extras.py   optional parts, and how a missing one is named
 #   client/     PubSub, Topic, Subscription, Message, Queue
 #   pipes/      routes, and pipes that make them ordered
+#   sparkplug/  edge nodes over MQTT: an ordering service, and a host application
 #   engine/     joins core and store: group commit, delivery
 #   store/      where messages survive: memory, SQLite
 #   testing/    clock, faulty network and reference models, for our tests and for yours

@@ -248,7 +248,8 @@ class EdgeNode(Generic[M]):
             self._on_death(message, now, out)
         else:
             self._on_numbered(message, now, out)
-        out += self.advance(now)  # a timeout of 0 is over at once
+        if self._waiting or self._queue.held_count or self._rebirth.due is not None:
+            out += self.advance(now)  # a timeout of 0 is over at once, and so is the wait for a first request
         return out
 
     def advance(self, now: float) -> list[NodeEffect[M]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seriatim.core.guarantees import Level
@@ -101,6 +101,7 @@ def walk(intake, model: NaiveIntake, steps) -> None:
 
 
 @given(STEPS)
+@example([("take", 10, 1), ("take", 12, 1), ("floor", 12, 0), ("settle", 1, 0)])  # 11 is done when 10 is, before 12
 def test_the_ordered_intake_does_what_the_naive_one_does(steps):
     walk(InOrder(PipeOptions(), START), NaiveIntake(ordered=True), steps)
 
@@ -111,6 +112,7 @@ def test_the_unordered_intake_does_what_the_naive_one_does(steps):
 
 
 @given(STEPS)
+@example([("take", 10, 1), ("settle", 1, 0), ("take", 10, 1), ("take", 10, 1)])  # the second repeat finds the first
 def test_an_intake_that_is_not_strict_repeats_only_what_it_handed_over_last_and_only_to_an_idle_output(steps):
     intake, out, waiting = InOrder(PipeOptions(level=Level.CONTINUOUS), START), list[int](), list[int]()
     for what, number, count in steps:

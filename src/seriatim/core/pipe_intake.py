@@ -7,6 +7,7 @@ confirmed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -54,11 +55,14 @@ class Intake(Protocol):
 class InOrder:
     """Messages in the order of their numbers."""
 
-    __slots__ = ("_given_out", "_options", "_order", "_seen", "_start", "_taken")
+    __slots__ = ("_given_out", "_jumps", "_options", "_order", "_repeat_waits", "_seen", "_start", "_taken")
 
     def __init__(self, options: PipeOptions, start: int) -> None:
         self._options = options
         self._seen = start
+        # Where numbers were given up between two messages that wait: from the end of the one to the second.
+        self._jumps: deque[tuple[int, int]] = deque()
+        self._repeat_waits = False
         self._begin(start)
 
     def _begin(self, start: int) -> None:
@@ -104,6 +108,7 @@ class InOrder:
         for index, message in enumerate(messages, first):
             repeated |= index < self.wanted
             if self._stays_in_place(index):
+                self._repeat_waits = True
                 effects.append(Delivered(index, (message,)))
             else:
                 effects += self._push(index, message, now)
@@ -111,7 +116,7 @@ class InOrder:
 
     def _stays_in_place(self, index: int) -> bool:
         """Whether a repeat may be handed over again: nothing was since, and nothing waits, or a slow output would drown."""
-        if self._options.is_strict or self._taken < self._given_out:
+        if self._options.is_strict or self._repeat_waits or self._taken < self._given_out:
             return False
         return self._start <= index == self._given_out - 1 == self.wanted - 1
 
@@ -137,11 +142,16 @@ class InOrder:
     def _hand_over(self, first: int, messages: tuple[bytes, ...]) -> Delivered:
         if self._taken == self._given_out:
             self._taken = first  # nothing waits, so what was given up in between is done too
+        elif first > self._given_out:
+            self._jumps.append((self._given_out, first))
         self._given_out = first + len(messages)
         return Delivered(first, messages)
 
     def settle(self, _first: int, end: int, /) -> None:
+        self._repeat_waits = False
         self._taken = max(self._taken, end)
+        while self._jumps and self._jumps[0][0] <= self._taken:
+            self._taken = max(self._taken, self._jumps.popleft()[1])
 
     def give_up_below(self, floor: int, now: float) -> list[Effect]:
         if floor <= self.wanted:

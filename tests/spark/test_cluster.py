@@ -12,10 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-import pytest
-
-pytest.importorskip("pyspark")
-
 from seriatim.engine.broker import Outgoing
 from seriatim.spark import register
 from tests.spark.cluster import Cluster, running_cluster, wait_for

@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-pytest.importorskip("pyspark")
-
 from seriatim.cli.main import cli
 from seriatim.errors import FailedPrecondition, GuaranteeNotMet
 from seriatim.spark import resequence, runner

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("pyspark")
-
 from seriatim.spark.pipeline import load
 from seriatim.spark.session import LOG4J
 from tests.conftest import SOAK_KILLS

@@ -7,9 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, OutcomeUnknown, StoreBusy

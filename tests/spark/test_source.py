@@ -6,9 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from seriatim.engine.broker import ReaderInfo

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 import pyarrow.dataset
 import pytest
 
-pytest.importorskip("pyspark")
-
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreFailed, StoreOwned
 from seriatim.spark import query_of, write_batch
 from seriatim.spark.tables import Table, local_folder

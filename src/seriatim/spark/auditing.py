@@ -27,7 +27,7 @@ from seriatim.core.guarantees import Level
 from seriatim.errors import InvalidArgument
 from seriatim.spark.roles import ColumnRoles, Transformation, column, first_fault
 
-KEY, NUMBER, ARRIVAL, DIGEST = "key", "number", "arrival", "digest"
+GROUP, KEY, NUMBER, ARRIVAL, DIGEST = "group", "key", "number", "arrival", "digest"
 AT, HIGHEST, PREVIOUS, FIRST_DIGEST = "at", "highest", "previous", "first_digest"
 
 COUNTS = ("rows", "distinct", "duplicates", "conflicts", "lost", "reordered", "max_displacement", "invalid")
@@ -89,10 +89,12 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     highest number before (both null without an arrival). ``previous`` is the next lower number, or the same for a copy;
     ``first_digest`` is that of the first copy.
     """
-    rows = _in_order_of_arrival(_narrow(frame, roles).repartition(F.col(KEY)), roles)
-    by_number = Window.partitionBy(KEY).orderBy(NUMBER)
+    # Sorted by a hash of the key first: see the theory of ``batch.py``.
+    together = _narrow(frame, roles).repartition(F.col(KEY)).withColumn(GROUP, F.xxhash64(KEY))
+    rows = _in_order_of_arrival(together, roles)
+    by_number = Window.partitionBy(GROUP, KEY).orderBy(NUMBER)
     # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-    rows = rows.sortWithinPartitions(KEY, NUMBER, AT)
+    rows = rows.sortWithinPartitions(GROUP, KEY, NUMBER, AT)
     told = [F.lag(NUMBER).over(by_number).alias(PREVIOUS)]
     if roles.payload:
         copies = by_number.rangeBetween(Window.currentRow, Window.currentRow)
@@ -114,7 +116,7 @@ def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
     if roles.arrival is None:
         return rows.withColumns({AT: F.lit(None).cast("bigint"), HIGHEST: F.lit(None).cast("bigint")})
-    by_arrival = Window.partitionBy(KEY).orderBy(ARRIVAL)
+    by_arrival = Window.partitionBy(GROUP, KEY).orderBy(ARRIVAL)
     before = by_arrival.rowsBetween(Window.unboundedPreceding, -1)
     return rows.withColumns({AT: F.count(NUMBER).over(before), HIGHEST: F.max(NUMBER).over(before)})
 
@@ -138,7 +140,7 @@ def _facts(rows: DataFrame) -> DataFrame:
         "first_copied": _first_where(trouble.copied, AT, NUMBER),
         "first_hole": _first_where(trouble.after_hole, NUMBER, PREVIOUS),
     }
-    return rows.groupBy(KEY).agg(*(value.alias(name) for name, value in facts.items()))
+    return rows.groupBy(GROUP, KEY).agg(*(value.alias(name) for name, value in facts.items()))
 
 
 def _first_where(condition: Column, *names: str) -> Column:

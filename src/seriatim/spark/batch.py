@@ -13,6 +13,9 @@ Rules
 Theory of operation
 -------------------
 One shuffle brings the rows of a key together and one sort puts them in order; then a row and the row before it tell all.
+Keys are sorted by a hash, and then by themselves: Spark compares the first 64 bits of what it sorts by without a look at the
+row, and the first letters of keys are mostly the same.
+
 Rows that can't be released whatever the others are have no number on the way: they sort behind those of their key, so that
 ``dense_rank`` of the rest is the release position. A hole becomes a row of its own by ``explode`` of a constant list, of one
 element for most rows.
@@ -41,9 +44,9 @@ from seriatim.spark.work import INVALID, Tag
 # Columns on the way; none of them is in the output.
 ON_THE_WAY = tuple(
     f"__seriatim_{name}"
-    for name in ("number", "session", "previous", "new_session", "rank", "first_payload", "is_hole", "reason")
+    for name in ("group", "number", "session", "previous", "new_session", "rank", "first_payload", "is_entry", "reason")
 )
-NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, FIRST_PAYLOAD, IS_HOLE, REASON = ON_THE_WAY
+GROUP, NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, FIRST_PAYLOAD, IS_ENTRY, REASON = ON_THE_WAY
 
 
 def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
@@ -94,7 +97,7 @@ class _Batch:
         self.late = rules.too_low(roles)
 
     def tagged(self) -> DataFrame:
-        return self._tagged(self._with_holes(self._with_neighbours(self._with_numbers())))
+        return self._tagged(self._with_entries(self._with_neighbours(self._with_numbers())))
 
     # -- order ----------------------------------------------------------------------------------------------------------
 
@@ -120,8 +123,9 @@ class _Batch:
         in_order = [F.col(name).asc_nulls_last() for name in numbers]
         by_arrival = [] if self.roles.arrival is None else [column(self.roles.arrival)]
         # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-        rows = rows.repartition(key).sortWithinPartitions(key, *in_order, *by_arrival)
-        return rows.select("*", *self._told_by(Window.partitionBy(key).orderBy(*in_order)))
+        rows = rows.repartition(key).withColumn(GROUP, F.xxhash64(key))
+        rows = rows.sortWithinPartitions(GROUP, key, *in_order, *by_arrival)
+        return rows.select("*", *self._told_by(Window.partitionBy(GROUP, key).orderBy(*in_order)))
 
     def _told_by(self, neighbours: WindowSpec) -> Iterator[Column]:
         yield F.lag(NUMBER).over(neighbours).alias(PREVIOUS)
@@ -138,12 +142,17 @@ class _Batch:
     def _is_first_of_session(self) -> Column:
         return F.col(PREVIOUS).isNull() if self.roles.epoch is None else F.col(NEW_SESSION)
 
-    # -- holes ----------------------------------------------------------------------------------------------------------
+    # -- entries --------------------------------------------------------------------------------------------------------
 
-    def _with_holes(self, rows: DataFrame) -> DataFrame:
-        """Each row that follows a hole, twice; ``IS_HOLE`` is true for the one that stands for the hole."""
-        twice, once = F.array(F.lit(True), F.lit(False)), F.array(F.lit(False))
-        return rows.select("*", F.explode(F.when(self._follows_hole(), twice).otherwise(once)).alias(IS_HOLE))
+    def _with_entries(self, rows: DataFrame) -> DataFrame:
+        """Each row once, or twice if it follows a hole; ``IS_ENTRY`` is true for what goes into the ledger."""
+        row, entry, both = F.array(F.lit(False)), F.array(F.lit(True)), F.array(F.lit(True), F.lit(False))
+        is_released = F.col(NUMBER).isNotNull() & ~self._is_copy()
+        told = F.when(self._follows_hole(), both).when(is_released, row).otherwise(entry)
+        return rows.select("*", F.explode(told).alias(IS_ENTRY))
+
+    def _is_copy(self) -> Column:
+        return ~self._is_first_of_session() & (F.col(PREVIOUS) == F.col(NUMBER))
 
     def _follows_hole(self) -> Column:
         is_first = self._is_first_of_session()
@@ -151,6 +160,9 @@ class _Batch:
         if self.rules.start is not None:
             follows = follows | (is_first & (F.col(NUMBER) > self.rules.start))
         return F.col(NUMBER).isNotNull() & follows
+
+    def _is_hole(self) -> Column:
+        return F.col(IS_ENTRY) & self._follows_hole()
 
     def _first_missing(self) -> Column:
         after_previous = F.col(PREVIOUS) + self.rules.space.increment
@@ -161,36 +173,33 @@ class _Batch:
     # -- tags -----------------------------------------------------------------------------------------------------------
 
     def _tagged(self, rows: DataFrame) -> DataFrame:
-        rows = rows.withColumn(REASON, self._reason())
-        is_ordered = F.col(REASON).isNull()
+        rows = rows.withColumn(REASON, F.when(F.col(IS_ENTRY), self._reason()))
         own = {
-            "_tag": F.when(is_ordered, F.lit(Tag.ORDERED)).otherwise(F.lit(Tag.LEDGER)),
-            "_position": F.when(is_ordered, F.col(RANK).cast("bigint") - 1),
-            **{name: F.when(~is_ordered, value) for name, value in self._entry().items()},
+            "_tag": F.when(F.col(IS_ENTRY), F.lit(Tag.LEDGER)).otherwise(F.lit(Tag.ORDERED)),
+            "_position": F.when(~F.col(IS_ENTRY), F.col(RANK).cast("bigint") - 1),
+            **{name: F.when(F.col(IS_ENTRY), value) for name, value in self._entry().items()},
         }
         tag, *others = (own[name].alias(name) for name in OWN)
         return rows.select(tag, *map(self._of_message, self.frame.columns), *others)
 
     def _reason(self) -> Column:
-        is_copy = ~self._is_first_of_session() & (F.col(PREVIOUS) == F.col(NUMBER))
         copy: Column = F.lit(Reason.DUPLICATE)
         if self.rules.on_duplicate is OnDuplicate.CONFLICT:
             copy = F.when(self._payload().eqNullSafe(F.col(FIRST_PAYLOAD)), copy).otherwise(F.lit(Reason.CONFLICT))
         return (
-            F.when(F.col(IS_HOLE), F.lit(Reason.LOST))
-            .when(is_copy, copy)
-            .when(F.col(NUMBER).isNotNull(), None)
+            F.when(self._is_hole(), F.lit(Reason.LOST))
+            .when(F.col(NUMBER).isNotNull(), copy)
             .when(first_fault(self.invalid) > 0, F.lit(INVALID))
             .otherwise(F.lit(Reason.LATE))
         )
 
     def _of_message(self, name: str) -> Column:
         value = column(name)
-        return (value if name == self.roles.key else F.when(~F.col(IS_HOLE), value)).alias(name)
+        return (value if name == self.roles.key else F.when(~self._is_hole(), value)).alias(name)
 
     def _entry(self) -> dict[str, Column]:
         """The columns of a ledger entry. Nobody knows the numbers of an invalid row; its own columns tell."""
-        is_hole, is_judged = F.col(IS_HOLE), F.col(REASON) != INVALID
+        is_hole, is_judged = self._is_hole(), F.col(REASON) != INVALID
         number = column(self.roles.sequence).cast("bigint")
         first = F.when(is_hole, self._first_missing()).otherwise(number)
         last = F.when(is_hole, number - self.rules.space.increment).otherwise(number)
@@ -210,7 +219,7 @@ class _Batch:
         return distance if step == 1 else F.call_function("div", distance, F.lit(step))
 
     def _detail(self) -> Column:
-        detail = F.when(F.col(IS_HOLE), F.lit("no row has these numbers")).when(
+        detail = F.when(self._is_hole(), F.lit("no row has these numbers")).when(
             F.col(NUMBER).isNotNull(), F.lit("another copy came first")
         )
         for fault in [*self.invalid, *self.late]:

@@ -190,11 +190,19 @@ class Broker(Protocol):
     def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
 
-    async def publish_at(self, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> range:
+    async def publish_at(
+        self,
+        topic: str,
+        writer: str,
+        start: int,
+        end: int,
+        messages: Sequence[Outgoing],
+        beside: Mapping[str, Sequence[Outgoing]] | None = None,
+    ) -> range:
         """Write messages, and that ``writer`` has come from ``start`` to ``end``, in one transaction.
 
         Refused, and nothing written, when the writer stands elsewhere: so what is written twice is written once. Without
-        messages only the position moves.
+        messages only the position moves. ``beside`` has messages for other topics that belong to the same transaction.
         """
 
     async def position_of(self, writer: str) -> int:

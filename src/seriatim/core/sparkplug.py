@@ -205,6 +205,10 @@ class EdgeNode(Generic[M]):
         """How many messages wait: ahead of a gap, or for a birth."""
         return self._queue.held_count + len(self._waiting)
 
+    def held(self) -> list[EdgeMessage[M]]:
+        """What waits: ahead of a gap, in the order of its numbers, and then what waits for a birth."""
+        return [item.message for _, item in self._queue.held()] + [waiting.message for waiting in self._waiting]
+
     @property
     def rebirth_outstanding(self) -> bool:
         return self._rebirth.outstanding

@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import RETIRED, Attachment, Document, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
-from seriatim.engine.commit import Batch, Commit, Committer
+from seriatim.engine.commit import Batch, Commit, Committer, Log
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
@@ -330,7 +330,8 @@ class Engine(Operations, TimeTravel, Readers):
             raise InvalidArgument(f"what goes beside the messages of topic {topic!r} goes to another topic")
         commit = self.commit()
         offsets, records = self._number(log, messages)
-        together = {log: records, **{other: self._number(other, others)[1] for other, others in more.items()}}
+        together: dict[Log, Sequence[Record]] = {log: records}
+        together |= {other: self._number(other, others)[1] for other, others in more.items()}
 
         def move(work: Transaction) -> None:
             for each in together:

@@ -1,17 +1,20 @@
-"""Messages of edge nodes on their way into a topic, with the places of their nodes.
+"""Messages of edge nodes on their way into a topic, and entries into the ledger, with the places of their nodes.
 
 Rules
-    - The messages of a node and its new bookmark are written in one transaction (``Broker.publish_at``): whoever reads the
-      bookmark after a crash knows exactly what is in the topic.
+    - The messages of a node, its entries in the ledger and its new bookmark are written in one transaction
+      (``Broker.publish_at``): whoever reads the bookmark after a crash knows exactly what is in both topics.
     - A node's writer moves from where it stood. If somebody else has moved it, two hosts write under one name: the journal
       fails and the host stops, rather than to write a node's messages twice.
+    - What no node has said moves no bookmark: a *stray* entry, of something malformed.
     - While one write is under way, what comes meanwhile is gathered for the next. So each node has one write at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from seriatim.core.edge_messages import Bookmark
 from seriatim.engine.broker import Broker, Outgoing
@@ -22,19 +25,36 @@ MAX_WAITING = 20_000
 """How many messages may wait to be written before no more are read from MQTT."""
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """What waits to be written for one node."""
+
+    messages: list[Outgoing] = field(default_factory=list)
+    entries: list[Outgoing] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Where a host writes: messages in order, and the ledger, if it keeps one."""
+
+    ordered: str
+    ledger: str | None
+
+
 class Journal:
-    """Writes to one topic, for one host."""
+    """Writes for one host."""
 
     def __init__(
-        self, broker: Broker, topic: str, host: str, counts: Counts, bookmark_of: Callable[[NodeId], Bookmark]
+        self, broker: Broker, topics: Topics, host: str, counts: Counts, bookmark_of: Callable[[NodeId], Bookmark]
     ) -> None:
         self._broker = broker
-        self._topic = topic
+        self._topics = topics
         self._host = host
         self._counts = counts
         self._bookmark_of = bookmark_of
         self._standing: dict[NodeId, int] = {}
-        self._waiting: dict[NodeId, list[Outgoing]] = {}
+        self._waiting: defaultdict[NodeId, _Gathered] = defaultdict(_Gathered)
+        self._strays: list[Outgoing] = []
         self._count = 0
         self._ending = False
         self._filled = asyncio.Event()
@@ -45,9 +65,26 @@ class Journal:
         standing = self._standing[node] = await self._broker.position_of(self._writer(node))
         return Bookmark.unpack(standing) if standing else None
 
+    def forget(self, node: NodeId) -> None:
+        """Nothing is to be written for a node that was recalled, because no more nodes can be known."""
+        del self._standing[node]
+
     def add(self, node: NodeId, message: Outgoing) -> None:
         """The next message of a node that was recalled."""
-        self._waiting.setdefault(node, []).append(message)
+        self._waiting[node].messages.append(message)
+        self._gathered()
+
+    def enter(self, node: NodeId, entry: Outgoing) -> None:
+        """The next entry in the ledger about a node that was recalled."""
+        self._waiting[node].entries.append(entry)
+        self._gathered()
+
+    def enter_stray(self, entry: Outgoing) -> None:
+        """An entry in the ledger that has nothing to do with the place of any node."""
+        self._strays.append(entry)
+        self._gathered()
+
+    def _gathered(self) -> None:
         self._count += 1
         self._filled.set()
 
@@ -63,7 +100,7 @@ class Journal:
 
     async def run(self) -> None:
         """Write until ``end`` was called and nothing waits."""
-        while self._waiting or not self._ending:
+        while self._count or not self._ending:
             await self._filled.wait()
             await self._flush()
 
@@ -73,17 +110,27 @@ class Journal:
         self._filled.set()
 
     async def _flush(self) -> None:
-        waiting, self._waiting, self._count = self._waiting, {}, 0
+        waiting, self._waiting = self._waiting, defaultdict(_Gathered)
+        strays, self._strays, self._count = self._strays, [], 0
         self._filled.clear()
         # Every bookmark is taken now, at one with the messages: nothing is awaited in between.
-        writes = [self._write(node, messages, self._bookmark_of(node).pack()) for node, messages in waiting.items()]
-        await asyncio.gather(*writes)
+        writes = [self._write(node, gathered, self._bookmark_of(node).pack()) for node, gathered in waiting.items()]
+        await asyncio.gather(*writes, self._write_strays(strays))
         self._drained.set()
 
-    async def _write(self, node: NodeId, messages: list[Outgoing], end: int) -> None:
-        await self._broker.publish_at(self._topic, self._writer(node), self._standing[node], end, messages)
+    async def _write(self, node: NodeId, gathered: _Gathered, end: int) -> None:
+        ordered, ledger = self._topics.ordered, self._topics.ledger
+        beside = {ledger: gathered.entries} if ledger and gathered.entries else None
+        writer, start = self._writer(node), self._standing[node]
+        await self._broker.publish_at(ordered, writer, start, end, gathered.messages, beside)
         self._standing[node] = end
-        self._counts.stored += len(messages)
+        self._counts.stored += len(gathered.messages)
+        self._counts.entries += len(gathered.entries)
+
+    async def _write_strays(self, entries: list[Outgoing]) -> None:
+        if entries and self._topics.ledger:
+            await self._broker.publish(self._topics.ledger, entries)
+            self._counts.entries += len(entries)
 
     def _writer(self, node: NodeId) -> str:
-        return f"sparkplug {self._host} {self._topic} {node}"
+        return f"sparkplug {self._host} {self._topics.ordered} {node}"

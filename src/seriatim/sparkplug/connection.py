@@ -98,6 +98,4 @@ def refusal_of(error: aiomqtt.MqttError, address: MqttAddress) -> SeriatimError 
             f"the certificate of the MQTT broker {address} is not to be trusted ({untrusted.verify_message}): "
             "name the CA that signed it, and the broker as its certificate does"
         )
-    if isinstance(untrusted, ssl.SSLError):
-        return FailedPrecondition(f"no TLS with the MQTT broker {address}: {untrusted.reason or untrusted}")
     return None

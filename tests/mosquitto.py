@@ -25,10 +25,12 @@ listener {port} 127.0.0.1
 persistence false
 user root
 max_queued_messages 0
-sys_interval 1
+sys_interval {sys_interval}
 log_dest none
 {access}
 """
+SYS_INTERVAL = 1
+"""How often it says how it is, in seconds."""
 EVERYBODY = "allow_anonymous true"
 
 
@@ -48,7 +50,7 @@ class Mosquitto:
     def start(self) -> None:
         program, libraries = _program()
         configuration = self._folder / "mosquitto.conf"
-        configuration.write_text(CONFIGURATION.format(port=self.port, access=self._access))
+        configuration.write_text(CONFIGURATION.format(port=self.port, access=self._access, sys_interval=SYS_INTERVAL))
         self._process = subprocess.Popen(
             [program, "-c", str(configuration)],
             env={**os.environ, "LD_LIBRARY_PATH": libraries},

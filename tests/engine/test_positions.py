@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from seriatim.engine.broker import Step
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StoreFailed
 from tests.engine.conftest import Collector, WatchedStore, prepare, publish, settle_down
 from tests.engine.linked import linked, outgoing, run_bounded
@@ -48,6 +49,22 @@ def test_what_goes_beside_into_another_topic_is_of_the_same_transaction(run):
         assert await engine.publish_at("t", "w", 1, 2, [], {"ledger": outgoing("more")}) == range(2, 2)
         written = await engine.load(lambda store: list(store.read(engine.get_topic("ledger").id, 0, 10)))
         assert [record.data for record in written] == [b"late", b"lost", b"more"]
+
+    run(scenario)
+
+
+def test_many_writers_take_their_steps_together_or_none_does(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        assert await engine.publish_steps("t", [Step("v", 0, 1), Step("w", 0, 2)], outgoing("a", "b")) == range(2)
+        assert [await engine.position_of(writer) for writer in "vw"] == [1, 2]
+        with pytest.raises(FailedPrecondition, match="writer 'w' stands at 2 and not at 3"):
+            await engine.publish_steps("t", [Step("v", 1, 5), Step("w", 3, 5)], outgoing("c"))
+        with pytest.raises(InvalidArgument, match="one step at a time"):
+            await engine.publish_steps("t", [Step("v", 1, 5), Step("v", 5, 6)], outgoing("c"))
+        await settle_down(engine)
+        assert [await engine.position_of(writer) for writer in "vw"] == [1, 2]
+        assert len(subscription.lanes) == 2
 
     run(scenario)
 

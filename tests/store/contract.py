@@ -308,10 +308,14 @@ class CatalogContract(StoreContract):
                 work.move_position("pipe", 7, 6)
             work.move_position("pipe", 7, 1 << 90)
             work.move_position("new", 0, 0)
+            assert work.claim_batch("new", 4)
+            work.move_position("new", 5, 6)
         broken_off(kit.store, lambda work: work.move_position("pipe", 1 << 90, (1 << 90) + 1))
+        with kit.store.transaction() as work:
+            assert work.position("pipe") == 1 << 90, "what was broken off is not remembered"
         kit.reopen()
         with kit.store.transaction() as work:
-            assert (work.position("pipe"), work.position("new"), work.position("other")) == (1 << 90, 0, 0)
+            assert (work.position("pipe"), work.position("new"), work.position("other")) == (1 << 90, 6, 0)
             assert not work.claim_batch("pipe", 6)
 
 

@@ -20,7 +20,16 @@ from functools import partial
 from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
-from seriatim.engine.broker import RETIRED, Attachment, Document, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
+from seriatim.engine.broker import (
+    RETIRED,
+    Attachment,
+    Document,
+    Outgoing,
+    StagedFile,
+    Step,
+    SubscriptionInfo,
+    TopicInfo,
+)
 from seriatim.engine.commit import Batch, Commit, Committer, Log
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
@@ -56,6 +65,7 @@ from seriatim.store.base import (
     SubscriptionRow,
     Transaction,
 )
+from seriatim.store.rules import require_position
 
 EPOCH_BITS = 40
 """A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
@@ -324,6 +334,18 @@ class Engine(Operations, TimeTravel, Readers):
         beside: Mapping[str, Sequence[Outgoing]] | None = None,
     ) -> range:
         """Write messages, and how far their writer has come with them, or nothing when it stands elsewhere."""
+        return await self.publish_steps(topic, [Step(writer, start, end)], messages, beside)
+
+    async def publish_steps(
+        self,
+        topic: str,
+        steps: Sequence[Step],
+        messages: Sequence[Outgoing],
+        beside: Mapping[str, Sequence[Outgoing]] | None = None,
+    ) -> range:
+        """Write messages, and how far their writers have come with them, or nothing when one stands elsewhere."""
+        if len({step.writer for step in steps}) < len(steps):
+            raise InvalidArgument("a writer takes one step at a time: name each of them once")
         log = self.get_topic(topic)
         more = {self.get_topic(name): others for name, others in (beside or {}).items()}
         if log in more:
@@ -336,7 +358,10 @@ class Engine(Operations, TimeTravel, Readers):
         def move(work: Transaction) -> None:
             for each in together:
                 work.append(each.id, ())  # before anything is moved: the topic may have been deleted
-            work.move_position(writer, start, end)
+            for step in steps:  # all are looked at before the first is taken: a refusal must change nothing
+                require_position(step.writer, work.position(step.writer), step.start, step.end)
+            for step in steps:
+                work.move_position(*step)
 
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append_if(move, together, partial(_resolve, future, lambda: offsets))

@@ -14,8 +14,9 @@ from seriatim.core.edge_messages import EdgeMessage, Kind
 from seriatim.errors import InvalidArgument
 from seriatim.log import logger
 from seriatim.sparkplug.payload import bd_seq_of, decode
-from seriatim.sparkplug.payload import field as field_of
 from seriatim.sparkplug.topics import NodeId, parse_topic
+
+_make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
 
 
 class Body(NamedTuple):
@@ -88,12 +89,13 @@ def read_message(topic: str, data: bytes) -> tuple[NodeId, EdgeMessage[Body]] | 
         payload = decode(data)
     except InvalidArgument as error:
         return Malformed("payload", str(error), topic, data, address.node)
-    kind = address.kind
-    return address.node, EdgeMessage(
+    node, kind, device = address
+    parts = (
         kind,
-        Body(payload, data),
-        None if kind is Kind.NDEATH else field_of(payload, "seq"),
-        field_of(payload, "timestamp"),
-        address.device,
-        bd_seq_of(payload) if kind in (Kind.NBIRTH, Kind.NDEATH) else None,
+        _make(Body, (payload, data)),
+        payload.seq if payload.HasField("seq") and kind is not Kind.NDEATH else None,
+        payload.timestamp if payload.HasField("timestamp") else None,
+        device,
+        bd_seq_of(payload) if kind is Kind.NBIRTH or kind is Kind.NDEATH else None,
     )
+    return node, _make(EdgeMessage, parts)

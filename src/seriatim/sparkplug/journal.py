@@ -2,7 +2,7 @@
 
 Rules
     - The messages of a node, its entries in the ledger and its new bookmark are written in one transaction
-      (``Broker.publish_at``): whoever reads the bookmark after a crash knows exactly what is in both topics.
+      (``Broker.publish_steps``): whoever reads the bookmark after a crash knows exactly what is in both topics.
     - A node's writer moves from where it stood. If somebody else has moved it, two hosts write under one name: the journal
       fails and the host stops, rather than to write a node's messages twice.
     - What no node has said moves no bookmark: a *stray* entry, of something malformed.
@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from seriatim.core.edge_messages import Bookmark
-from seriatim.engine.broker import Broker, Outgoing
+from seriatim.engine.broker import Broker, Outgoing, Step
 from seriatim.sparkplug.intake import Counts
 from seriatim.sparkplug.topics import NodeId
 
 MAX_WAITING = 20_000
 """How many messages may wait to be written before no more are read from MQTT."""
+MAX_WRITTEN_BYTES = 8 * 1024 * 1024
+"""After so many bytes a write is closed, and the next one takes the nodes that are left."""
+PAUSE = 0.02
+"""The seconds between two writes. A commit costs as much as many messages: so a busy host makes fewer, and fuller ones."""
 
 
 @dataclass(slots=True)
@@ -31,6 +36,9 @@ class _Gathered:
 
     messages: list[Outgoing] = field(default_factory=list)
     entries: list[Outgoing] = field(default_factory=list)
+
+
+_Part: TypeAlias = dict[NodeId, _Gathered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ class Journal:
         while self._count or not self._ending:
             await self._filled.wait()
             await self._flush()
+            if not self._ending:
+                await asyncio.sleep(PAUSE)
 
     def end(self) -> None:
         """Nothing more is added. A write is never broken off: nobody would know what became of it."""
@@ -114,18 +124,25 @@ class Journal:
         strays, self._strays, self._count = self._strays, [], 0
         self._filled.clear()
         # Every bookmark is taken now, at one with the messages: nothing is awaited in between.
-        writes = [self._write(node, gathered, self._bookmark_of(node).pack()) for node, gathered in waiting.items()]
+        writes = [self._write(self._take_steps(part), part) for part in _parts(waiting)]
         await asyncio.gather(*writes, self._write_strays(strays))
         self._drained.set()
 
-    async def _write(self, node: NodeId, gathered: _Gathered, end: int) -> None:
+    def _take_steps(self, part: _Part) -> list[Step]:
+        steps = []
+        for node in part:
+            start, end = self._standing[node], self._bookmark_of(node).pack()
+            self._standing[node] = end
+            steps.append(Step(self._writer(node), start, end))
+        return steps
+
+    async def _write(self, steps: list[Step], part: _Part) -> None:
+        messages = [message for gathered in part.values() for message in gathered.messages]
+        entries = [entry for gathered in part.values() for entry in gathered.entries]
         ordered, ledger = self._topics.ordered, self._topics.ledger
-        beside = {ledger: gathered.entries} if ledger and gathered.entries else None
-        writer, start = self._writer(node), self._standing[node]
-        await self._broker.publish_at(ordered, writer, start, end, gathered.messages, beside)
-        self._standing[node] = end
-        self._counts.stored += len(gathered.messages)
-        self._counts.entries += len(gathered.entries)
+        await self._broker.publish_steps(ordered, steps, messages, {ledger: entries} if ledger and entries else None)
+        self._counts.stored += len(messages)
+        self._counts.entries += len(entries)
 
     async def _write_strays(self, entries: list[Outgoing]) -> None:
         if entries and self._topics.ledger:
@@ -134,3 +151,17 @@ class Journal:
 
     def _writer(self, node: NodeId) -> str:
         return f"sparkplug {self._host} {self._topics.ordered} {node}"
+
+
+def _parts(waiting: _Part) -> Iterator[_Part]:
+    """What waits, some nodes at a time: the bytes of one write have a limit where a link leads to the store."""
+    part: _Part = {}
+    size = 0
+    for node, gathered in waiting.items():
+        part[node] = gathered
+        size += sum(len(record.data) for record in (*gathered.messages, *gathered.entries))
+        if size > MAX_WRITTEN_BYTES:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part

@@ -36,6 +36,7 @@ MAX_DETAIL = 500
 
 _OF_THE_SESSION = frozenset({Reason.DUPLICATE, Reason.DEAD_LETTER})
 _NO_NAMES = Aliases()
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def make_record(ordered: Ordered[Body], aliases: Aliases, *, raw: bool) -> tuple[Outgoing, int]:
@@ -117,7 +118,7 @@ def _attributes(message: EdgeMessage[Body]) -> dict[str, str]:
 
 
 def _as_json(data: dict[str, Any]) -> bytes:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
+    return _ENCODER.encode(data).encode("utf-8", "backslashreplace")
 
 
 def _base64(data: bytes) -> str:

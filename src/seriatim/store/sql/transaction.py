@@ -49,6 +49,8 @@ class Known:
         self.subscriptions: set[int] = set()
         self.untroubled: set[int] = set()
         """Subscriptions that have no trouble to forget."""
+        self.positions: dict[str, int] = {}
+        """Where writers stand. A host that writes for a thousand nodes would ask a thousand times in each transaction."""
 
     def forget_topic(self) -> None:
         """Subscriptions go with a topic, and which ones is not known here."""
@@ -194,14 +196,20 @@ class SqlTransaction:
         if batch in batches:
             return False
         batches.add(batch)
+        self._known.positions.pop(writer, None)
         self._session.run("put_batches_of_writer", writer, json.dumps(list(batches)))
         return True
 
     def position(self, writer: str) -> int:
-        return end_of(self._batches(writer))
+        self._session.require_unbroken()
+        known = self._known.positions
+        if writer not in known:
+            known[writer] = end_of(self._batches(writer))
+        return known[writer]
 
     def move_position(self, writer: str, start: int, end: int) -> None:
         require_position(writer, self.position(writer), start, end)
+        self._known.positions[writer] = end
         self._session.run("put_batches_of_writer", writer, json.dumps([[0, end - 1]] if end else []))
 
     def _batches(self, writer: str) -> list[Range]:

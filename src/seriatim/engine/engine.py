@@ -65,7 +65,6 @@ from seriatim.store.base import (
     SubscriptionRow,
     Transaction,
 )
-from seriatim.store.rules import require_position
 
 EPOCH_BITS = 40
 """A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
@@ -358,10 +357,7 @@ class Engine(Operations, TimeTravel, Readers):
         def move(work: Transaction) -> None:
             for each in together:
                 work.append(each.id, ())  # before anything is moved: the topic may have been deleted
-            for step in steps:  # all are looked at before the first is taken: a refusal must change nothing
-                require_position(step.writer, work.position(step.writer), step.start, step.end)
-            for step in steps:
-                work.move_position(*step)
+            work.move_positions(steps)
 
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append_if(move, together, partial(_resolve, future, lambda: offsets))

@@ -207,10 +207,12 @@ class SqlTransaction:
             known[writer] = end_of(self._batches(writer))
         return known[writer]
 
-    def move_position(self, writer: str, start: int, end: int) -> None:
-        require_position(writer, self.position(writer), start, end)
-        self._known.positions[writer] = end
-        self._session.run("put_batches_of_writer", writer, json.dumps([[0, end - 1]] if end else []))
+    def move_positions(self, steps: Sequence[tuple[str, int, int]]) -> None:
+        for writer, start, end in steps:
+            require_position(writer, self.position(writer), start, end)
+        self._known.positions.update((writer, end) for writer, _, end in steps)
+        rows = [(writer, f"[[0, {end - 1}]]" if end else "[]") for writer, _, end in steps]
+        self._session.run_many("put_batches_of_writer", rows)
 
     def _batches(self, writer: str) -> list[Range]:
         found = self._session.rows("batches_of_writer", writer)

@@ -20,6 +20,7 @@ import asyncio
 import json
 import random
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -90,7 +91,7 @@ class Host:
         self._broker = broker
         self._topics = self._options.topics(topic)
         self._loop = asyncio.get_running_loop()
-        self._aliases: dict[NodeId, Aliases] = {}
+        self._aliases: defaultdict[NodeId, Aliases] = defaultdict(Aliases)
         self._recalling: dict[NodeId, list[EdgeMessage[Body]]] = {}
         self._recalls: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
@@ -277,8 +278,7 @@ class Host:
     def _store(self, ordered: Ordered[Body]) -> None:
         node = ordered.key
         assert isinstance(node, NodeId)
-        aliases = self._aliases.setdefault(node, Aliases())
-        record, unknown = make_record(ordered, aliases, raw=self._options.raw)
+        record, unknown = make_record(ordered, self._aliases[node], raw=self._options.raw)
         if len(record.data) > MAX_DATA_BYTES:
             self._enter_unstorable(ordered, len(record.data))
             record = record._replace(data=b'{"metrics":[],"error":"too long to be stored"}')
@@ -311,7 +311,7 @@ class Host:
     def _enter(self, node: Hashable, entry: Entry) -> None:
         assert isinstance(node, NodeId)
         if self._topics.ledger:
-            self._journal.enter(node, self._make_entry(entry, self._aliases.get(node) or Aliases()))
+            self._journal.enter(node, self._make_entry(entry, self._aliases[node]))
 
     def _make_entry(self, entry: Entry, aliases: Aliases) -> Outgoing:
         return make_entry(entry, aliases, _milliseconds(), raw=self._options.raw)

@@ -191,7 +191,8 @@ class Aliases:
 
     def name_and_type(self, device: str | None, metric: Any) -> tuple[str | None, int | None]:
         """What a metric is called and which type it has, as far as it or its birth says."""
-        name, datatype = field(metric, "name"), field(metric, "datatype")
+        name: str | None = metric.name
+        datatype: int | None = metric.datatype if metric.HasField("datatype") else None
         if not name and metric.HasField("alias"):
             name, known = self._by_alias.get(metric.alias, (None, None))
             datatype = known if datatype is None else datatype

@@ -24,9 +24,9 @@ def test_explain_prints_each_stage_and_why():
     assert chain.describe().splitlines() == [
         "source: absolute",
         "1. in process: absolute, reliability 1 - keeps what arrives: local delivery",
-        f"2. udp 127.0.0.1: none, reliability 1 - {nothing}",
-        "3. ordered_map(echo): none, reliability 1 - keeps what arrives: 2 at a time, results in order",
-        "end to end: none, reliability 1",
+        f"2. udp 127.0.0.1: none - {nothing}",
+        "3. ordered_map(echo): none - keeps what arrives: 2 at a time, results in order",
+        "end to end: none",
         "across crashes: none",
         "   in process: gives up no loss: what is under way dies with its process",
         f"   udp 127.0.0.1: {nothing.replace(', no loss:', ':')}",

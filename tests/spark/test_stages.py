@@ -138,9 +138,9 @@ pipeline 'telemetry'
 ordered rows to parquet ordered, exactly once
   source: none (no loss)
   1. read seriatim: none (no loss), reliability 1 - keeps what arrives: {read}
-  2. put in order: strict, reliability 1 - gives up no loss and restores no inversion, no duplicate: {order}
-  3. write parquet ordered: strict, reliability 1 - keeps what arrives: {write}
-  end to end: strict, reliability 1
+  2. put in order: strict - gives up no loss and restores no inversion, no duplicate: {order}
+  3. write parquet ordered: strict - keeps what arrives: {write}
+  end to end: strict
 
 ledger rows to json ledger, at least once: {append}
 """.format(

@@ -286,7 +286,9 @@ def enclose(
 
 
 def _figures(guarantee: Guarantee, reliability: float) -> str:
-    return f"{guarantee.in_words()}, reliability {reliability:g}"
+    """The guarantee, and how often a message gets through, unless something may be lost and nobody said how often."""
+    is_known = reliability < 1.0 or guarantee & Guarantee.NO_LOSS
+    return guarantee.in_words() + (f", reliability {reliability:g}" if is_known else "")
 
 
 def _remedy(bit: Guarantee, culprit: Stage | None) -> str:

@@ -162,6 +162,8 @@ def test_mistakes_of_the_caller_are_one_line(tmp_path):
         ([], "Say where the MQTT broker is"),
         (["--mqtt", "localhost"], "mqtt://host:1883"),
         (["--mqtt", "mqtt://h", "--host-id", "a/b"], "no Sparkplug id"),
+        (["--mqtt", "mqtt://h", "--ledger", "telemetry"], "name another topic"),
+        (["--mqtt", "mqtt://u:secret@h", "--mqtt-ca", __file__], "give its address as mqtts://"),
         (["nodes"], "there is no store"),
     ):
         result = CliRunner().invoke(cli, ["sparkplug", "--store", store, *args], prog_name="seriatim")
@@ -170,6 +172,7 @@ def test_mistakes_of_the_caller_are_one_line(tmp_path):
         assert result.exit_code in (1, 2)
         assert said in result.stderr
         assert "Traceback" not in result.stderr
+        assert "secret" not in result.stderr
 
 
 def test_a_topic_that_is_not_there_is_named(tmp_path):

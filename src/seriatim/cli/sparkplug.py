@@ -106,6 +106,7 @@ def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_
         keep_ledger=not given["no_ledger"],
         trust=MqttTrust(given["mqtt_ca"], given["mqtt_cert"], given["mqtt_key"]),
     )
+    options.check(topic, address)  # before a store is made
     output = Output(as_json, progress=loaded.values.progress)
     url = store or loaded.values.store
     run_with_broker(url, lambda broker: _run(broker, output, topic, address, options))

@@ -73,6 +73,11 @@ class HostOptions:
     def __post_init__(self) -> None:
         check_id("host id", self.host_id)
 
+    def check(self, topic: str, address: MqttAddress) -> None:
+        """InvalidArgument when no host can work so."""
+        self.topics(topic)
+        self.trust.for_address(address)
+
     def topics(self, topic: str) -> Topics:
         """Where a host writes whose messages in order go to ``topic``."""
         ledger = self.ledger or default_ledger(topic)

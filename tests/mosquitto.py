@@ -7,11 +7,13 @@ no root. Where that does not work either, the test says so (``needs.py``).
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import socket
 import subprocess
 import time
+from base64 import b64encode
 from functools import cache
 from pathlib import Path
 
@@ -20,20 +22,24 @@ from tests.needs import lacking
 PACKAGES = ("mosquitto", "libmosquitto1", "libdlt2", "libcjson1", "libwrap0")
 CONFIGURATION = """
 listener {port} 127.0.0.1
-allow_anonymous true
 persistence false
 user root
 max_queued_messages 0
-sys_interval 1
+sys_interval {sys_interval}
 log_dest none
+{access}
 """
+SYS_INTERVAL = 1
+"""How often it says how it is, in seconds."""
+EVERYBODY = "allow_anonymous true"
 
 
 class Mosquitto:
-    """One broker. It may be stopped and started again on the same port."""
+    """One broker. It may be stopped and started again on the same port. ``access`` says in its words whom it lets in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, access: str = EVERYBODY) -> None:
         self._folder = folder
+        self._access = access
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -44,7 +50,7 @@ class Mosquitto:
     def start(self) -> None:
         program, libraries = _program()
         configuration = self._folder / "mosquitto.conf"
-        configuration.write_text(CONFIGURATION.format(port=self.port))
+        configuration.write_text(CONFIGURATION.format(port=self.port, access=self._access, sys_interval=SYS_INTERVAL))
         self._process = subprocess.Popen(
             [program, "-c", str(configuration)],
             env={**os.environ, "LD_LIBRARY_PATH": libraries},
@@ -72,6 +78,13 @@ class Mosquitto:
             self._process.kill()
             self._process.communicate()
             self._process = None
+
+
+def password_line(user: str, password: str) -> str:
+    """What a password file of mosquitto has about a user."""
+    salt = b"twelve bytes"
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 101)
+    return f"{user}:$7$101${b64encode(salt).decode()}${b64encode(digest).decode()}\n"
 
 
 def _free_port() -> int:

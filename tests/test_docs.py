@@ -207,7 +207,7 @@ def test_the_reference_lists_every_setting_with_its_variable():
     text = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
     documented = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `([^`]+)` \|", text, re.MULTILINE)
     expected = [
-        (setting.name, f"SERIATIM_{setting.name.upper()}", str(setting.default).replace("True", "true"))
+        (setting.name, f"SERIATIM_{setting.name.upper()}", str(setting.default).replace("True", "true") or '""')
         for setting in fields(Config)
     ]
     assert documented == expected

@@ -35,8 +35,8 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 _TYPE_NAMES = {str: "a string", bool: "true or false"}
 
 
-def _setting(default: str | bool, help: str, choices: tuple[str, ...] = ()) -> Any:  # noqa: A002
-    return field(default=default, metadata={"help": help, "choices": choices})
+def _setting(default: str | bool, help: str, choices: tuple[str, ...] = (), *, secret: bool = False) -> Any:  # noqa: A002
+    return field(default=default, repr=not secret, metadata={"help": help, "choices": choices, "secret": secret})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Config:
     log_level: str = _setting("warning", "the least severe log entry to show", LOG_LEVELS)
     log_format: str = _setting("text", "how log entries are written to standard error", LOG_FORMATS)
     progress: bool = _setting(True, "show progress of long work on a terminal")
+    mqtt_password: str = _setting("", "the password for the MQTT broker, if its address has none", secret=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,11 @@ def load(
 def describe(key: str) -> str:
     """What a setting is for, in a few words."""
     return str(_SETTINGS[key].metadata["help"])
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of a setting is nobody else's business."""
+    return bool(_SETTINGS[key].metadata["secret"])
 
 
 def _find_file(path: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -139,7 +145,8 @@ def _checked(key: str, value: object, where: str) -> str | bool:
     setting = _SETTINGS[key]
     kind = bool if isinstance(setting.default, bool) else str
     if not isinstance(value, kind):
-        raise InvalidArgument(f"{where}: must be {_TYPE_NAMES[kind]}, not {value!r}")
+        shown = type(value).__name__ if is_secret(key) else repr(value)
+        raise InvalidArgument(f"{where}: must be {_TYPE_NAMES[kind]}, not {shown}")
     choices = setting.metadata["choices"]
     if choices and value not in choices:
         raise InvalidArgument(f"{where}: must be one of {', '.join(choices)}, not {value!r}")

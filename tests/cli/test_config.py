@@ -21,6 +21,7 @@ def test_the_table_shows_each_setting_its_value_and_its_origin(seriatim, tmp_pat
         ["log_level", '"warning"', "default", "the"],
         ["log_format", '"text"', "default", "how"],
         ["progress", "false", "environment", "show"],
+        ["mqtt_password", '""', "default", "the"],
     ]
 
 
@@ -49,6 +50,16 @@ def test_the_log_level_comes_from_the_command_line(seriatim, options, level):
 def test_a_password_is_hidden(seriatim, monkeypatch):
     monkeypatch.setenv("SERIATIM_STORE", "postgresql://ann:se:c/ret@db.example/orders")
     assert shown(seriatim)["store"]["value"] == "postgresql://ann:***@db.example/orders"
+    monkeypatch.setenv("SERIATIM_MQTT_PASSWORD", "s3cret")
+    assert shown(seriatim)["mqtt_password"] == {"value": "***", "origin": "environment"}
+
+
+def test_a_password_of_the_wrong_type_is_not_repeated(seriatim, tmp_path):
+    (tmp_path / "seriatim.toml").write_text("mqtt_password = 4711")
+    result = seriatim("config")
+    assert result.exit_code == 2
+    assert "mqtt_password: must be a string, not int" in result.stderr
+    assert "4711" not in result.stderr
 
 
 def test_a_mistake_is_a_usage_error(seriatim, monkeypatch):

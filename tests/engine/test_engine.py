@@ -198,6 +198,22 @@ def test_messages_that_are_no_longer_in_memory_are_read_and_keep_their_order(run
     run(scenario)
 
 
+def test_what_nobody_subscribes_to_stays_out_of_memory_and_can_be_read_later(run):
+    async def scenario(engine):
+        await engine.create_topic("t")
+        await publish(engine, "before")
+        assert engine.get_topic("t").recent(0) is None
+        await engine.create_subscription("t", "s")
+        await publish(engine, "after")
+        assert engine.get_topic("t").recent(1) is not None
+        await engine.seek_to_offset("s", 0)
+        got = Collector()
+        engine.attach("s", got.consumer)
+        assert [one.record.data for one in await got.wait(2)] == [b"before", b"after"]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("acked", [False, True])
 def test_a_delivery_that_was_fenced_is_not_noted_as_an_attempt(run, acked):
     """Also one whose ack was only provisional: its lease record is taken back, so that a restart does not count it."""

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from seriatim.errors import FailedPrecondition, NotFound, StoreFailed
+from seriatim.engine.broker import Step
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StoreFailed
 from tests.engine.conftest import Collector, WatchedStore, prepare, publish, settle_down
 from tests.engine.linked import linked, outgoing, run_bounded
 
@@ -32,6 +33,51 @@ def test_a_writer_that_stands_elsewhere_writes_nothing(run):
             await engine.publish_at("t", "w", 0, 1, outgoing("first"))
         await settle_down(engine)
         assert (len(subscription.lanes), await engine.position_of("w")) == (1, 1)
+
+    run(scenario)
+
+
+def test_what_goes_beside_into_another_topic_is_of_the_same_transaction(run):
+    async def scenario(engine):
+        await prepare(engine)
+        await engine.create_topic("ledger")
+        beside = {"ledger": outgoing("late", "lost")}
+        assert await engine.publish_at("t", "w", 0, 1, outgoing("a"), beside) == range(1)
+        with pytest.raises(FailedPrecondition):
+            await engine.publish_at("t", "w", 0, 1, outgoing("a"), beside)
+        assert (await engine.describe_topic("t")).next_offset == 2, "an offset of what was refused is not used again"
+        assert await engine.publish_at("t", "w", 1, 2, [], {"ledger": outgoing("more")}) == range(2, 2)
+        written = await engine.load(lambda store: list(store.read(engine.get_topic("ledger").id, 0, 10)))
+        assert [record.data for record in written] == [b"late", b"lost", b"more"]
+
+    run(scenario)
+
+
+def test_many_writers_take_their_steps_together_or_none_does(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        assert await engine.publish_steps("t", [Step("v", 0, 1), Step("w", 0, 2)], outgoing("a", "b")) == range(2)
+        assert [await engine.position_of(writer) for writer in "vw"] == [1, 2]
+        with pytest.raises(FailedPrecondition, match="writer 'w' stands at 2 and not at 3"):
+            await engine.publish_steps("t", [Step("v", 1, 5), Step("w", 3, 5)], outgoing("c"))
+        with pytest.raises(InvalidArgument, match="one step at a time"):
+            await engine.publish_steps("t", [Step("v", 1, 5), Step("v", 5, 6)], outgoing("c"))
+        await settle_down(engine)
+        assert [await engine.position_of(writer) for writer in "vw"] == [1, 2]
+        assert len(subscription.lanes) == 2
+
+    run(scenario)
+
+
+def test_nothing_is_written_when_the_topic_beside_is_not_there_or_is_the_same(run):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        with pytest.raises(NotFound):
+            await engine.publish_at("t", "w", 0, 1, outgoing("a"), {"nowhere": outgoing("b")})
+        with pytest.raises(InvalidArgument, match="to another topic"):
+            await engine.publish_at("t", "w", 0, 1, outgoing("a"), {"t": outgoing("b")})
+        await settle_down(engine)
+        assert (len(subscription.lanes), await engine.position_of("w")) == (0, 0)
 
     run(scenario)
 
@@ -85,6 +131,9 @@ def test_the_same_over_the_link(tmp_path):
             with pytest.raises(FailedPrecondition, match="stands at"):
                 await broker.publish_at("t", "w", 0, 1, outgoing("a"))
             assert await broker.position_of("w") == 1 << 90
+            await broker.create_topic("ledger")
+            await broker.publish_at("t", "w", 1 << 90, 1 << 91, outgoing("c"), {"ledger": outgoing("late")})
+            assert (await broker.describe_topic("ledger")).next_offset == 1
             await broker.close()
 
     run_bounded(scenario)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.pubsub.access import Access
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.server import Tls
+from tests.certificates import new_certificate
 from tests.engine.conftest import WatchedStore
 from tests.pubsub.conftest import publish
 from tests.pubsub.served import PROJECT, SUBSCRIPTION, TOPIC, Raw, ServerThread, server_in_thread
@@ -130,29 +126,8 @@ def test_a_file_of_tokens_is_for_its_owner_alone(tmp_path):
         Access.load(tmp_path / "none.toml")
 
 
-def new_certificate() -> Tls:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = dt.datetime.now(dt.UTC)
-    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([loopback]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem, none = serialization.Encoding.PEM, serialization.NoEncryption()
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, none)
-    return Tls(certificate.public_bytes(pem), private)
-
-
 def test_tls_with_a_token_as_call_credentials(tmp_path):
-    tls = new_certificate()
+    tls = Tls(*new_certificate())
     with server_in_thread(access=tokens_in(tmp_path), tls=tls) as server:
         credentials = grpc.composite_channel_credentials(
             grpc.ssl_channel_credentials(tls.certificate), grpc.access_token_call_credentials("root")

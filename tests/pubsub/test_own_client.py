@@ -14,8 +14,10 @@ from seriatim.client.message import Message
 from seriatim.core.delivery import RetryPolicy
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, NotSupported, Unauthenticated
 from seriatim.pubsub.options import ServerOptions
+from seriatim.pubsub.server import Tls
+from tests.certificates import new_certificate
 from tests.pubsub.served import PATIENCE, ServerProcess, server_in_thread
-from tests.pubsub.test_access import new_certificate, tokens_in
+from tests.pubsub.test_access import tokens_in
 
 Program = Callable[[PubSub], Coroutine[Any, Any, None]]
 
@@ -181,7 +183,7 @@ def test_what_the_api_has_no_words_for():
 
 
 def test_tls_and_a_token(tmp_path):
-    tls = new_certificate()
+    tls = Tls(*new_certificate())
     (tmp_path / "ca.pem").write_bytes(tls.certificate)
 
     async def create(address: str, token: str) -> None:

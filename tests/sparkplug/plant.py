@@ -7,14 +7,16 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import aiomqtt
 
 from seriatim.core.edge_messages import NodeOrdering
 from seriatim.engine.opening import open_broker
-from seriatim.sparkplug.host import Host, HostOptions, MqttAddress
+from seriatim.errors import NotFound
+from seriatim.sparkplug.connection import MqttAddress
+from seriatim.sparkplug.host import Host, HostOptions
 from seriatim.sparkplug.payload import Payload, decode
 from seriatim.store import open_store
 from tests.mosquitto import Mosquitto
@@ -125,13 +127,13 @@ async def node_on(mosquitto: Mosquitto, node: str = "n", **names: Any) -> AsyncI
 
 
 @asynccontextmanager
-async def host_on(mosquitto: Mosquitto, store: Path, raw: bool = False, **ordering: Any) -> AsyncIterator[Host]:
+async def host_on(
+    mosquitto: Mosquitto, store: str, options: HostOptions | None = None, **ordering: Any
+) -> AsyncIterator[Host]:
     """A host at work, online."""
-    broker = await open_broker(f"sqlite:///{store}")
+    broker = await open_broker(store)
     try:
-        if TOPIC not in [info.name for info in await broker.list_topics()]:
-            await broker.create_topic(TOPIC)
-        options = HostOptions(ordering=NodeOrdering(**ordering), raw=raw, reconnect_delay=0.05)
+        options = replace(options or HostOptions(), ordering=NodeOrdering(**ordering), reconnect_delay=0.05)
         host = Host(broker, TOPIC, MqttAddress.parse(mosquitto.url), options)
         running = asyncio.create_task(host.run())
         try:
@@ -155,13 +157,22 @@ class Stored:
         self.data = json.loads(record.data)
 
     def __repr__(self) -> str:
-        return f"{self.attributes['kind']} {self.attributes.get('seq', '-')}"
+        reason = f"{self.attributes['reason']} " if "reason" in self.attributes else ""
+        return f"{reason}{self.attributes.get('kind', '-')} {self.attributes.get('seq', '-')}"
 
 
-def stored_in(store: Path) -> list[Stored]:
-    reader = open_store(f"sqlite:///{store}", read_only=True)
+def stored_in(store: str, name: str = TOPIC) -> list[Stored]:
+    """What a topic has; nothing when store or topic are not there yet."""
     try:
-        (topic,) = (topic for topic in reader.catalog().topics if topic.name == TOPIC)
-        return [Stored(record) for record in reader.read(topic.id, 0, 10**6)]
+        reader = open_store(store, read_only=True)
+    except NotFound:
+        return []
+    try:
+        ids = [topic.id for topic in reader.catalog().topics if topic.name == name]
+        return [Stored(record) for topic_id in ids for record in reader.read(topic_id, 0, 10**6)]
     finally:
         reader.close()
+
+
+def ledger_in(store: str) -> list[Stored]:
+    return stored_in(store, f"{TOPIC}-ledger")

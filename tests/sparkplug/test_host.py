@@ -12,7 +12,8 @@ import pytest
 
 from seriatim.core.edge_messages import Status
 from seriatim.errors import FailedPrecondition, InvalidArgument
-from seriatim.sparkplug.host import HostOptions, MqttAddress
+from seriatim.sparkplug.connection import MqttAddress
+from seriatim.sparkplug.host import HostOptions
 from seriatim.sparkplug.payload import Payload, field
 from seriatim.sparkplug.topics import NodeId
 from tests.sparkplug.plant import (
@@ -29,9 +30,9 @@ from tests.sparkplug.plant import (
 NODE = NodeId("g", "n")
 
 
-def test_withheld_late_duplicated_and_wrapped_messages_are_stored_in_order(mosquitto, tmp_path):
+def test_withheld_late_duplicated_and_wrapped_messages_are_stored_in_order(mosquitto, any_store):
     async def scenario():
-        async with host_on(mosquitto, tmp_path / "s.db", reorder_timeout=5) as host, node_on(mosquitto) as node:
+        async with host_on(mosquitto, any_store, reorder_timeout=5) as host, node_on(mosquitto) as node:
             await node.birth(250)
             await node.data(251, 253, 254, 254, 255, 252, 257, 258, 256, 251)
             await until(lambda: host.counts.stored == 9)
@@ -39,7 +40,7 @@ def test_withheld_late_duplicated_and_wrapped_messages_are_stored_in_order(mosqu
             assert host.counts.rebirths == 0
 
     run_bounded(scenario())
-    stored = stored_in(tmp_path / "s.db")
+    stored = stored_in(any_store)
     assert repr(stored) == (
         "[NBIRTH 250, NDATA 251, NDATA 252, NDATA 253, NDATA 254, NDATA 255, NDATA 0, NDATA 1, NDATA 2]"
     )
@@ -49,13 +50,13 @@ def test_withheld_late_duplicated_and_wrapped_messages_are_stored_in_order(mosqu
     assert {each.attributes["epoch"] for each in stored} == {"1"}
 
 
-def test_the_conformance_scenario_for_message_ordering(mosquitto, tmp_path):
+def test_the_conformance_scenario_for_message_ordering(mosquitto, store):
     """Withheld for good: a rebirth within twice the timeout. Withheld for half the timeout: none, then or later."""
     timeout = 1.0
 
     async def scenario():
         async with (
-            host_on(mosquitto, tmp_path / "s.db", reorder_timeout=timeout, rebirth_backoff=0.1) as host,
+            host_on(mosquitto, store, reorder_timeout=timeout, rebirth_backoff=0.1) as host,
             ear_on(mosquitto, "spBv1.0/g/NCMD/n") as ear,
             node_on(mosquitto) as node,
         ):
@@ -79,13 +80,13 @@ def test_the_conformance_scenario_for_message_ordering(mosquitto, tmp_path):
             assert len(ear.heard) == asked
 
     run_bounded(scenario())
-    assert repr(stored_in(tmp_path / "s.db")[-6:]) == "[NBIRTH 0, NDATA 1, NDATA 2, NDATA 3, NDATA 4, NDATA 5]"
+    assert repr(stored_in(store)[-6:]) == "[NBIRTH 0, NDATA 1, NDATA 2, NDATA 3, NDATA 4, NDATA 5]"
 
 
-def test_a_rebirth_request_is_true_named_stamped_without_seq_qos_0_and_not_retained(mosquitto, tmp_path):
+def test_a_rebirth_request_is_true_named_stamped_without_seq_qos_0_and_not_retained(mosquitto, store):
     async def scenario():
         async with (
-            host_on(mosquitto, tmp_path / "s.db") as host,
+            host_on(mosquitto, store) as host,
             ear_on(mosquitto, "spBv1.0/+/NCMD/#") as ear,
             node_on(mosquitto) as node,
         ):
@@ -105,15 +106,15 @@ def test_a_rebirth_request_is_true_named_stamped_without_seq_qos_0_and_not_retai
     assert (field(metric, "alias"), field(command, "seq")) == (None, None)
     assert abs(command.timestamp - milliseconds()) < 60_000
     assert [str(each.topic) for each in later.heard] == ["spBv1.0/STATE/seriatim"], "no command is retained"
-    (stored,) = stored_in(tmp_path / "s.db")
+    (stored,) = stored_in(store)
     assert stored.attributes["flag"] == "before-birth"
 
 
-def test_state_is_published_retained_with_the_stamp_of_the_will_and_offline_at_a_clean_stop(mosquitto, tmp_path):
+def test_state_is_published_retained_with_the_stamp_of_the_will_and_offline_at_a_clean_stop(mosquitto, store):
     async def scenario():
         async with ear_on(mosquitto, "spBv1.0/STATE/#") as ear:
             before = milliseconds()
-            async with host_on(mosquitto, tmp_path / "s.db"):
+            async with host_on(mosquitto, store):
                 await until(lambda: len(ear.heard) == 1)
             await until(lambda: len(ear.heard) == 2)
         async with ear_on(mosquitto, "spBv1.0/STATE/#") as later:
@@ -131,7 +132,7 @@ def test_state_is_published_retained_with_the_stamp_of_the_will_and_offline_at_a
     ]
 
 
-def test_the_will_says_offline_with_the_stamp_of_the_birth(mosquitto, tmp_path, monkeypatch):
+def test_the_will_says_offline_with_the_stamp_of_the_birth(mosquitto, store, monkeypatch):
     clients: list[aiomqtt.Client] = []
 
     class Watched(aiomqtt.Client):
@@ -142,7 +143,7 @@ def test_the_will_says_offline_with_the_stamp_of_the_birth(mosquitto, tmp_path, 
     monkeypatch.setattr("seriatim.sparkplug.host.aiomqtt.Client", Watched)
 
     async def scenario():
-        async with host_on(mosquitto, tmp_path / "s.db"):
+        async with host_on(mosquitto, store):
             (client,) = clients
             async with ear_on(mosquitto, "spBv1.0/STATE/#") as ear:
                 await until(lambda: len(ear.heard) == 1)
@@ -158,9 +159,9 @@ def test_the_will_says_offline_with_the_stamp_of_the_birth(mosquitto, tmp_path, 
     assert again["timestamp"] >= online["timestamp"]
 
 
-def test_state_is_published_again_when_somebody_publishes_it_offline(mosquitto, tmp_path):
+def test_state_is_published_again_when_somebody_publishes_it_offline(mosquitto, store):
     async def scenario():
-        async with ear_on(mosquitto, "spBv1.0/STATE/#") as ear, host_on(mosquitto, tmp_path / "s.db"):
+        async with ear_on(mosquitto, "spBv1.0/STATE/#") as ear, host_on(mosquitto, store):
             await until(lambda: len(ear.heard) == 1)
             async with aiomqtt.Client("127.0.0.1", mosquitto.port) as other:
                 await other.publish("spBv1.0/STATE/seriatim", b'{"online": false, "timestamp": 1}', qos=1, retain=True)
@@ -173,10 +174,10 @@ def test_state_is_published_again_when_somebody_publishes_it_offline(mosquitto, 
     assert json.loads(heard[0].payload) == json.loads(heard[2].payload) == json.loads(heard[4].payload)
 
 
-def test_aliases_are_resolved_per_session_and_an_unknown_one_asks_for_a_rebirth(mosquitto, tmp_path):
+def test_aliases_are_resolved_per_session_and_an_unknown_one_asks_for_a_rebirth(mosquitto, store):
     async def scenario():
         async with (
-            host_on(mosquitto, tmp_path / "s.db") as host,
+            host_on(mosquitto, store) as host,
             ear_on(mosquitto, "spBv1.0/g/NCMD/n") as ear,
             node_on(mosquitto) as node,
         ):
@@ -193,17 +194,17 @@ def test_aliases_are_resolved_per_session_and_an_unknown_one_asks_for_a_rebirth(
             assert host.counts.unknown_aliases == 1
 
     run_bounded(scenario())
-    stored = stored_in(tmp_path / "s.db")
+    stored = stored_in(store)
     assert stored[2].data["metrics"] == [{"name": "a", "type": "Int32", "value": 5}]
     assert stored[3].data["metrics"] == [{"name": "b", "type": "Int8", "value": -1}]
     assert stored[3].attributes["device"] == "d"
     assert stored[5].data["metrics"] == [{"alias": 1, "value": 5}]
 
 
-def test_malformed_input_is_counted_and_the_host_keeps_running(mosquitto, tmp_path):
+def test_malformed_input_is_counted_and_the_host_keeps_running(mosquitto, store):
     async def scenario():
         async with (
-            host_on(mosquitto, tmp_path / "s.db") as host,
+            host_on(mosquitto, store) as host,
             node_on(mosquitto) as node,
             node_on(mosquitto, "a:b c", group="g:1") as odd,
         ):
@@ -228,13 +229,13 @@ def test_malformed_input_is_counted_and_the_host_keeps_running(mosquitto, tmp_pa
             assert host.counts.commands >= 2
 
     run_bounded(scenario())
-    assert {each.key for each in stored_in(tmp_path / "s.db")} == {"g/n", "g:1/a:b c"}
+    assert {each.key for each in stored_in(store)} == {"g/n", "g:1/a:b c"}
 
 
-def test_a_flood_of_gaps_makes_few_requests(mosquitto, tmp_path):
+def test_a_flood_of_gaps_makes_few_requests(mosquitto, store):
     async def scenario():
         async with (
-            host_on(mosquitto, tmp_path / "s.db", reorder_timeout=0) as host,
+            host_on(mosquitto, store, reorder_timeout=0) as host,
             ear_on(mosquitto, "spBv1.0/g/NCMD/n") as ear,
             node_on(mosquitto) as node,
         ):
@@ -247,9 +248,9 @@ def test_a_flood_of_gaps_makes_few_requests(mosquitto, tmp_path):
     run_bounded(scenario())
 
 
-def test_after_a_lost_broker_nodes_are_stale_and_asked_for_their_births(mosquitto, tmp_path):
+def test_after_a_lost_broker_nodes_are_stale_and_asked_for_their_births(mosquitto, store):
     async def scenario():
-        async with host_on(mosquitto, tmp_path / "s.db") as host:
+        async with host_on(mosquitto, store) as host:
             async with node_on(mosquitto) as node:
                 await node.birth(0)
                 await until(lambda: host.counts.stored == 1)
@@ -268,16 +269,14 @@ def test_after_a_lost_broker_nodes_are_stale_and_asked_for_their_births(mosquitt
     run_bounded(scenario())
 
 
-def test_a_host_that_starts_again_neither_repeats_nor_loses_and_asks_for_a_rebirth(mosquitto, tmp_path):
-    store = tmp_path / "s.db"
-
+def test_a_host_that_starts_again_neither_repeats_nor_loses_and_asks_for_a_rebirth(mosquitto, any_store):
     async def scenario():
         async with node_on(mosquitto) as node:
-            async with host_on(mosquitto, store) as host:
+            async with host_on(mosquitto, any_store) as host:
                 await node.birth(0)
                 await node.data(1, 2, 3)
                 await until(lambda: host.counts.stored == 4)
-            async with host_on(mosquitto, store, reorder_timeout=0.2) as host:
+            async with host_on(mosquitto, any_store, reorder_timeout=0.2) as host:
                 await node.data(3, 4)
                 await until(lambda: host.counts.stored == 1)
                 assert host.counts.ledger["duplicate"] == 1
@@ -289,14 +288,14 @@ def test_a_host_that_starts_again_neither_repeats_nor_loses_and_asks_for_a_rebir
                 assert host.nodes[NODE].epoch == 2
 
     run_bounded(scenario())
-    stored = stored_in(store)
+    stored = stored_in(any_store)
     assert repr(stored) == "[NBIRTH 0, NDATA 1, NDATA 2, NDATA 3, NDATA 4, NDATA 6, NBIRTH 0]"
     assert [each.attributes.get("flag") for each in stored] == [None] * 4 + ["stale"] * 2 + [None]
 
 
-def test_two_hosts_of_one_name_do_not_write_a_nodes_messages_twice(mosquitto, tmp_path):
+def test_two_hosts_of_one_name_do_not_write_a_nodes_messages_twice(mosquitto, any_store):
     async def scenario():
-        async with host_on(mosquitto, tmp_path / "s.db") as host, node_on(mosquitto) as node:
+        async with host_on(mosquitto, any_store) as host, node_on(mosquitto) as node:
             await node.birth(0)
             await until(lambda: host.counts.stored == 1)
             writer = host._journal._writer(NODE)
@@ -308,17 +307,17 @@ def test_two_hosts_of_one_name_do_not_write_a_nodes_messages_twice(mosquitto, tm
 
     with pytest.raises(FailedPrecondition, match="another program writes under this name"):
         run_bounded(scenario())
-    assert len(stored_in(tmp_path / "s.db")) == 1
+    assert len(stored_in(any_store)) == 1
 
 
-def test_the_raw_payload_is_stored_on_request(mosquitto, tmp_path):
+def test_the_raw_payload_is_stored_on_request(mosquitto, store):
     async def scenario():
-        async with host_on(mosquitto, tmp_path / "s.db", raw=True) as host, node_on(mosquitto) as node:
+        async with host_on(mosquitto, store, HostOptions(raw=True)) as host, node_on(mosquitto) as node:
             await node.birth(0)
             await until(lambda: host.counts.stored == 1)
 
     run_bounded(scenario())
-    raw = Payload.FromString(base64.b64decode(stored_in(tmp_path / "s.db")[0].data["raw"]))
+    raw = Payload.FromString(base64.b64decode(stored_in(store)[0].data["raw"]))
     assert (raw.seq, raw.metrics[0].name) == (0, "bdSeq")
 
 

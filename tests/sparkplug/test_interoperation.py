@@ -66,11 +66,11 @@ def _make_environment(folder: Path) -> None:
     (folder / "ready").touch()
 
 
-def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mosquitto, tmp_path):
+def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mosquitto, store):
     python = other_python()
 
     async def scenario() -> None:
-        async with host_on(mosquitto, tmp_path / "s.db") as host:
+        async with host_on(mosquitto, store) as host:
             process = await asyncio.create_subprocess_exec(
                 *(python, "-c", SCRIPT, str(mosquitto.port)),
                 stdin=subprocess.PIPE,
@@ -96,7 +96,7 @@ def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mos
             assert host.counts.rebirths == 0
 
     run_bounded(scenario())
-    stored = stored_in(tmp_path / "s.db")
+    stored = stored_in(store)
     numbers = [int(each.attributes["seq"]) for each in stored]
     assert numbers == [number % 256 for number in range(302)] * 2
     assert [each.attributes["bdSeq"] for each in stored if each.attributes["kind"] == "NBIRTH"] == ["0", "2"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
 
 import hypothesis.strategies as st
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given
 from seriatim.core.edge_messages import Kind
 from seriatim.errors import InvalidArgument
 from seriatim.sparkplug.payload import (
+    COMPRESSED,
     MAX_BYTES,
     Aliases,
     Payload,
@@ -56,6 +59,34 @@ def test_bytes_that_are_no_payload_are_refused(data):
 def test_a_payload_that_is_too_long_is_refused():
     with pytest.raises(InvalidArgument, match="longer than"):
         decode(bytes(MAX_BYTES + 1))
+
+
+def compressed(body: bytes, **fields) -> bytes:
+    algorithm = {"name": "algorithm", "datatype": 12, "string_value": "whatever"}
+    return bytes(payload(algorithm, uuid=COMPRESSED, body=body, **fields).SerializeToString())
+
+
+@pytest.mark.parametrize("compress", [zlib.compress, gzip.compress])
+def test_a_compressed_payload_is_read_as_the_one_within(compress):
+    inner = payload({"name": "a", "datatype": 3, "int_value": 1}, seq=7)
+    found = decode(compressed(compress(inner.SerializeToString()), seq=9, timestamp=5))
+    assert [metric.name for metric in found.metrics] == ["a"]
+    assert (found.seq, found.timestamp) == (7, 5), "the outer one says what the inner one does not"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "cut off"),
+        (b"not compressed", "is none"),
+        (zlib.compress(b"x" * 1000)[:-3], "cut off"),
+        (zlib.compress(bytes(MAX_BYTES + 1)), "longer than"),
+        (zlib.compress(b"\xff"), "no Sparkplug payload"),
+    ],
+)
+def test_what_is_said_to_be_compressed_and_is_not_or_is_a_bomb_is_refused(body, said):
+    with pytest.raises(InvalidArgument, match=said):
+        decode(compressed(body))
 
 
 @given(st.binary(max_size=200))

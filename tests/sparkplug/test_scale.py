@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench.sparkplug import measure
 
 
-def test_a_thousand_nodes_with_displaced_messages_are_stored_in_order_and_complete(tmp_path):
-    result = measure("stored", nodes=1_000, messages=100, folder=tmp_path)
+@pytest.mark.parametrize("receiver", ["ordered", "stored"])
+def test_a_thousand_nodes_with_displaced_messages_are_in_order_and_complete(receiver, tmp_path):
+    result = measure(receiver, nodes=1_000, messages=100, folder=tmp_path)
     assert result.dropped == 0
     assert result.ledger == {}
     assert len(result.out) == 1_000

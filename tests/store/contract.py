@@ -301,17 +301,23 @@ class CatalogContract(StoreContract):
     def test_a_writer_moves_from_where_it_stands_and_never_from_elsewhere(self, kit):
         with kit.store.transaction() as work:
             assert work.position("pipe") == 0
-            work.move_position("pipe", 0, 7)
+            work.move_positions([("pipe", 0, 7)])
             with pytest.raises(FailedPrecondition, match="writer 'pipe' stands at 7 and not at 3"):
-                work.move_position("pipe", 3, 9)
+                work.move_positions([("pipe", 3, 9)])
             with pytest.raises(InvalidArgument, match="can't go back from 7 to 6"):
-                work.move_position("pipe", 7, 6)
-            work.move_position("pipe", 7, 1 << 90)
-            work.move_position("new", 0, 0)
-        broken_off(kit.store, lambda work: work.move_position("pipe", 1 << 90, (1 << 90) + 1))
+                work.move_positions([("pipe", 7, 6)])
+            work.move_positions([("pipe", 7, 1 << 90)])
+            work.move_positions([("new", 0, 0)])
+            assert work.claim_batch("new", 4)
+            with pytest.raises(FailedPrecondition, match="writer 'new' stands at 5 and not at 4"):
+                work.move_positions([("pipe", 1 << 90, 1 << 91), ("new", 4, 6)])
+            work.move_positions([("new", 5, 6), ("third", 0, 1)])
+        broken_off(kit.store, lambda work: work.move_positions([("pipe", 1 << 90, (1 << 90) + 1)]))
+        with kit.store.transaction() as work:
+            assert work.position("pipe") == 1 << 90, "what was broken off is not remembered"
         kit.reopen()
         with kit.store.transaction() as work:
-            assert (work.position("pipe"), work.position("new"), work.position("other")) == (1 << 90, 0, 0)
+            assert (work.position("pipe"), work.position("new"), work.position("other")) == (1 << 90, 6, 0)
             assert not work.claim_batch("pipe", 6)
 
 

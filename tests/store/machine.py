@@ -256,7 +256,7 @@ class Both:
     def move_position(self, writer, steps) -> None:
         start = max((batch + 1 for name, batch in self.model.claimed if name == writer), default=0)
         assert self.work.position(writer) == start
-        self.work.move_position(writer, start, start + steps)
+        self.work.move_positions([(writer, start, start + steps)])
         self.model.claimed |= {(writer, batch) for batch in range(start + steps)}
 
     def reserve_tokens(self, token) -> None:

@@ -9,8 +9,10 @@ import click
 
 from seriatim.cli.display import new_table, print_table
 from seriatim.cli.session import configured
-from seriatim.config import LoadedConfig, describe
+from seriatim.config import LoadedConfig, describe, is_secret
 from seriatim.store.postgres_url import without_secrets
+
+_HIDDEN = "***"
 
 
 @click.command("config")
@@ -19,9 +21,10 @@ from seriatim.store.postgres_url import without_secrets
 def command(loaded: LoadedConfig, as_json: bool) -> None:
     """Show each setting and where its value came from.
 
-    The password of a store's address is hidden.
+    Passwords are hidden, also those in a store's address.
     """
-    values = {**asdict(loaded.values), "store": without_secrets(loaded.values.store)}
+    values = {key: _HIDDEN if value and is_secret(key) else value for key, value in asdict(loaded.values).items()}
+    values["store"] = without_secrets(loaded.values.store)
     if as_json:
         click.echo(json.dumps({key: {"value": value, "origin": loaded.origins[key]} for key, value in values.items()}))
         return

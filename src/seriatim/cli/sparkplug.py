@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,20 +17,30 @@ from seriatim.cli.store import json_option, require_store, run_with_broker, stor
 from seriatim.config import LoadedConfig
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.core.resequencing import OnEpoch
-from seriatim.errors import AlreadyExists, NotFound
+from seriatim.errors import NotFound
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
-    from seriatim.sparkplug.host import Host, HostOptions, MqttAddress
+    from seriatim.sparkplug.connection import MqttAddress
+    from seriatim.sparkplug.host import Host, HostOptions
 
 SECONDS_BETWEEN_LOOKS = 0.5
 
+file_path = click.Path(exists=True, dir_okay=False, path_type=Path)
+ledger_option = click.option(
+    "--ledger", metavar="TOPIC", help="The topic for what was not released.  [default: TOPIC-ledger]"
+)
 topic_option = click.option("--topic", default="telemetry", show_default=True, help="The topic with the messages.")
 
 
 @click.group("sparkplug", invoke_without_command=True)
-@click.option("--mqtt", metavar="URL", help="The MQTT broker: mqtt://[user:password@]host[:port], or mqtts:// for TLS.")
+@click.option("--mqtt", metavar="URL", help="The MQTT broker: mqtt://[user[:password]@]host[:port], mqtts:// for TLS.")
+@click.option("--mqtt-ca", type=file_path, help="Trust brokers whose certificates these CAs signed (PEM).")
+@click.option("--mqtt-cert", type=file_path, help="The certificate that this host shows to the broker (PEM).")
+@click.option("--mqtt-key", type=file_path, help="The key of that certificate, if it is not in the same file.")
 @topic_option
+@ledger_option
+@click.option("--no-ledger", is_flag=True, help="Keep no ledger: what was not released is only counted.")
 @click.option("--host-id", default="seriatim", show_default=True, help="The name of this host application.")
 @click.option(
     "--reorder-timeout", type=Duration(), default="2s", show_default=True, help="How long a missing message is awaited."
@@ -65,7 +75,9 @@ def command(context: click.Context, /, **given: Any) -> None:
     """Be a Sparkplug host application: put what edge nodes say in order, and store it in a topic.
 
     The topic is made if it is not there. Each message has the key GROUP/NODE, its metrics as JSON, and attributes that say what
-    it is. What was not stored, and why, is counted. Ctrl-C stops cleanly.
+    it is. What was not released goes to the ledger, with the reason. Ctrl-C stops cleanly.
+
+    Give the password as SERIATIM_MQTT_PASSWORD, so that it is in no list of processes.
     """
     if context.invoked_subcommand is None:
         if not given["mqtt"]:
@@ -75,9 +87,10 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 @configured
 def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_json: bool, **given: Any) -> None:
-    from seriatim.sparkplug.host import HostOptions, MqttAddress
+    from seriatim.sparkplug.connection import MqttAddress, MqttTrust
+    from seriatim.sparkplug.host import HostOptions
 
-    address = MqttAddress.parse(mqtt)
+    address = MqttAddress.parse(mqtt, loaded.values.mqtt_password or None)
     ordering = NodeOrdering(
         reorder_timeout=given["reorder_timeout"],
         send_rebirth_when_timeout=given["rebirth"],
@@ -85,7 +98,15 @@ def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_
         before_birth=BeforeBirth(given["before_birth"]),
         on_session_end=OnEpoch(given["on_session_end"]),
     )
-    options = HostOptions(host_id=given["host_id"], ordering=ordering, raw=given["raw"])
+    options = HostOptions(
+        host_id=given["host_id"],
+        ordering=ordering,
+        raw=given["raw"],
+        ledger=given["ledger"],
+        keep_ledger=not given["no_ledger"],
+        trust=MqttTrust(given["mqtt_ca"], given["mqtt_cert"], given["mqtt_key"]),
+    )
+    options.check(topic, address)  # before a store is made
     output = Output(as_json, progress=loaded.values.progress)
     url = store or loaded.values.store
     run_with_broker(url, lambda broker: _run(broker, output, topic, address, options))
@@ -94,8 +115,6 @@ def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_
 async def _run(broker: Broker, output: Output, topic: str, address: MqttAddress, options: HostOptions) -> None:
     from seriatim.sparkplug.host import Host
 
-    with suppress(AlreadyExists):
-        await broker.create_topic(topic)
     host = Host(broker, topic, address, options)
     display = HostDisplay.for_terminal(enabled=output.progress)
     showing = asyncio.create_task(_show(host, display))
@@ -120,25 +139,28 @@ def _summary(host: Host) -> Fields:
 
 @command.command("nodes")
 @topic_option
+@ledger_option
 @store_option
 @json_option
 @configured
-def nodes(loaded: LoadedConfig, /, topic: str, store: str | None, as_json: bool) -> None:
+def nodes(loaded: LoadedConfig, /, topic: str, ledger: str | None, store: str | None, as_json: bool) -> None:
     """List the edge nodes of a topic, as its messages tell of them.
 
     Works beside a host application that is at work, and after it.
     """
     from seriatim.sparkplug.census import census_of
+    from seriatim.sparkplug.topics import default_ledger
     from seriatim.store import open_store
 
     url = store or loaded.values.store
     require_store(url)
     reader = open_store(url, read_only=True)
     try:
-        found = next((row for row in reader.catalog().topics if row.name == topic), None)
-        if found is None:
-            raise NotFound(f"there is no topic '{topic}': see 'seriatim topics list'")
-        rows = [asdict(node) for node in census_of(reader, found.id)]
+        ids = {row.name: row.id for row in reader.catalog().topics}
+        for name in filter(None, (topic, ledger)):
+            if name not in ids:
+                raise NotFound(f"there is no topic '{name}': see 'seriatim topics list'")
+        rows = [asdict(node) for node in census_of(reader, ids[topic], ids.get(ledger or default_ledger(topic)))]
     finally:
         reader.close()
     columns: Columns = {
@@ -149,6 +171,7 @@ def nodes(loaded: LoadedConfig, /, topic: str, store: str | None, as_json: bool)
         "last seq": "seq",
         "messages": "messages",
         "flagged": "flagged",
+        "in ledger": "entries",
         "devices online": lambda row: f"{sum(row['devices'].values())}/{len(row['devices'])}",
     }
     Output(as_json).listing(rows, columns, empty="no edge node has spoken yet")

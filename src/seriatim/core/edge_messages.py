@@ -191,7 +191,7 @@ class Bookmark(NamedTuple):
     """Where a node stands, to be stored together with its messages. As one number it only grows: ``given`` comes first."""
 
     given: int
-    """How many messages were given out, ever."""
+    """How many messages, ledger entries and ignored deaths were given out, ever."""
     epoch: int
     bd_seq: int
     expected: int

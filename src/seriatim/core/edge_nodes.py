@@ -113,6 +113,8 @@ class EdgeNodes(Generic[M]):
 
     def _limited(self, effects: list[NodeEffect[M]], now: float) -> list[NodeEffect[M]]:
         """The effects without the requests that have to wait their turn."""
+        if RebirthRequested not in map(type, effects):  # as a rule
+            return effects
         out: list[NodeEffect[M]] = []
         for effect in effects:
             if isinstance(effect, RebirthRequested) and (self._postponed or not self._budget.take(now)):

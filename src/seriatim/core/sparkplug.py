@@ -205,6 +205,10 @@ class EdgeNode(Generic[M]):
         """How many messages wait: ahead of a gap, or for a birth."""
         return self._queue.held_count + len(self._waiting)
 
+    def held(self) -> list[EdgeMessage[M]]:
+        """What waits: ahead of a gap, in the order of its numbers, and then what waits for a birth."""
+        return [item.message for _, item in self._queue.held()] + [waiting.message for waiting in self._waiting]
+
     @property
     def rebirth_outstanding(self) -> bool:
         return self._rebirth.outstanding
@@ -374,13 +378,13 @@ class EdgeNode(Generic[M]):
 
     def _on_death(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
         if message.bd_seq is None:
-            out.append(DeathIgnored(self.key, "it carries no bdSeq, so nobody can say which session ended", message))
+            self._ignore(message, "it carries no bdSeq, so nobody can say which session ended", out)
             return
         alive = self._state is NodeState.BORN
         self._death = (message.bd_seq, now)  # also when it is ignored: the birth of that session may still be under way
         if not alive or message.bd_seq != self.bd_seq:
             lives = f"session {self.bd_seq} lives" if alive else "no session lives"
-            out.append(DeathIgnored(self.key, f"it ends session {message.bd_seq}, and {lives}", message))
+            self._ignore(message, f"it ends session {message.bd_seq}, and {lives}", out)
             return
         self._end_epoch(now, out)
         self._enter(NodeEvent.DEATH, NodeState.DEAD)
@@ -388,6 +392,10 @@ class EdgeNode(Generic[M]):
         out += self._mark_all(Status.OFFLINE)
         self._given += 1
         out.append(Ordered(self.key, self._epoch, None, message))
+
+    def _ignore(self, message: EdgeMessage[M], detail: str, out: list[NodeEffect[M]]) -> None:
+        self._given += 1
+        out.append(DeathIgnored(self.key, detail, message))
 
     # -- messages with a number -----------------------------------------------------------------------------------------
 
@@ -488,6 +496,7 @@ class EdgeNode(Generic[M]):
             if isinstance(effect, Released):
                 self._release(effect, out)
             elif isinstance(effect, LedgerEntry):
+                self._given += 1
                 out.append(effect)
                 if ask and effect.reason is Reason.LOST:
                     self._rebirth.want("messages are missing")
@@ -535,5 +544,6 @@ class EdgeNode(Generic[M]):
         self._state = target
 
     def _entry(self, reason: Reason, message: EdgeMessage[M], now: float, detail: str) -> LedgerEntry[EdgeMessage[M]]:
+        self._given += 1
         seq = message.seq or 0
         return LedgerEntry(self.key, self._epoch, reason, seq, seq, 1, now, detail, message)

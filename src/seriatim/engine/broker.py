@@ -41,6 +41,14 @@ class Outgoing(NamedTuple):
     delay: float = 0.0
 
 
+class Step(NamedTuple):
+    """That a writer has come from ``start`` to ``end``."""
+
+    writer: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic. Its messages are those with offsets from ``earliest`` to below ``next_offset`` that are still kept."""
@@ -190,12 +198,29 @@ class Broker(Protocol):
     def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
 
-    async def publish_at(self, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> range:
+    async def publish_at(
+        self,
+        topic: str,
+        writer: str,
+        start: int,
+        end: int,
+        messages: Sequence[Outgoing],
+        beside: Mapping[str, Sequence[Outgoing]] | None = None,
+    ) -> range:
         """Write messages, and that ``writer`` has come from ``start`` to ``end``, in one transaction.
 
         Refused, and nothing written, when the writer stands elsewhere: so what is written twice is written once. Without
-        messages only the position moves.
+        messages only the position moves. ``beside`` has messages for other topics that belong to the same transaction.
         """
+
+    async def publish_steps(
+        self,
+        topic: str,
+        steps: Sequence[Step],
+        messages: Sequence[Outgoing],
+        beside: Mapping[str, Sequence[Outgoing]] | None = None,
+    ) -> range:
+        """``publish_at`` for many writers at once: all of them take their steps, or none does and nothing is written."""
 
     async def position_of(self, writer: str) -> int:
         """Where a writer stands, by ``publish_at``; 0 when it never wrote."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -166,7 +166,7 @@ class Commit:
         self._appends: list[tuple[Log, Answer]] = []
         self._requests: list[_Request] = []
         self._batches: list[Batch] = []
-        self._guarded: list[tuple[_Request, Log, Sequence[Record]]] = []
+        self._guarded: list[tuple[_Request, Mapping[Log, Sequence[Record]]]] = []
         # obligations
         self._settled: dict[Settler, list[int]] = {}
         self._troubles: dict[int, dict[int, TroubleRow]] = {}
@@ -188,9 +188,9 @@ class Commit:
         """Request: messages that wait in files."""
         self._batches.append(batch)
 
-    def append_if(self, condition: Change, log: Log, records: Sequence[Record], answer: Answer) -> None:
-        """Request: a change, and messages for a log that are written only if the store does not refuse the change."""
-        self._guarded.append((_Request(condition, answer), log, records))
+    def append_if(self, condition: Change, records: Mapping[Log, Sequence[Record]], answer: Answer) -> None:
+        """Request: a change, and messages for logs that are written only if the store does not refuse the change."""
+        self._guarded.append((_Request(condition, answer), records))
 
     def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
         self.settled_by(settler).extend(offsets)
@@ -220,7 +220,7 @@ class Commit:
         for subscription_id, troubles in self._troubles.items():
             with suppress(NotFound):
                 transaction.note_troubles(subscription_id, troubles.values())
-        for condition, _, _ in self._guarded:
+        for condition, _ in self._guarded:
             condition.write(transaction)
         for log, records in self._all_records().items():
             self._append(transaction, log, records)
@@ -248,8 +248,8 @@ class Commit:
         together = {log: list(records) for log, records in self._records.items()}
         for log, copies in self._copies.items():
             together.setdefault(log, []).extend(copies)
-        for condition, log, records in self._guarded:
-            if condition.refusal is None:
+        for condition, guarded in self._guarded:
+            for log, records in guarded.items() if condition.refusal is None else ():
                 together.setdefault(log, []).extend(records)
         return {log: sorted(records, key=_OFFSET) for log, records in together.items()}
 
@@ -259,7 +259,7 @@ class Commit:
                 log.appended(records)
         for log, answer in self._appends:
             answer(self._deleted.get(log))
-        for condition, _, _ in self._guarded:
+        for condition, _ in self._guarded:
             condition.answer(condition.refusal)
         for request in self._requests:
             request.answer(request.refusal)
@@ -274,7 +274,7 @@ class Commit:
         """Answer the requests. The obligations are still there for ``take_over``."""
         for _, answer in self._appends:
             answer(error)
-        for request in [*(condition for condition, _, _ in self._guarded), *self._requests]:
+        for request in [*(condition for condition, _ in self._guarded), *self._requests]:
             request.answer(error)
         for batch in self._batches:
             batch.fail(error)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -20,8 +20,17 @@ from functools import partial
 from typing import Self, TypeVar
 
 from seriatim.engine.attachment import LocalAttachment
-from seriatim.engine.broker import RETIRED, Attachment, Document, Outgoing, StagedFile, SubscriptionInfo, TopicInfo
-from seriatim.engine.commit import Batch, Commit, Committer
+from seriatim.engine.broker import (
+    RETIRED,
+    Attachment,
+    Document,
+    Outgoing,
+    StagedFile,
+    Step,
+    SubscriptionInfo,
+    TopicInfo,
+)
+from seriatim.engine.commit import Batch, Commit, Committer, Log
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.operations import Operations
@@ -314,17 +323,44 @@ class Engine(Operations, TimeTravel, Readers):
         self.commit().append_batch(Batch(self.get_topic(topic), writer, batch, files, self.now(), answer))
         return await future
 
-    async def publish_at(self, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> range:
+    async def publish_at(
+        self,
+        topic: str,
+        writer: str,
+        start: int,
+        end: int,
+        messages: Sequence[Outgoing],
+        beside: Mapping[str, Sequence[Outgoing]] | None = None,
+    ) -> range:
         """Write messages, and how far their writer has come with them, or nothing when it stands elsewhere."""
-        log, commit = self.get_topic(topic), self.commit()
+        return await self.publish_steps(topic, [Step(writer, start, end)], messages, beside)
+
+    async def publish_steps(
+        self,
+        topic: str,
+        steps: Sequence[Step],
+        messages: Sequence[Outgoing],
+        beside: Mapping[str, Sequence[Outgoing]] | None = None,
+    ) -> range:
+        """Write messages, and how far their writers have come with them, or nothing when one stands elsewhere."""
+        if len({step.writer for step in steps}) < len(steps):
+            raise InvalidArgument("a writer takes one step at a time: name each of them once")
+        log = self.get_topic(topic)
+        more = {self.get_topic(name): others for name, others in (beside or {}).items()}
+        if log in more:
+            raise InvalidArgument(f"what goes beside the messages of topic {topic!r} goes to another topic")
+        commit = self.commit()
         offsets, records = self._number(log, messages)
+        together: dict[Log, Sequence[Record]] = {log: records}
+        together |= {other: self._number(other, others)[1] for other, others in more.items()}
 
         def move(work: Transaction) -> None:
-            work.append(log.id, ())  # before anything is moved: the topic may have been deleted
-            work.move_position(writer, start, end)
+            for each in together:
+                work.append(each.id, ())  # before anything is moved: the topic may have been deleted
+            work.move_positions(steps)
 
         future: asyncio.Future[range] = self._loop.create_future()
-        commit.append_if(move, log, records, partial(_resolve, future, lambda: offsets))
+        commit.append_if(move, together, partial(_resolve, future, lambda: offsets))
         return await future
 
     async def position_of(self, writer: str) -> int:

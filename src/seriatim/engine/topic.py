@@ -25,7 +25,8 @@ class TopicState:
     """What the engine knows of one topic.
 
     Messages that were just published stay in memory until newer ones need the room, so that a subscriber who keeps up never
-    waits for a read. When there is one subscription only, what it has settled leaves at once.
+    waits for a read; not those of a topic without subscriptions. When there is one subscription only, what it has settled
+    leaves at once.
     """
 
     def __init__(self, row: TopicRow) -> None:
@@ -58,6 +59,8 @@ class TopicState:
         size = sum(map(len, map(_DATA, records)))
         self.counts.published += len(records)
         self.counts.bytes += size
+        if not self.followers:  # nobody will ask for them soon, and who comes later can read the store
+            return
         self._recent.update(zip(map(_OFFSET, records), records, strict=True))
         self._recent_bytes += size
         if self._recent_bytes > CACHED_BYTES:

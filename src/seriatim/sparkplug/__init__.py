@@ -7,9 +7,10 @@
 ``Ordered``               what comes out
 ``payload``, ``topics``   what the bytes and the topics of Sparkplug mean
 ``host``                  a host application over MQTT that stores everything in a topic
+``connection``            where its broker is, and whom it trusts
 ========================  =======================================================================
 
-Only ``host`` and ``payload`` need the extra ``mqtt``.
+Only ``host``, ``connection`` and ``payload`` need the extra ``mqtt``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Which edge nodes a topic knows, read from its messages alone: the same for a host at work and for one long gone."""
+"""Which edge nodes a topic and its ledger know, read from their messages alone: the same for a host at work and for one long
+gone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+NO_NODE = "malformed-topic"
+"""The reason of the entries in a ledger that are about no node."""
 
 _STEP = 5_000
 
@@ -34,6 +38,8 @@ class NodeSummary:
     messages: int = 0
     flagged: int = 0
     """How many messages were stored without a birth, or while nobody knew how the node stood."""
+    entries: int = 0
+    """How many entries the ledger has about the node."""
     devices: dict[str, bool] = field(default_factory=dict)
     """Whether each device is online."""
 
@@ -54,12 +60,15 @@ class NodeSummary:
             self.devices[attributes["device"]] = kind == "DBIRTH"
 
 
-def census_of(log: _Log, topic_id: int) -> list[NodeSummary]:
-    """The edge nodes of a topic, sorted by name."""
+def census_of(log: _Log, topic_id: int, ledger_id: int | None = None) -> list[NodeSummary]:
+    """The edge nodes of a topic and its ledger, sorted by name."""
     nodes: dict[str, NodeSummary] = {}
     for record in _records(log, topic_id):
         if record.key is not None and record.attributes and "kind" in record.attributes:
             nodes.setdefault(record.key, NodeSummary(record.key)).add(record.attributes)
+    for entry in _records(log, ledger_id) if ledger_id is not None else ():
+        if entry.key is not None and (entry.attributes or {}).get("reason") != NO_NODE:
+            nodes.setdefault(entry.key, NodeSummary(entry.key)).entries += 1
     return [nodes[name] for name in sorted(nodes)]
 
 

@@ -6,6 +6,8 @@ copy of the schema in the same program does no harm.
 
 Rules
     - Bytes that are no payload, or more than ``MAX_BYTES`` of them, raise InvalidArgument.
+    - A payload may hold another one, compressed (its uuid says so): then that one counts. What the inner one does not say of
+      seq and timestamp, the outer one does.
     - A field that is absent is None, never zero.
     - A metric is named by its name or, in data, by an alias that the births of its session gave it (``Aliases``).
     - Signed integers travel as unsigned ones of 32 or 64 bits and are turned back.
@@ -15,6 +17,7 @@ Rules
 from __future__ import annotations
 
 import base64
+import zlib
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
@@ -31,6 +34,8 @@ from google.protobuf.message import DecodeError  # noqa: E402
 MAX_BYTES = 4 * 1024 * 1024
 BD_SEQ = "bdSeq"
 REBIRTH = "Node Control/Rebirth"
+COMPRESSED = "SPBV1.0_COMPRESSED"
+_ZLIB_OR_GZIP = zlib.MAX_WBITS + 32  # whichever its header says; the algorithm is named in a metric, too
 
 # One message a line: field number, name and type, with * for a repeated field and | for a member of the oneof "value".
 _SCHEMA = {
@@ -118,10 +123,30 @@ def decode(data: bytes) -> Any:
     """A payload from its bytes."""
     if len(data) > MAX_BYTES:
         raise InvalidArgument(f"a payload of {len(data)} bytes is longer than {MAX_BYTES}")
+    found = _parse(data)
+    return _inner(found) if found.uuid == COMPRESSED else found
+
+
+def _parse(data: bytes) -> Any:
     try:
         return Payload.FromString(data)
     except DecodeError as error:
         raise InvalidArgument(f"these {len(data)} bytes are no Sparkplug payload ({error})") from error
+
+
+def _inner(outer: Any) -> Any:
+    inflate = zlib.decompressobj(_ZLIB_OR_GZIP)
+    try:
+        data = inflate.decompress(outer.body, MAX_BYTES)
+    except zlib.error as error:
+        raise InvalidArgument(f"what is said to be a compressed payload is none ({error})") from error
+    if not inflate.eof:
+        raise InvalidArgument(f"a compressed payload is cut off, or longer than {MAX_BYTES} bytes")
+    inner = _parse(data)
+    for name in ("seq", "timestamp"):
+        if not inner.HasField(name) and outer.HasField(name):
+            setattr(inner, name, getattr(outer, name))
+    return inner
 
 
 def field(message: Any, name: str) -> Any:
@@ -166,7 +191,8 @@ class Aliases:
 
     def name_and_type(self, device: str | None, metric: Any) -> tuple[str | None, int | None]:
         """What a metric is called and which type it has, as far as it or its birth says."""
-        name, datatype = field(metric, "name"), field(metric, "datatype")
+        name: str | None = metric.name
+        datatype: int | None = metric.datatype if metric.HasField("datatype") else None
         if not name and metric.HasField("alias"):
             name, known = self._by_alias.get(metric.alias, (None, None))
             datatype = known if datatype is None else datatype

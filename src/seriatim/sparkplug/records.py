@@ -1,41 +1,129 @@
-"""An ordered Sparkplug message as a message of a topic, and what can be read back from it."""
+"""Sparkplug messages as messages of a topic: those in order, and the entries of the ledger.
+
+The ledger is a topic of its own with everything that was received and not released, and with the numbers that never came.
+
+Rules
+    - The key is ``GROUP/NODE``, in both topics. What names no node has the MQTT topic it came on as its key.
+    - Attributes say what it is: kind, device, seq, epoch, timestamp, bdSeq and flag, as far as there are any. Those of an
+      entry say why it is one, too: reason, and of the numbers that it is about first, last and size.
+    - Metrics are JSON. In the ledger an alias becomes a name only where it is certain that the message belongs to the session
+      whose births are known (``_OF_THE_SESSION``): a wrong name would be worse than none.
+    - What is too long as JSON is in the ledger with its payload as it came. Of what nobody could read, which may be anybody's,
+      the ledger keeps the first bytes of topic and payload, and how many there were.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from seriatim.core.edge_messages import Ordered
+from seriatim.core.edge_messages import DeathIgnored, EdgeMessage, Ordered
+from seriatim.core.limits import MAX_MESSAGE_BYTES
+from seriatim.core.resequencing import LedgerEntry, Reason
 from seriatim.engine.broker import Outgoing
-from seriatim.sparkplug.intake import Body
+from seriatim.sparkplug.intake import Body, Malformed
 from seriatim.sparkplug.payload import Aliases, metrics_as_json
 
-MAX_DATA_BYTES = 10 * 1024 * 1024 - 64 * 1024
+MAX_DATA_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
 """What a topic can hold as the data of one message, with room for key and attributes."""
+MAX_TOPIC_BYTES = 500
+"""So much is kept of a topic that is none of Sparkplug's."""
+MAX_UNREADABLE_BYTES = 16 * 1024
+"""So much is kept of a payload that nobody can read."""
+MAX_DETAIL = 500
+
+_OF_THE_SESSION = frozenset({Reason.DUPLICATE, Reason.DEAD_LETTER})
+_NO_NAMES = Aliases()
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def make_record(ordered: Ordered[Body], aliases: Aliases, *, raw: bool) -> tuple[Outgoing, int]:
-    """The message for the topic, and how many of its metrics nobody can name.
-
-    The key is ``GROUP/NODE``. Attributes say what it is: kind, device, seq, epoch, timestamp, bdSeq and flag, as
-    far as there are any.
-    """
+    """The message for the topic, and how many of its metrics nobody can name."""
     message = ordered.message
-    payload = message.body.payload
-    aliases.learn(message.kind, message.device, payload)
-    metrics, unknown = metrics_as_json(payload, aliases, message.device)
+    aliases.learn(message.kind, message.device, message.body.payload)
+    data, unknown = _content(message, aliases, raw=raw)
+    attributes = _attributes(message)
+    attributes["epoch"] = str(ordered.epoch)
+    if ordered.flag is not None:
+        attributes["flag"] = str(ordered.flag)
+    return Outgoing(str(ordered.key), _as_json(data), attributes), unknown
+
+
+class Entry(NamedTuple):
+    """Something that was not released: a message, numbers that never came, or bytes that nobody could read."""
+
+    key: str
+    reason: str
+    detail: str
+    message: EdgeMessage[Body] | None = None
+    about: Mapping[str, object] = {}
+    unread: tuple[str, bytes] | None = None
+    """The topic and the payload, where they are no message."""
+
+    @classmethod
+    def of(cls, entry: LedgerEntry[EdgeMessage[Body]]) -> Entry:
+        about = {"epoch": entry.epoch, "first": entry.first, "last": entry.last, "size": entry.size}
+        return cls(str(entry.key), entry.reason, entry.detail, entry.message, about)
+
+    @classmethod
+    def of_death(cls, ignored: DeathIgnored[Body]) -> Entry:
+        return cls(str(ignored.key), "ignored-death", ignored.detail, ignored.message)
+
+    @classmethod
+    def of_malformed(cls, found: Malformed) -> Entry:
+        key = str(found.node) if found.node else _cut(found.topic)
+        unread = None if found.message else (found.topic, found.data)
+        return cls(key, f"malformed-{found.what}", found.detail, found.message, unread=unread)
+
+
+def make_entry(entry: Entry, aliases: Aliases, now: int, *, raw: bool) -> Outgoing:
+    """The message for the ledger's topic. ``now`` is in milliseconds, like all times of Sparkplug."""
+    attributes = {"reason": str(entry.reason)} | {name: str(value) for name, value in entry.about.items()}
+    data: dict[str, Any] = {"detail": entry.detail[:MAX_DETAIL], "time": now}
+    message = entry.message
+    if message is not None:
+        attributes |= _attributes(message)
+        named = aliases if entry.reason in _OF_THE_SESSION else _NO_NAMES
+        text = _as_json(data | _content(message, named, raw=raw)[0])
+        if len(text) > MAX_DATA_BYTES:
+            text = _as_json(data | {"raw": _base64(message.body.raw)})
+        return Outgoing(entry.key, text, attributes)
+    if entry.unread is not None:
+        topic, payload = entry.unread
+        data |= {"topic": _cut(topic), "raw": _base64(payload[:MAX_UNREADABLE_BYTES]), "bytes": len(payload)}
+    return Outgoing(entry.key, _as_json(data), attributes)
+
+
+def _content(message: EdgeMessage[Body], aliases: Aliases, *, raw: bool) -> tuple[dict[str, Any], int]:
+    metrics, unknown = metrics_as_json(message.body.payload, aliases, message.device)
     data: dict[str, Any] = {"metrics": metrics}
     if raw:
-        data["raw"] = base64.b64encode(message.body.raw).decode()
-    attributes = {"kind": str(message.kind), "epoch": str(ordered.epoch)}
-    details = {
-        "device": message.device,
-        "seq": ordered.sequence,
-        "timestamp": message.timestamp,
-        "bdSeq": message.bd_seq,
-        "flag": ordered.flag,
-    }
-    attributes.update({name: str(value) for name, value in details.items() if value is not None})
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return Outgoing(str(ordered.key), text.encode("utf-8", "backslashreplace"), attributes), unknown
+        data["raw"] = _base64(message.body.raw)
+    return data, unknown
+
+
+def _attributes(message: EdgeMessage[Body]) -> dict[str, str]:
+    found = {"kind": str(message.kind)}
+    if message.device is not None:
+        found["device"] = message.device
+    if message.seq is not None:
+        found["seq"] = str(message.seq)
+    if message.timestamp is not None:
+        found["timestamp"] = str(message.timestamp)
+    if message.bd_seq is not None:
+        found["bdSeq"] = str(message.bd_seq)
+    return found
+
+
+def _as_json(data: dict[str, Any]) -> bytes:
+    return _ENCODER.encode(data).encode("utf-8", "backslashreplace")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _cut(topic: str) -> str:
+    return topic.encode()[:MAX_TOPIC_BYTES].decode("utf-8", "ignore")

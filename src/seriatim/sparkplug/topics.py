@@ -78,6 +78,11 @@ def parse_topic(topic: str) -> Address | None:
     return Address(check_node(NodeId(group, node)), kind, device)
 
 
+def default_ledger(topic: str) -> str:
+    """The topic of the ledger, unless another is named."""
+    return f"{topic}-ledger"
+
+
 def command_topic(node: NodeId) -> str:
     """Where a node listens for commands."""
     return f"{NAMESPACE}/{node.group}/NCMD/{node.node}"

@@ -258,8 +258,11 @@ class Transaction(Protocol):
     def position(self, writer: str) -> int:
         """One past the highest number that ``writer`` has claimed; 0 when it never did."""
 
-    def move_position(self, writer: str, start: int, end: int) -> None:
-        """Claim everything below ``end`` for a writer that stands at ``start``. FailedPrecondition when it stands elsewhere."""
+    def move_positions(self, steps: Sequence[tuple[str, int, int]]) -> None:
+        """For each writer, start and end: claim everything below ``end`` for the writer, which stands at ``start``.
+
+        FailedPrecondition, and nobody has moved, when one stands elsewhere. A writer is named once.
+        """
 
 
 class StoreReader(Protocol):

@@ -314,9 +314,11 @@ class MemoryTransaction:
     def position(self, writer: str) -> int:
         return end_of(self._open_draft().batches.get(writer, ()))
 
-    def move_position(self, writer: str, start: int, end: int) -> None:
-        require_position(writer, self.position(writer), start, end)
-        self._open_draft().batches[writer] = ((0, end - 1),) if end else ()
+    def move_positions(self, steps: Sequence[tuple[str, int, int]]) -> None:
+        for writer, start, end in steps:
+            require_position(writer, self.position(writer), start, end)
+        batches = self._open_draft().batches
+        batches.update((writer, ((0, end - 1),) if end else ()) for writer, _, end in steps)
 
     def _open_draft(self) -> _Draft:
         if self._over:

@@ -28,7 +28,7 @@ from seriatim.engine.consumer import Delivered
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError
 
-VERSION = 1
+VERSION = 2
 """Raise it whenever a message, or a class that one carries, changes in a way that the other end would not understand."""
 
 MAX_FRAME = 64 * 1024 * 1024

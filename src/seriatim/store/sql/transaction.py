@@ -49,6 +49,8 @@ class Known:
         self.subscriptions: set[int] = set()
         self.untroubled: set[int] = set()
         """Subscriptions that have no trouble to forget."""
+        self.positions: dict[str, int] = {}
+        """Where writers stand. A host that writes for a thousand nodes would ask a thousand times in each transaction."""
 
     def forget_topic(self) -> None:
         """Subscriptions go with a topic, and which ones is not known here."""
@@ -194,15 +196,23 @@ class SqlTransaction:
         if batch in batches:
             return False
         batches.add(batch)
+        self._known.positions.pop(writer, None)
         self._session.run("put_batches_of_writer", writer, json.dumps(list(batches)))
         return True
 
     def position(self, writer: str) -> int:
-        return end_of(self._batches(writer))
+        self._session.require_unbroken()
+        known = self._known.positions
+        if writer not in known:
+            known[writer] = end_of(self._batches(writer))
+        return known[writer]
 
-    def move_position(self, writer: str, start: int, end: int) -> None:
-        require_position(writer, self.position(writer), start, end)
-        self._session.run("put_batches_of_writer", writer, json.dumps([[0, end - 1]] if end else []))
+    def move_positions(self, steps: Sequence[tuple[str, int, int]]) -> None:
+        for writer, start, end in steps:
+            require_position(writer, self.position(writer), start, end)
+        self._known.positions.update((writer, end) for writer, _, end in steps)
+        rows = [(writer, f"[[0, {end - 1}]]" if end else "[]") for writer, _, end in steps]
+        self._session.run_many("put_batches_of_writer", rows)
 
     def _batches(self, writer: str) -> list[Range]:
         found = self._session.rows("batches_of_writer", writer)

@@ -1,0 +1,101 @@
+"""Where the MQTT broker is, how each side knows the other, and what a failed connection means.
+
+A refusal is what waiting does not heal: a password that is wrong, a certificate that is not trusted. Everything else (nobody
+listens, a name that can't be resolved just now, a broker that is not ready) may be over in a moment.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from seriatim.errors import FailedPrecondition, InvalidArgument, SeriatimError, Unauthenticated
+from seriatim.extras import require_extra
+
+require_extra("mqtt", "aiomqtt", "paho.mqtt", what="the Sparkplug host")
+
+import aiomqtt  # noqa: E402
+
+_BAD_CREDENTIALS, _NOT_AUTHORIZED = 134, 135
+"""What the return codes 4 and 5 of MQTT 3.1.1 are called in MQTT 5 and by the client library."""
+
+
+@dataclass(frozen=True, slots=True)
+class MqttAddress:
+    """Where the MQTT broker is, and who we are. No password is ever shown."""
+
+    host: str
+    port: int
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str, password: str | None = None) -> MqttAddress:
+        """From ``mqtt://[user[:password]@]host[:port]``, or ``mqtts://`` for TLS. A password in the address comes first."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or port == -1 or parts.path not in ("", "/"):
+            raise InvalidArgument("an MQTT broker is given as mqtt://host:1883, or mqtts://host:8883 for TLS")
+        tls = parts.scheme == "mqtts"
+        user, said = (None if part is None else unquote(part) for part in (parts.username, parts.password))
+        given = (said or password) if user is not None else None  # nobody is told a password without a user
+        return cls(parts.hostname, port or (8883 if tls else 1883), tls, user, given)
+
+    def __str__(self) -> str:
+        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class MqttTrust:
+    """Files in PEM format: whom we trust, if not whom the system trusts, and the certificate by which a broker knows us."""
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """How TLS is spoken. InvalidArgument when a file can't be used."""
+        context = ssl.create_default_context()
+        try:
+            if self.ca is not None:
+                context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key, password=_no_password)
+        except OSError as error:  # those of ssl are among them
+            raise InvalidArgument(f"the certificates for the MQTT broker can't be read as PEM: {error}") from error
+        return context
+
+    def for_address(self, address: MqttAddress) -> ssl.SSLContext | None:
+        """How TLS is spoken with a broker, or None where it is not."""
+        if self.key is not None and self.certificate is None:
+            raise InvalidArgument("a key for the MQTT broker needs the certificate that belongs to it")
+        if not address.tls and (self.ca or self.certificate):
+            raise InvalidArgument("certificates are for a broker that speaks TLS: give its address as mqtts://")
+        return self.context() if address.tls else None
+
+
+def _no_password() -> str:
+    raise InvalidArgument(
+        "the key for the MQTT broker is encrypted: give one that is not, in a file that only you can read"
+    )
+
+
+def refusal_of(error: aiomqtt.MqttError, address: MqttAddress) -> SeriatimError | None:
+    """The error for whoever started us, when a connection failed for a reason that waiting does not heal."""
+    code = getattr(error.rc, "value", None) if isinstance(error, aiomqtt.MqttCodeError) else None
+    if code in (_BAD_CREDENTIALS, _NOT_AUTHORIZED):
+        who = "does not let anybody in without a user" if address.user is None else f"refuses user {address.user!r}"
+        return Unauthenticated(f"the MQTT broker {address} {who}: check user and password")
+    untrusted = error.__context__  # the client library makes its own error of it
+    if isinstance(untrusted, ssl.SSLCertVerificationError):
+        return FailedPrecondition(
+            f"the certificate of the MQTT broker {address} is not to be trusted ({untrusted.verify_message}): "
+            "name the CA that signed it, and the broker as its certificate does"
+        )
+    return None

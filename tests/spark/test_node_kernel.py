@@ -253,6 +253,12 @@ def test_state_of_other_columns_or_of_numbered_rows_is_refused():
         numbered.open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
 
 
+def test_a_batch_without_rows_has_the_columns_that_the_stream_has_now():
+    more = table([]).append_column("more", pa.array([], pa.string()))
+    partition = KERNEL.new_partition(SCHEMA)
+    assert "more" in KERNEL.run(partition, more, 2.0).table.schema.names
+
+
 def test_keys_of_another_type_and_messages_with_other_columns_are_refused():
     partition = KERNEL.new_partition(SCHEMA)
     outcome = KERNEL.run(partition, table([BIRTH, data(2, 2.0)]), 2.0)

@@ -110,7 +110,7 @@ class NodeKernel:
         if self.on_invalid is OnInvalid.RAISE:
             refuse(invalid, complaints, table, self.roles)
         clock = max(now, partition.clock)
-        known = partition.only(partition.concerned(pa.array(arrivals, partition.keys.type), clock))
+        known = partition.only(partition.concerned(pa.array(list(arrivals), partition.keys.type), clock))
         messages = joined_rows(table, known.rows).combine_chunks()
         work = _Work(clock)
         for node in self._known_nodes(known, table.num_rows):

@@ -436,9 +436,9 @@ def _listed(held: Held, owner: Ints, number: Ints) -> Ints:
 
 
 def joined_rows(some: pa.Table, more: pa.Table) -> pa.Table:
-    """The rows of two tables with the same columns, one after the other."""
+    """The rows of two tables with the same columns, one after the other. A table without rows may have any columns."""
     if not (some.num_rows and more.num_rows):
-        return some if some.num_rows else more
+        return more if more.num_rows else some
     if not some.schema.equals(more.schema):
         raise InvalidArgument(
             f"some messages have the columns {_listing(some)}, and others {_listing(more)}: "

@@ -46,7 +46,7 @@ def a_stream(spark: Any, root: Path, **options: Any) -> Stream:
 
 @pytest.mark.parametrize("options", ORDERINGS, ids=["release", "drop", "hold"])
 def test_a_captured_table_comes_out_as_the_service_gave_it_out(spark, options):
-    rows = capture(Random(1), nodes=30, sessions=4)
+    rows = capture(Random(1), nodes=20, sessions=4)
     frame = spark.createDataFrame(Random(2).sample(rows, len(rows)), SCHEMA)
     told = told_in(frame.transform(order_nodes(**chosen(options))).collect())
     expected = service_tells(rows, options, is_whole=True)
@@ -54,10 +54,10 @@ def test_a_captured_table_comes_out_as_the_service_gave_it_out(spark, options):
     assert told.ledger == expected.ledger
 
 
-@pytest.mark.parametrize("options", ORDERINGS, ids=["release", "drop", "hold"])
+@pytest.mark.parametrize("options", [ORDERINGS[0], ORDERINGS[2]], ids=["release", "hold"])
 def test_a_stream_comes_out_as_the_service_gave_it_out_wherever_it_is_cut_and_stopped(spark, tmp_path, options):
     random = Random(3)
-    rows = capture(random, nodes=10, sessions=4)
+    rows = capture(random, nodes=8, sessions=4)
     # Time passes where rows come: each partition gets one at the end.
     rows += [Captured(f"end{number}", "NBIRTH", 0, 0, 0, None, END, "end") for number in range(12)]
     stream = a_stream(spark, tmp_path, **chosen(options))

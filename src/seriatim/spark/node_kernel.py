@@ -49,6 +49,7 @@ from seriatim.spark.node_state import (
 )
 from seriatim.spark.output import FLAG, Output, output_schema
 from seriatim.spark.partition import joined_rows, require_same_keys
+from seriatim.spark.protocols import MACHINE
 from seriatim.spark.work import NO_SOURCE, Entries, Tag
 
 IGNORED = "ignored"
@@ -92,7 +93,7 @@ class NodeKernel:
     def meaning(self) -> dict[str, str]:
         """Whose state it is, and what its rows mean."""
         names = ("kind", "bd_seq", "timestamp", "device")
-        return {"machine": EDGE_NODES, **{name: repr(getattr(self.columns, name)) for name in names}}
+        return {MACHINE: EDGE_NODES, **{name: repr(getattr(self.columns, name)) for name in names}}
 
     def new_partition(self, schema: pa.Schema) -> NodePartition:
         """What is known before the first batch."""
@@ -109,7 +110,7 @@ class NodeKernel:
         arrivals, invalid, complaints = self._take_in(table, arange(table.num_rows) if order is None else order)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(invalid, complaints, table, self.roles)
-        clock = max(now, partition.clock)
+        clock = max([now, partition.clock, *(time for rows in arrivals.values() for time, _ in rows)])
         known = partition.only(partition.concerned(pa.array(list(arrivals), partition.keys.type), clock))
         messages = joined_rows(table, known.rows).combine_chunks()
         work = _Work(clock)
@@ -199,22 +200,20 @@ class _Work:
     """What became of the nodes of a batch so far."""
 
     clock: float
-    keys: list[Any] = field(default_factory=list)
     position: int = 0
     ordered: list[tuple[int, int, int, str | None]] = field(default_factory=list)
     entries: list[tuple[Any, ...]] = field(default_factory=list)
-    ignored: list[bool] = field(default_factory=list)
-    nodes: list[tuple[str, float, int]] = field(default_factory=list)
+    nodes: list[tuple[Any, str, float, int]] = field(default_factory=list)
+    """As ``node_schema`` has them. The one that is being decided comes next."""
     held: list[int] = field(default_factory=list)
 
     def begin(self, node: EdgeNode[int]) -> None:
-        self.keys.append(node.key)
         self.position = node.given
 
     def end(self, node: EdgeNode[int]) -> None:
         saved, due = node.save(), node.order_deadline
         held = [message.body for message in messages_of(saved)]
-        self.nodes.append((text_of(saved), inf if due is None else due, len(held)))
+        self.nodes.append((node.key, text_of(saved), inf if due is None else due, len(held)))
         self.held += held
 
     def note(self, effects: list[NodeEffect[int]], time: float) -> None:
@@ -230,13 +229,12 @@ class _Work:
                     self._enter(IGNORED, (0, 0, 0, 1), time, detail, message.body)
 
     def _enter(self, reason: str, numbers: tuple[int, int, int, int], time: float, detail: str, source: int) -> None:
-        owner, order = len(self.keys) - 1, len(self.entries)
+        owner, order = len(self.nodes), len(self.entries)
         self.entries.append((owner, order, Tag.LEDGER, str(reason), *numbers, time, detail, source))
-        self.ignored.append(reason == IGNORED)
 
     def change(self, messages: pa.Table, key_type: pa.DataType) -> NodeChange:
         schema = node_schema(key_type)
-        columns = [self.keys, *([node[place] for node in self.nodes] for place in range(3))]
+        columns = list(zip(*self.nodes, strict=True)) or [()] * len(schema)
         arrays = [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)]
         rows = messages.take(pa.array(self.held, pa.int64()))
         return NodeChange(self.clock, pa.Table.from_arrays(arrays, schema=schema), rows)
@@ -244,10 +242,10 @@ class _Work:
 
 def _output(output: Output, work: _Work, invalid: Ints, complaints: Objects) -> pa.Table:
     entries = Entries.from_rows(work.entries)
-    keys = pa.array([work.keys[owner] for owner in entries.owner], output.sources.schema.field(output.key).type)
+    keys = pa.array([work.nodes[owner][0] for owner in entries.owner], output.sources.schema.field(output.key).type)
     parts = [
         _ordered(output, work),
-        output.entries(entries, keys, unknown=np.array(work.ignored, np.bool_)),
+        output.entries(entries, keys, unknown=entries.reason == IGNORED),
         output.invalid(invalid, complaints, work.clock),
     ]
     nothing = [part.append_column(FLAG, pa.nulls(part.num_rows, FLAG.type)) for part in parts[1:]]

@@ -15,6 +15,9 @@ import pyarrow as pa
 from seriatim.spark.arrays import Ints
 from seriatim.spark.intake import Roles
 
+MACHINE = "machine"
+"""What the meaning of a state calls whose it is. The state of numbered rows has no such word."""
+
 
 class StateChange(Protocol):
     """What a batch changes in a partition."""

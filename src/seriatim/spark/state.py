@@ -38,7 +38,7 @@ from seriatim.spark.arrays import Ints
 from seriatim.spark.files import TEMPORARY, Files, files_at
 from seriatim.spark.node_state import EDGE_NODES, NodePartition
 from seriatim.spark.partition import Partition
-from seriatim.spark.protocols import BatchOutcome, PartitionState, StateChange
+from seriatim.spark.protocols import MACHINE, BatchOutcome, PartitionState, StateChange
 from seriatim.spark.version import (
     CHECKSUM_BYTES,
     HEAD_BYTES,
@@ -63,8 +63,6 @@ MOST_DELTAS = 20
 LARGEST_DELTAS = 2
 """How many times as much as the last full version the deltas on it may hold together."""
 LONGEST_QUERY = 512
-MACHINE = "machine"
-"""What the meaning of a state calls the kind of it; of numbered rows it says nothing."""
 KINDS: dict[str | None, type[PartitionState]] = {None: Partition, EDGE_NODES: NodePartition}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
@@ -52,14 +52,20 @@ def table(rows: list[Captured]) -> pa.Table:
 
 
 class Query:
-    """Batches over a state folder, each read from the bytes that the one before left."""
+    """Batches over a state folder, each read from the bytes that the one before left, unless there is a cache."""
 
-    def __init__(self, kernel: NodeKernel, files: MemoryFiles | None = None, partitions: int = 1) -> None:
-        self.kernel, self.files, self.partitions = kernel, files or MemoryFiles(), partitions
+    def __init__(
+        self,
+        kernel: NodeKernel,
+        files: MemoryFiles | None = None,
+        partitions: int = 1,
+        cache: Callable[[], Cache] = Cache,
+    ) -> None:
+        self.kernel, self.files, self.partitions, self.cache = kernel, files or MemoryFiles(), partitions, cache
 
     def folder(self) -> StateFolder:
         meaning = self.kernel.meaning()
-        return StateFolder(self.files, query="q", partitions=self.partitions, meaning=meaning, cache=Cache())
+        return StateFolder(self.files, query="q", partitions=self.partitions, meaning=meaning, cache=self.cache())
 
     def run(self, batch: int, rows: list[Captured], now: float, partition: int = 0) -> list[dict[str, Any]]:
         folder = self.folder()
@@ -207,6 +213,18 @@ def test_a_batch_writes_the_nodes_that_it_touched_and_not_all():
     full, delta = (len(query.files.content[f"of-00001/part-00000/batch-{batch:012d}.state"]) for batch in (0, 1))
     assert delta < full / 5
     assert query.known(1).held_count == 1
+
+
+def test_what_is_written_is_the_same_from_memory_and_from_disk_and_when_it_is_written_again():
+    rows, kept = capture(Random(4), nodes=5, sessions=3), Cache()
+    queries = [Query(KERNEL, cache=lambda: kept), Query(KERNEL), Query(KERNEL)]
+    for batch, part in enumerate(cut(Random(5), rows)):
+        for query, attempts in zip(queries, (1, 1, 2), strict=True):
+            outs = [
+                query.run(batch, part, max((row.arrival or 0 for row in part), default=-inf)) for _ in range(attempts)
+            ]
+            assert outs[1:] == outs[:-1]
+    assert queries[0].files.content == queries[1].files.content == queries[2].files.content
 
 
 def test_what_waits_can_be_seen():

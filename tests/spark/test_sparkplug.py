@@ -176,22 +176,16 @@ def test_a_stream_needs_a_state_and_keeps_what_its_columns_mean(spark, tmp_path)
 
 
 def test_what_waits_is_shown_and_the_state_is_divided_anew(spark, tmp_path):
-    stream = a_stream(spark, tmp_path).add([BIRTH, data(2, 2.0), BIRTH._replace(node="valve")]).run()
+    stream = a_stream(spark, tmp_path).add([BIRTH, data(3, 2.0), BIRTH._replace(node="valve")]).run()
     (row,) = held(spark, str(stream.state)).collect()
-    assert (row.node, row.body, row["_since"], row["_first"], row["_last"], row["_due"]) == (
-        "pump",
-        "data 2",
-        2.0,
-        1,
-        1,
-        4.0,
-    )
+    waits = (row.node, row.body, row["_since"], row["_first"], row["_last"], row["_due"])
+    assert waits == ("pump", "data 3", 2.0, 1, 2, 4.0)
     parts = inspect_state(str(stream.state)).partitions
     assert [sum(getattr(part, name) for part in parts) for name in ("keys", "held", "gaps")] == [2, 1, 1]
     assert repartition_state(spark, str(stream.state), 3) == [0]
-    stream.add([data(1, 3.0), data(1, 3.0, "valve")]).run(partitions=3)
+    stream.add([data(1, 3.0), data(2, 3.5), data(1, 3.0, "valve")]).run(partitions=3)
     assert {node: [body for body, *_ in rows] for node, rows in told_in(stream.rows()).ordered.items()} == {
-        "pump": ["birth", "data 1", "data 2"],
+        "pump": ["birth", "data 1", "data 2", "data 3"],
         "valve": ["birth", "data 1"],
     }
 

@@ -269,6 +269,11 @@ def test_state_of_other_columns_or_of_numbered_rows_is_refused():
     numbered = StateFolder(query.files, query="q", partitions=1, meaning={"key": "'node'"})
     with pytest.raises(StateMismatch, match="machine=edge nodes"):
         numbered.open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
+    strange = StateFolder(query.files, query="q", partitions=1, meaning={"machine": "steam"})
+    with pytest.raises(
+        StateMismatch, match="is of steam, which this version of Seriatim does not know: use a newer one"
+    ):
+        strange.read(0, 0)
 
 
 def test_a_batch_without_rows_has_the_columns_that_the_stream_has_now():

@@ -46,7 +46,7 @@ class ColumnRoles:
         found = ColumnRoles(self.key, self.sequence, arrival, self.epoch, self.payload)
         for name in (found.key, found.sequence, found.arrival, found.epoch, *found.payload):
             if name is not None:
-                require_column(frame, name, (DataType,), "anything")
+                require_column(frame, name)
         for name in filter(None, (found.sequence, found.epoch)):
             require_column(frame, name, (IntegralType,), "whole numbers")
         if arrival is not None:
@@ -84,7 +84,9 @@ def is_arrival(kind: DataType) -> bool:
     return isinstance(kind, ARRIVALS)
 
 
-def require_column(frame: DataFrame, name: str, kinds: tuple[type[DataType], ...], what: str) -> None:
+def require_column(
+    frame: DataFrame, name: str, kinds: tuple[type[DataType], ...] = (DataType,), what: str = "any values"
+) -> None:
     """Refuse a frame that lacks a column, or has one of another type."""
     if name not in frame.columns:
         raise InvalidArgument(f"there is no column '{name}'; {_hint(name, frame.columns)}")

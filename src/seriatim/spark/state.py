@@ -154,7 +154,7 @@ class StateFolder:
         name = self.binding.meaning.get(MACHINE)
         if name not in KINDS:
             raise StateMismatch(
-                f"the state in {self.files.root} is of {name}, which this version of Seriatim does not know"
+                f"the state in {self.files.root} is of {name}, which this version of Seriatim does not know: use a newer one"
             )
         return KINDS[name]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 import hypothesis.strategies as st
@@ -22,6 +23,7 @@ from seriatim.core.edge_messages import (
 from seriatim.core.resequencing import LedgerEntry, OnEpoch, Released
 from seriatim.core.sparkplug import EdgeNode, NodeState
 from seriatim.testing.naive_resequencer import NaiveResequencer
+from tests.core.edge_traces import ORDERINGS, advance, edge_trace, of_order
 
 OPTIONS = st.builds(
     NodeOrdering,
@@ -184,3 +186,18 @@ def test_the_numbers_of_a_session_are_treated_as_the_naive_model_says(steps, opt
         assert [(e.reason, e.first, e.last) for e in said if isinstance(e, LedgerEntry)] == [
             (e.reason, e.first, e.last) for e in should if isinstance(e, LedgerEntry)
         ]
+
+
+@given(st.randoms(use_true_random=False), ORDERINGS, st.integers(1, 4))
+def test_a_node_that_is_saved_and_restored_goes_on_as_if_nothing_had_been(random: Random, options, sessions):
+    undisturbed: EdgeNode[str] = EdgeNode(options, "k")
+    restored: EdgeNode[str] = EdgeNode(options, "k")
+    trace = edge_trace(random, sessions)
+    for message, at in trace:
+        for step in (lambda node, at=at: advance(node, at), lambda node, m=message, at=at: node.receive(m, at)):
+            if random.random() < 0.5:
+                restored = EdgeNode.restore(restored.save(), options, "k")
+            # Another time in between, of a request for a rebirth, changes nothing.
+            assert of_order(step(restored)) == of_order(step(undisturbed))
+            assert restored.save() == undisturbed.save()
+    assert of_order(advance(restored, 1e6)) == of_order(advance(undisturbed, 1e6))

@@ -28,13 +28,15 @@ OPTIONS: dict[str, Any] = {"key": "key", "sequence": "seq", "arrival": "at", "st
 
 @dataclass
 class Stream:
-    """A query over files that can be stopped, started and tampered with. ``options`` are those of ``resequence``."""
+    """A query over files that can be stopped, started and tampered with. ``options`` are those of ``orders``."""
 
     spark: SparkSession
     root: Path
     options: dict[str, Any] = field(default_factory=dict)
     schema: str = SCHEMA
     before: Callable[[DataFrame], DataFrame] = lambda frame: frame
+    orders: Callable[..., Callable[[DataFrame], DataFrame]] = resequence
+    defaults: dict[str, Any] = field(default_factory=lambda: OPTIONS)
     batches: dict[int, list[Row]] = field(default_factory=dict)
     files: int = 0
     arrived: threading.Condition = field(default_factory=threading.Condition)
@@ -63,7 +65,7 @@ class Stream:
         (self.root / "in").mkdir(exist_ok=True)
         reader = self.spark.readStream.schema(self.schema).option("maxFilesPerTrigger", 1)
         frame = self.before(reader.json(str(self.root / "in")))
-        return frame.transform(resequence(**{**OPTIONS, "state": str(self.state), **self.options, **options}))
+        return frame.transform(self.orders(**{**self.defaults, "state": str(self.state), **self.options, **options}))
 
     def start(self, **options: Any) -> StreamingQuery:
         writer = self.tagged(**options).writeStream.option("checkpointLocation", str(self.checkpoint))

@@ -394,6 +394,12 @@ def test_a_column_that_the_kernel_adds_itself_is_refused():
         Kernel(FROM_0, ROLES).new_partition(schema)
 
 
+def test_a_batch_without_rows_has_the_columns_that_the_stream_has_now():
+    stream = Stream()
+    more = table([]).append_column("more", pa.array([], pa.string()))
+    assert "more" in stream.run_alone(more).table.schema.names
+
+
 def test_other_columns_than_those_of_the_messages_held_are_refused():
     stream = Stream()
     stream.run(stream.rows(1))

@@ -2,121 +2,201 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
+import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.core.edge_messages import BeforeBirth, EdgeMessage, Kind, NodeOrdering, Ordered
-from seriatim.core.edge_nodes import EdgeNodes
-from seriatim.core.resequencing import LedgerEntry
-from seriatim.spark import ledger, ordered, resequence, with_epochs
+from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
+from seriatim.core.resequencing import OnEpoch
+from seriatim.errors import InvalidArgument, StateMismatch
+from seriatim.spark import held, ledger, order_nodes, ordered, repartition_state, unwrapped
+from seriatim.spark.upkeep import inspect_state
+from tests.spark.edge_captures import END, SCHEMA, Captured, capture, service_tells, told_in
 from tests.spark.streams import Stream
 
-TIMEOUT = 10.0
-OPTIONS: dict[str, Any] = {
-    "key": "key",
-    "sequence": "seq",
-    "arrival": "at",
-    "epoch": "epoch",
-    "wrap": 256,
-    "start": 0,
-    "gap_timeout": TIMEOUT,
-}
-SCHEMA = "key string, kind string, seq bigint, stamp bigint, at double, epoch int, body string"
+ORDERINGS = [
+    NodeOrdering(reorder_timeout=4.0),
+    NodeOrdering(reorder_timeout=4.0, on_timeout=OnTimeout.DROP, on_session_end=OnEpoch.DISCARD, capacity=5),
+    NodeOrdering(reorder_timeout=1.0, on_timeout=OnTimeout.HOLD, before_birth=BeforeBirth.HOLD),
+]
+BIRTH = Captured("pump", "NBIRTH", 0, 7, 100, None, 1.0, "birth")
 
 
-class Captured(NamedTuple):
-    """A message as a capture keeps it. ``epoch`` is the truth, which a capture does not have."""
-
-    key: str
-    kind: str
-    seq: int
-    stamp: int
-    at: float
-    epoch: int
-    body: str
+def data(seq: int, at: float, node: str = "pump") -> Captured:
+    return Captured(node, "NDATA", seq, None, 100 + seq, None, at, f"data {seq}")
 
 
-def capture(seed: int, nodes: int) -> list[Captured]:
-    """What nodes sent in some sessions: displaced, repeated, lost, and some of it after the next session has begun.
-
-    Between two sessions there is a pause; what comes ahead of a birth is of its own session, and what comes very late is late.
-    No number that overtakes a birth is the one that the session before expects: nobody could tell those apart.
-    """
-    random, rows = Random(seed), []
-    for node in range(nodes):
-        stamp = 0
-        for epoch in range(1, random.randrange(2, 5)):
-            stamp += 100
-            size = random.choice((15, 30, 300))
-            very_late = 150 if size < 128 else 6.5  # beyond half a circle nobody could tell late from ahead
-            for number in range(size):
-                stamp += 1
-                delay = random.choice((0, 0, 0, 0.5, 2.5, 6.5, very_late if number else 0))
-                copies = 1 if number == 0 else random.choice((0, 1, 1, 1, 1, 1, 1, 2))
-                for copy in range(copies):
-                    at = stamp + delay + copy / 7 + node / 1e4
-                    kind = "NBIRTH" if number == 0 else "NDATA"
-                    body = f"{epoch}:{number}:{copy}"
-                    rows.append(Captured(f"g/n{node}", kind, number % 256, stamp, at, epoch, body))
-    return sorted(rows, key=lambda row: row.at)
+def chosen(options: NodeOrdering) -> dict[str, Any]:
+    """The options in the words of ``order_nodes``."""
+    names = ("reorder_timeout", "on_timeout", "before_birth", "on_session_end", "capacity")
+    return {name: getattr(options, name) for name in names}
 
 
-def service_output(rows: list[Captured]) -> tuple[dict[str, list[str]], list[tuple[Any, ...]]]:
-    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(reorder_timeout=TIMEOUT, before_birth=BeforeBirth.HOLD))
-    effects: list[Any] = []
-    for row in rows:
-        bd_seq = row.epoch if row.kind == "NBIRTH" else None
-        effects += nodes.advance(row.at)
-        effects += nodes.receive(
-            row.key, EdgeMessage(Kind(row.kind), row.body, row.seq, row.stamp, None, bd_seq), row.at
-        )
-    effects += nodes.advance(rows[-1].at + 1e6)
-    out: dict[str, list[str]] = {}
-    for effect in effects:
-        if isinstance(effect, Ordered):
-            out.setdefault(str(effect.key), []).append(effect.message.body)
-    entries = [e for e in effects if isinstance(e, LedgerEntry)]
-    return out, sorted((str(e.key), e.reason.value, e.first, e.last) for e in entries if e.reason != "sync-lost")
+def a_stream(spark: Any, root: Path, **options: Any) -> Stream:
+    return Stream(spark, root, options, SCHEMA, orders=order_nodes, defaults={"partitions": 2})
 
 
-def test_a_captured_table_comes_out_as_the_service_gave_it_out(spark):
-    rows = capture(seed=1, nodes=12)
-    frame = spark.createDataFrame(rows, SCHEMA).drop("epoch")
-    frame = frame.transform(with_epochs(key="key", birth=F.col("kind") == "NBIRTH", sent="stamp"))
-    tagged = frame.transform(resequence(**OPTIONS)).cache()
-    out: dict[str, list[str]] = {}
-    for row in ordered(tagged).orderBy("key", "_position").collect():
-        out.setdefault(row["key"], []).append(row["body"])
-    entries = [(row["key"], row["_reason"], row["_first"], row["_last"]) for row in ledger(tagged).collect()]
-    expected, expected_entries = service_output(rows)
-    assert out == expected
-    assert sorted(entry for entry in entries if entry[1] != "sync-lost") == expected_entries
-    assert {"late", "lost", "duplicate"} <= {entry[1] for entry in expected_entries}
+# -- the same as the service --------------------------------------------------------------------------------------------
 
 
-def test_a_stream_comes_out_as_the_service_gave_it_out(spark, tmp_path):
-    rows = capture(seed=2, nodes=6)
-    end = Captured("g/end", "NBIRTH", 0, 0, rows[-1].at + 1e6, 1, "end")  # lets the last gaps of event time fall due
-    stream = Stream(spark, tmp_path, {**OPTIONS, "partitions": 1}, SCHEMA)
-    size = len(rows) // 3 + 1
-    for start in range(0, len(rows), size):
-        stream.add(rows[start : start + size])
-    stream.add([end]).add([end._replace(key="g/after", at=end.at + 1)]).run()
-    expected, _ = service_output(rows)
-    assert {key: bodies for key, bodies in stream.ordered().items() if key in expected} == expected
+@pytest.mark.parametrize("options", ORDERINGS, ids=["release", "drop", "hold"])
+def test_a_captured_table_comes_out_as_the_service_gave_it_out(spark, options):
+    rows = capture(Random(1), nodes=20, sessions=4)
+    frame = spark.createDataFrame(Random(2).sample(rows, len(rows)), SCHEMA)
+    told = told_in(frame.transform(order_nodes(**chosen(options))).collect())
+    expected = service_tells(rows, options, is_whole=True)
+    assert told.ordered == expected.ordered
+    assert told.ledger == expected.ledger
 
 
-def test_epochs_are_counted_by_the_births_that_were_sent_before(spark):
-    rows = [("a", False, 1), ("a", True, 2), ("a", False, 2), ("a", False, 3), ("a", True, 5), ("b", True, 4)]
-    frame = spark.createDataFrame(rows, "key string, birth boolean, sent int")
-    found = frame.transform(with_epochs(key="key", birth=F.col("birth"), sent="sent")).collect()
-    assert sorted((row["key"], row["sent"], row["birth"], row["epoch"]) for row in found) == [
-        ("a", 1, False, 0),
-        ("a", 2, False, 1),
-        ("a", 2, True, 1),
-        ("a", 3, False, 1),
-        ("a", 5, True, 2),
-        ("b", 4, True, 1),
+@pytest.mark.parametrize("options", [ORDERINGS[0], ORDERINGS[2]], ids=["release", "hold"])
+def test_a_stream_comes_out_as_the_service_gave_it_out_wherever_it_is_cut_and_stopped(spark, tmp_path, options):
+    random = Random(3)
+    rows = capture(random, nodes=8, sessions=4)
+    # Time passes where rows come: each partition gets one at the end.
+    rows += [Captured(f"end{number}", "NBIRTH", 0, 0, 0, None, END, "end") for number in range(12)]
+    stream = a_stream(spark, tmp_path, **chosen(options))
+    cuts = [0, *sorted(random.sample(range(len(rows)), 5)), len(rows)]
+    for number, (begin, end) in enumerate(pairwise(cuts)):
+        stream.add(rows[begin:end])
+        if number % 2 or end == len(rows):
+            stream.run()
+    told, expected = told_in(stream.rows()), service_tells(rows, options, is_whole=False)
+    assert told.ordered == expected.ordered
+    assert told.ledger == expected.ledger
+    bodies = sorted(row.body for row in stream.rows() if row.body is not None)
+    waiting = sorted(row.body for row in held(spark, str(stream.state)).collect())
+    assert sorted(bodies + waiting) == sorted(row.body for row in rows)
+    assert bool(waiting) == (options.on_timeout is OnTimeout.HOLD)
+
+
+def test_ordered_and_ledger_take_the_frame_apart(spark):
+    rows = [data(9, 0.5), BIRTH, data(2, 2.0), data(1, 3.0), data(1, 3.5), data(5, 4.0)]
+    death = Captured("pump", "NDEATH", None, 3, None, None, 5.0, "death")
+    tagged = spark.createDataFrame([*rows, death], SCHEMA).transform(order_nodes())
+    messages = ordered(tagged).orderBy("_position")
+    assert messages.columns == [*Captured._fields, "_position", "_epoch", "_flag"]
+    assert [tuple(row[name] for name in ("body", "_position", "_epoch", "_flag")) for row in messages.collect()] == [
+        ("data 9", 0, 1, "before-birth"),
+        ("birth", 1, 2, None),
+        ("data 1", 2, 2, None),
+        ("data 2", 3, 2, None),
+        ("data 5", 4, 2, None),
     ]
+    entries = ledger(tagged)
+    assert "_flag" not in entries.columns
+    names = ("body", "_reason", "_epoch", "_first", "_last", "_time", "_detail")
+    assert sorted(tuple(row[name] for name in names) for row in entries.orderBy("_time").collect()[:2]) == [
+        ("data 1", "duplicate", 2, 1, 1, 3.5, "released before"),
+        ("death", "ignored", None, None, None, 5.0, "it ends session 3, and session 7 lives"),
+    ]
+    assert [
+        (row["_reason"], row["_first"], row["_last"], row["_time"]) for row in entries.collect() if row.body is None
+    ] == [("lost", 3, 4, 6.0)]
+
+
+def test_times_may_be_timestamps_and_columns_have_any_name(spark):
+    rows = [BIRTH, data(2, 2.0), data(1, 3.0)]
+    frame = spark.createDataFrame(rows, SCHEMA).drop("device")
+    for name in ("arrival", "timestamp"):
+        frame = frame.withColumn(name, F.timestamp_seconds(name))
+    names: dict[str, Any] = {
+        "key": "edge node",
+        "kind": "k",
+        "seq": "n",
+        "bd_seq": "b",
+        "timestamp": "sent",
+        "arrival": "got",
+    }
+    frame = frame.toDF("edge node", "k", "n", "b", "sent", "got", "body")
+    out = ordered(frame.transform(order_nodes(**names, device=None))).orderBy("_position").collect()
+    assert [row.body for row in out] == ["birth", "data 1", "data 2"]
+
+
+# -- what nobody can judge ----------------------------------------------------------------------------------------------
+
+
+def test_rows_that_nobody_can_judge_are_in_the_ledger_or_fail(spark):
+    frame = spark.createDataFrame([BIRTH, data(300, 2.0), data(1, 3.0), BIRTH._replace(kind=None)], SCHEMA)
+    tagged = frame.transform(order_nodes()).collect()
+    assert [row.body for row in tagged if row["_tag"] == "ordered"] == ["birth", "data 1"]
+    assert {(row.body, row["_reason"]) for row in tagged if row["_tag"] == "ledger"} == {
+        ("data 300", "invalid"),
+        ("birth", "invalid"),
+    }
+    with pytest.raises(PythonException) as failed:
+        frame.transform(order_nodes(on_invalid="raise")).collect()
+    assert "2 of 4 rows are invalid" in str(unwrapped(failed.value))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"kind": "typ"}, "there is no column 'typ'"),
+        ({"kind": "seq"}, "column 'seq' must hold texts, not bigint"),
+        ({"bd_seq": "body"}, "column 'body' must hold whole numbers, not string"),
+        ({"timestamp": "arrival"}, "column 'arrival' must hold whole numbers or timestamps, not double"),
+        ({"arrival": "body"}, "column 'body' must hold numbers or timestamps, not string"),
+        ({"on_timeout": "skip"}, "on_timeout must be one of 'release', 'drop', 'hold'"),
+        ({"reorder_timeout": "soon"}, "reorder_timeout must be a duration"),
+        ({"capacity": 200}, "capacity 200 is more than the 127 numbers"),
+        ({"state": "somewhere"}, "state=… is for streams"),
+        ({"time": "processing"}, "time='processing' is for streams"),
+    ],
+)
+def test_what_can_not_work_is_refused_before_anything_runs(spark, options, complaint):
+    frame = spark.createDataFrame([BIRTH], SCHEMA)
+    with pytest.raises(InvalidArgument, match=complaint):
+        frame.transform(order_nodes(**options))
+
+
+def test_columns_that_are_added_must_not_be_there_before(spark):
+    frame = spark.createDataFrame([BIRTH], SCHEMA).withColumn("_flag", F.lit("mine"))
+    with pytest.raises(InvalidArgument, match="the columns _flag are added here: rename yours"):
+        frame.transform(order_nodes())
+
+
+# -- the state of a stream ----------------------------------------------------------------------------------------------
+
+
+def test_a_stream_needs_a_state_and_keeps_what_its_columns_mean(spark, tmp_path):
+    stream = a_stream(spark, tmp_path).add([BIRTH]).run()
+    with pytest.raises(InvalidArgument, match="a stream needs a folder for what it remembers"):
+        stream.tagged(state=None)
+    stream.add([data(1, 2.0)])
+    failure = stream.fail(timestamp=None)
+    assert isinstance(failure, StateMismatch)
+    assert "timestamp='timestamp', and the query runs with" in str(failure)
+    assert stream.run(reorder_timeout="9s").rows()[-1].body == "data 1"
+
+
+def test_what_waits_is_shown_and_the_state_is_divided_anew(spark, tmp_path):
+    stream = a_stream(spark, tmp_path).add([BIRTH, data(3, 2.0), BIRTH._replace(node="valve")]).run()
+    (row,) = held(spark, str(stream.state)).collect()
+    waits = (row.node, row.body, row["_since"], row["_first"], row["_last"], row["_due"])
+    assert waits == ("pump", "data 3", 2.0, 1, 2, 4.0)
+    parts = inspect_state(str(stream.state)).partitions
+    assert [sum(getattr(part, name) for part in parts) for name in ("keys", "held", "gaps")] == [2, 1, 1]
+    assert repartition_state(spark, str(stream.state), 3) == [0]
+    stream.add([data(1, 3.0), data(2, 3.5), data(1, 3.0, "valve")]).run(partitions=3)
+    assert {node: [body for body, *_ in rows] for node, rows in told_in(stream.rows()).ordered.items()} == {
+        "pump": ["birth", "data 1", "data 2", "data 3"],
+        "valve": ["birth", "data 1"],
+    }
+
+
+def test_in_processing_time_a_gap_is_given_up_although_no_row_comes(spark, tmp_path):
+    stream = a_stream(spark, tmp_path, time="processing", reorder_timeout="500ms", tick="100ms")
+    query = stream.add([BIRTH, data(2, 2.0)]).start()
+    try:
+        stream.wait_for(lambda: len(stream.rows()) == 3)
+    finally:
+        query.stop()
+    told = told_in(stream.rows())
+    assert [body for body, *_ in told.ordered["pump"]] == ["birth", "data 2"]
+    assert told.ledger["pump"][0][:4] == ("lost", 1, 1, 1)

@@ -40,7 +40,7 @@ Time passes as in the resequencer: ``receive`` first lets fall due what is due a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
 from typing import Generic, NamedTuple, TypeVar
@@ -131,6 +131,23 @@ class _Waiting(NamedTuple, Generic[M]):
     arrival: float
 
 
+@dataclass(frozen=True, slots=True)
+class SavedNode(Generic[M]):
+    """Everything that a node's order and its ledger depend on, as plain data. Rebirth requests are not among it."""
+
+    state: NodeState
+    status: Status
+    devices: tuple[tuple[str, Status], ...]
+    epoch: int
+    given: int
+    birth: tuple[int, int | None, int | None] | None
+    death: tuple[int, float] | None
+    newest: int | None
+    waiting: tuple[tuple[EdgeMessage[M], float], ...]
+    waiting_due: float | None
+    queue: SavedResequencer[EdgeMessage[M]]
+
+
 class EdgeNode(Generic[M]):
     """The session machine of one edge node. See the module's rules."""
 
@@ -216,10 +233,12 @@ class EdgeNode(Generic[M]):
     @property
     def deadline(self) -> float | None:
         """When ``advance`` has something to do, or None."""
-        gap, birth, ask = self._queue.deadline, self._waiting_due, self._rebirth.due
-        if gap is None and birth is None and ask is None:
-            return None
-        return min(when for when in (gap, birth, ask) if when is not None)
+        return _earliest(self.order_deadline, self._rebirth.due)
+
+    @property
+    def order_deadline(self) -> float | None:
+        """When ``advance`` releases messages or gives some up, or None. It asks for rebirths at other times, too."""
+        return _earliest(self._queue.deadline, self._waiting_due)
 
     def bookmark(self) -> Bookmark:
         """Where the node stands, after everything that was given out."""
@@ -238,6 +257,33 @@ class EdgeNode(Generic[M]):
             nothing: SavedResequencer[EdgeMessage[M]] = self._queue.save()
             start = replace(nothing, epoch=bookmark.epoch, expected=bookmark.expected, horizon=bookmark.expected - 256)
             self._queue = Resequencer.restore(start, self._resequencing, key)
+        return self
+
+    def save(self) -> SavedNode[M]:
+        return SavedNode(
+            state=self._state,
+            status=self._status,
+            devices=tuple(self._devices.items()),
+            epoch=self._epoch,
+            given=self._given,
+            birth=self._birth,
+            death=self._death,
+            newest=self._newest,
+            waiting=tuple(self._waiting),
+            waiting_due=self._waiting_due,
+            queue=self._queue.save(),
+        )
+
+    @classmethod
+    def restore(cls, saved: SavedNode[M], options: NodeOrdering | None = None, key: Hashable = None) -> EdgeNode[M]:
+        """A node that goes on exactly where the saved one was, given the same options; only, it was asked for no rebirth."""
+        self = cls(options, key)
+        self._state, self._status, self._devices = saved.state, saved.status, dict(saved.devices)
+        self._epoch, self._given, self._newest = saved.epoch, saved.given, saved.newest
+        self._birth, self._death = saved.birth and _Birth(*saved.birth), saved.death
+        self._waiting = [_Waiting(message, arrival) for message, arrival in saved.waiting]
+        self._waiting_due = saved.waiting_due
+        self._queue = Resequencer.restore(saved.queue, self._resequencing, key)
         return self
 
     # -- commands -------------------------------------------------------------------------------------------------------
@@ -547,3 +593,7 @@ class EdgeNode(Generic[M]):
         self._given += 1
         seq = message.seq or 0
         return LedgerEntry(self.key, self._epoch, reason, seq, seq, 1, now, detail, message)
+
+
+def _earliest(one: float | None, other: float | None) -> float | None:
+    return one if other is None else other if one is None else min(one, other)

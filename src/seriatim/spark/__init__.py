@@ -7,10 +7,16 @@ Putting a frame in order:
 ``static.py``       any other table: one sort, and the kernel
 ``streaming.py``    a stream: a shuffle by key, a sort (``arrival.py``), and the kernel with its state
 ``ticks.py``        brings batches to a stream when time alone has something to decide
+``protocols.py``    what these ask of a kernel and of its state
 ``upkeep.py``       the state of a stream: what waits, how much there is, another partition count
 ``failures.py``     what Spark reports, in our words again
 ``preparation.py``  columns and order that the kernel needs
-``births.py``       which session each row of a captured table belongs to
+
+Sparkplug's edge nodes, in the same ways:
+
+``nodes.py``        the options, checked once
+``node_kernel.py``  one micro-batch of one partition, through the core's session machine
+``node_state.py``   what a partition knows of its nodes, and the change that a batch makes to it
 
 Looking at tables, in pure SQL:
 
@@ -57,9 +63,9 @@ require_extra("spark", "numpy", "pyarrow", what="seriatim.spark")
 if typing.TYPE_CHECKING:
     from seriatim.spark.auditing import audit, total
     from seriatim.spark.batch import ledger, ordered
-    from seriatim.spark.births import with_epochs
     from seriatim.spark.datasource import register
     from seriatim.spark.failures import unwrapped
+    from seriatim.spark.nodes import order_nodes
     from seriatim.spark.resequencing import resequence
     from seriatim.spark.sink import query_of
     from seriatim.spark.tables import write_batch
@@ -69,6 +75,7 @@ __all__ = [
     "audit",
     "held",
     "ledger",
+    "order_nodes",
     "ordered",
     "query_of",
     "register",
@@ -76,7 +83,6 @@ __all__ = [
     "resequence",
     "total",
     "unwrapped",
-    "with_epochs",
     "write_batch",
 ]
 
@@ -85,6 +91,7 @@ _HOMES = {
     "audit": "seriatim.spark.auditing",
     "held": "seriatim.spark.upkeep",
     "ledger": "seriatim.spark.batch",
+    "order_nodes": "seriatim.spark.nodes",
     "ordered": "seriatim.spark.batch",
     "query_of": "seriatim.spark.sink",
     "register": "seriatim.spark.datasource",
@@ -92,7 +99,6 @@ _HOMES = {
     "resequence": "seriatim.spark.resequencing",
     "total": "seriatim.spark.auditing",
     "unwrapped": "seriatim.spark.failures",
-    "with_epochs": "seriatim.spark.births",
     "write_batch": "seriatim.spark.tables",
 }
 

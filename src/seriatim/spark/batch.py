@@ -37,7 +37,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from seriatim.core.resequencing import OnDuplicate, Reason
 from seriatim.core.sequence import SequenceSpace
 from seriatim.spark.intake import OnInvalid
-from seriatim.spark.output import LEDGER, OWN, POSITION
+from seriatim.spark.output import FLAG, LEDGER, OWN, POSITION
 from seriatim.spark.roles import ColumnRoles, Fault, column, first_fault, refuse_taken
 from seriatim.spark.work import INVALID, Tag
 
@@ -55,13 +55,17 @@ def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFram
 
 
 def ordered(tagged: DataFrame) -> DataFrame:
-    """The released rows of a resequenced frame: the columns of the input, and ``_position``."""
-    return tagged.filter(F.col("_tag") == Tag.ORDERED).drop("_tag", *(field.name for field in LEDGER))
+    """The released rows of a resequenced frame: the columns of the input, and ``_position``.
+
+    Of the messages of edge nodes also ``_epoch``, which nobody but the births of a node tells, and ``_flag``.
+    """
+    told = {field.name for field in LEDGER} - ({"_epoch"} if FLAG.name in tagged.columns else set())
+    return tagged.filter(F.col("_tag") == Tag.ORDERED).drop("_tag", *told)
 
 
 def ledger(tagged: DataFrame) -> DataFrame:
     """What was not released, and why; an entry about one row has the columns of that row, otherwise only its key."""
-    return tagged.filter(F.col("_tag") == Tag.LEDGER).drop("_tag", POSITION.name)
+    return tagged.filter(F.col("_tag") == Tag.LEDGER).drop("_tag", POSITION.name, FLAG.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,14 +128,14 @@ def _faults(key: pa.ChunkedArray, columns: _Numbers, roles: Roles, space: Sequen
     return faults
 
 
-def refuse(intake: Intake, table: pa.Table, roles: Roles) -> None:
+def refuse(invalid: Ints, complaints: Objects, table: pa.Table, roles: Roles) -> None:
     """Fail for invalid rows."""
-    if intake.invalid.size:
-        row = table.slice(int(intake.invalid[0]), 1)
+    if invalid.size:
+        row = table.slice(int(invalid[0]), 1)
         key, sequence = row[roles.key][0].as_py(), row[roles.sequence][0].as_py()
         raise InvalidSequence(
-            f"{intake.invalid.size} of {table.num_rows} rows are invalid, first message {sequence} of key {key!r}: "
-            f"{intake.complaints[0]}; repair the source, or choose the policy that puts such rows into the ledger"
+            f"{invalid.size} of {table.num_rows} rows are invalid, first message {sequence} of key {key!r}: "
+            f"{complaints[0]}; repair the source, or choose the policy that puts such rows into the ledger"
         )
 
 

@@ -78,6 +78,15 @@ class Kernel:
         if self.idle_after is not None:
             require_duration("idle_after", self.idle_after)
 
+    @property
+    def timeout(self) -> float | None:
+        return self.options.gap_timeout
+
+    def meaning(self) -> dict[str, str]:
+        """How numbers count."""
+        space = self.options.space
+        return {"wrap": repr(space.modulus), "increment": repr(space.increment)}
+
     def new_partition(self, schema: pa.Schema) -> Partition:
         """What is known before the first batch."""
         self.roles.check(schema)
@@ -93,7 +102,7 @@ class Kernel:
         partition.check_key_type(table.schema.field(self.roles.key).type)
         intake = take_in(table, self.roles, self.options.space, order)
         if self.on_invalid is OnInvalid.RAISE:
-            refuse(intake, table, self.roles)
+            refuse(intake.invalid, intake.complaints, table, self.roles)
         clock = max(now, partition.clock)
         batch, places = self._gather(partition, intake, table, clock)
         verdict, counters = self._decide(batch)

@@ -7,6 +7,7 @@ Every row has the columns of the input, and besides them
 ``_reason``    of a ledger entry: late, duplicate, conflict, lost, …, invalid, expired
 ``_epoch``, ``_first``, ``_last``, ``_size``  the session and the numbers that it is about
 ``_time``, ``_detail``  when and what exactly
+``_flag``      of an ordered row of an edge node: what is to be known about it. Such rows have an ``_epoch``, too
 
 A ledger entry about one message carries that message's columns; one about numbers that never came has only its key.
 """
@@ -30,7 +31,9 @@ LEDGER = (
     pa.field("_time", pa.float64()),
     pa.field("_detail", pa.string()),
 )
-OWN = ("_tag", POSITION.name, *(field.name for field in LEDGER))
+OWN_FIELDS = (POSITION, *LEDGER)
+OWN = ("_tag", *(field.name for field in OWN_FIELDS))
+FLAG = pa.field("_flag", pa.string())
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:

@@ -25,10 +25,20 @@ import numpy as np
 import pyarrow as pa
 
 from seriatim.errors import InvalidArgument
-from seriatim.spark.arrays import Bools, Columns, Floats, Ints, Owned, arange
+from seriatim.spark.arrays import Bools, Columns, Floats, Ints, Owned, arange, flat
 from seriatim.spark.keyindex import KeyIndex
 
 P = TypeVar("P", "Held", "Gaps", "Ranges")
+
+ADDED = "__seriatim_"
+"""How the names of the columns begin that were added for the kernel."""
+WAITING = (
+    pa.field("_since", pa.float64()),
+    pa.field("_first", pa.int64()),
+    pa.field("_last", pa.int64()),
+    pa.field("_due", pa.float64()),
+)
+"""What is said of a row that waits: since when, for which numbers, and until when."""
 
 
 @dataclass
@@ -114,6 +124,46 @@ class Change:
         """How many keys, messages, gaps and ranges it is about: how much has to be written."""
         return sum(map(len, (self.keys, self.gaps, self.given_up, self.released, self.held, self.expired)))
 
+    def tables(self) -> list[pa.Table]:
+        """The change as it is written; the clock is written elsewhere."""
+        keys = (
+            self.facts.to_arrow()
+            .append_column("key", self.keys)
+            .append_column("fresh_memory", pa.array(self.fresh_memory))
+        )
+        released = self.released.to_arrow().select(["owner", "number"])
+        expired = pa.table({"key": self.expired})
+        return [
+            keys,
+            self.gaps.to_arrow(),
+            self.given_up.to_arrow(),
+            released,
+            self.held.to_arrow(),
+            self.rows,
+            expired,
+        ]
+
+    @classmethod
+    def of_tables(cls, clock: float, tables: list[pa.Table]) -> Change:
+        keys, gaps, given_up, released, held, rows, expired = tables
+        return cls(
+            clock=clock,
+            keys=flat(keys["key"]),
+            facts=KeyFacts.from_arrow(keys),
+            gaps=Gaps.from_arrow(gaps),
+            fresh_memory=keys["fresh_memory"].to_numpy(),
+            given_up=Ranges.from_arrow(given_up),
+            released=_named(released),
+            held=Held.from_arrow(held),
+            rows=rows,
+            expired=flat(expired["key"]),
+        )
+
+
+def _named(released: pa.Table) -> Held:
+    owner, number = (released[name].to_numpy().astype(np.int64) for name in ("owner", "number"))
+    return Held(owner, number, number.astype(np.float64), number)
+
 
 @dataclass
 class Places:
@@ -148,11 +198,17 @@ class Partition:
         return self.index.keys
 
     def check_key_type(self, kind: pa.DataType) -> None:
-        """Keys of another type would all be new ones."""
-        if kind != self.keys.type:
-            raise InvalidArgument(f"keys are of type {kind} now, and were {self.keys.type} before: cast them")
+        require_same_keys(kind, self.keys.type)
 
     # -- looking --------------------------------------------------------------------------------------------------------
+
+    @property
+    def held_count(self) -> int:
+        return len(self.held)
+
+    @property
+    def gap_count(self) -> int:
+        return len(self.gaps)
 
     def due(self, clock: float) -> Ints:
         """The slots of the keys in which something falls due by ``clock``, in order."""
@@ -191,6 +247,32 @@ class Partition:
                 parts.append(chunk.take(pa.array(places[first:last] - begin)))
             begin += chunk.num_rows
         return pa.Table.from_batches(parts, self.rows.schema)
+
+    def waiting(self) -> pa.Table:
+        """The rows that wait, by key and number, with the first gap of their key.
+
+        ``_since`` is when a row came; ``_first`` to ``_last`` are the numbers that its key waits for, counted on without end
+        where the source's numbers wrap, and ``_due`` is when they will be given up. A key that gathers its first rows waits
+        for no number.
+        """
+        order = np.lexsort((self.held.number, self.held.owner))
+        held = self.held.take(order)
+        return with_waits(self.rows.take(pa.array(held.row)), [pa.array(held.arrival), *self._waits_of(held.owner)])
+
+    def _waits_of(self, owner: Ints) -> tuple[pa.Array, pa.Array, pa.Array]:
+        """For each held message what its key waits for, and until when."""
+        gaps = self.gaps.take(np.lexsort((self.gaps.first, self.gaps.owner)))
+        head = np.searchsorted(gaps.owner, owner)
+        has_gap = head < len(gaps)
+        has_gap[has_gap] = gaps.owner[head[has_gap]] == owner[has_gap]
+        head = np.where(has_gap, head, 0)
+        due = np.array(self.facts.start_deadline[owner])
+        due[has_gap] = gaps.deadline[head[has_gap]]
+
+        def of_gap(values: Ints) -> pa.Array:
+            return pa.array(values[head] if len(values) else arange(len(owner)), mask=~has_gap)
+
+        return of_gap(gaps.first), of_gap(gaps.last), pa.array(due, mask=~np.isfinite(due))
 
     # -- changing -------------------------------------------------------------------------------------------------------
 
@@ -275,6 +357,11 @@ class Partition:
         )
 
     @classmethod
+    def change_of(cls, clock: float, tables: list[pa.Table]) -> Change:
+        """A change as it was written."""
+        return Change.of_tables(clock, tables)
+
+    @classmethod
     def from_change(cls, change: Change) -> Partition:
         self = cls(change.keys.type, change.rows.schema)
         self.apply(change)
@@ -282,9 +369,7 @@ class Partition:
 
     def split(self, assign: Callable[[pa.Array], Ints], count: int) -> list[Partition]:
         """One partition for each number from 0 to ``count - 1`` that ``assign`` gives the keys."""
-        targets = np.asarray(assign(self.keys), np.int64)
-        if len(targets) != len(self) or (len(targets) and not 0 <= targets.min() <= targets.max() < count):
-            raise InvalidArgument(f"the partition function must give each key a number from 0 to {count - 1}")
+        targets = assigned(assign, self.keys, count)
         parts = [Partition.from_change(self.as_change()) for _ in range(count)]
         for number, part in enumerate(parts):
             part.keep_slots(targets == number)
@@ -299,6 +384,28 @@ class Partition:
             change.clock = max(whole.clock, part.clock)
             whole.apply(change)
         return whole
+
+
+def require_same_keys(now: pa.DataType, before: pa.DataType) -> None:
+    """Keys of another type would all be new ones."""
+    if now != before:
+        raise InvalidArgument(f"keys are of type {now} now, and were {before} before: cast them")
+
+
+def assigned(assign: Callable[[pa.Array], Ints], keys: pa.Array, count: int) -> Ints:
+    """The number that ``assign`` gives each key, once it is one from 0 to ``count - 1``."""
+    targets = np.asarray(assign(keys), np.int64)
+    if len(targets) != len(keys) or (len(targets) and not 0 <= targets.min() <= targets.max() < count):
+        raise InvalidArgument(f"the partition function must give each key a number from 0 to {count - 1}")
+    return targets
+
+
+def with_waits(rows: pa.Table, waits: list[pa.Array]) -> pa.Table:
+    """Rows that wait, as they came, with the columns ``WAITING``."""
+    table = rows.select([name for name in rows.schema.names if not name.startswith(ADDED)])
+    for field, values in zip(WAITING, waits, strict=True):
+        table = table.append_column(field, values)
+    return table
 
 
 def _swap(pool: P, replaced: Bools, new: P, slots: Ints) -> P:
@@ -329,9 +436,9 @@ def _listed(held: Held, owner: Ints, number: Ints) -> Ints:
 
 
 def joined_rows(some: pa.Table, more: pa.Table) -> pa.Table:
-    """The rows of two tables with the same columns, one after the other."""
+    """The rows of two tables with the same columns, one after the other. A table without rows may have any columns."""
     if not (some.num_rows and more.num_rows):
-        return some if some.num_rows else more
+        return more if more.num_rows else some
     if not some.schema.equals(more.schema):
         raise InvalidArgument(
             f"some messages have the columns {_listing(some)}, and others {_listing(more)}: "

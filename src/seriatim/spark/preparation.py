@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.intake import Roles
-from seriatim.spark.output import LEDGER, OWN, POSITION
+from seriatim.spark.output import OWN_FIELDS
 from seriatim.spark.roles import ColumnRoles, column, refuse_taken
 
 TIME, DIGEST = "__seriatim_time", "__seriatim_digest"
@@ -48,10 +48,12 @@ class Preparation:
     frame: DataFrame
     roles: ColumnRoles
     in_processing_time: bool
-    compares_payloads: bool
+    compares_payloads: bool = False
+    own: tuple[pa.Field, ...] = OWN_FIELDS
+    """The columns that the kernel adds to a row, behind its tag."""
 
     def __post_init__(self) -> None:
-        refuse_taken(self.frame, (*OWN, *ADDED))
+        refuse_taken(self.frame, ("_tag", *(field.name for field in self.own), *ADDED))
         self.kernel_roles.check(self.arrow_schema())
 
     @property
@@ -92,7 +94,7 @@ class Preparation:
 
     def output_schema(self) -> StructType:
         """The columns that the kernel gives, less those that were added for it."""
-        own = [StructField(field.name, from_arrow_type(field.type)) for field in (POSITION, *LEDGER)]
+        own = [StructField(field.name, from_arrow_type(field.type)) for field in self.own]
         columns = [StructField(field.name, field.dataType) for field in self.frame.schema.fields]
         return StructType([StructField("_tag", StringType()), *columns, *own])
 

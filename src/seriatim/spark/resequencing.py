@@ -45,6 +45,7 @@ NO_LIMIT = 2**31
 
 
 _JUDGED_BY_ARRIVAL = ("gap_timeout", "on_gap", "on_late", "on_epoch", "capacity", "resync_after")
+_OF_STREAMS = ("state", "partitions", "tick", "idle_after")
 
 
 class Time(StrEnum):
@@ -103,7 +104,7 @@ def resequence(
     options = Resequencing(
         space=SequenceSpace(wrap, increment),
         start=_start(start),
-        gap_timeout=_duration("gap_timeout", gap_timeout),
+        gap_timeout=optional_duration("gap_timeout", gap_timeout),
         on_gap=one_of("on_gap", OnGap, on_gap),
         max_requests=max_requests,
         on_late=one_of("on_late", OnLate, on_late),
@@ -120,10 +121,10 @@ def resequence(
         options=options,
         time=one_of("time", Time, time),
         on_invalid=one_of("on_invalid", OnInvalid, on_invalid),
-        idle_after=_duration("idle_after", idle_after),
+        idle_after=optional_duration("idle_after", idle_after),
         state=state,
         partitions=partitions,
-        tick=_duration("tick", tick),
+        tick=optional_duration("tick", tick),
     )
     choices.check()
     return choices.applied_to
@@ -138,8 +139,24 @@ def _start(start: object) -> Start:
     return Start.at(start)
 
 
-def _duration(name: str, value: str | float | None) -> float | None:
+def optional_duration(name: str, value: str | float | None) -> float | None:
     return None if value is None else duration(name, value)
+
+
+def refuse_on_table(time: Time, **given: object) -> None:
+    """Refuse what a table can't have."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(f"{name}=… is for streams, and this frame is static: leave it out")
+    if time is Time.PROCESSING:
+        raise InvalidArgument("time='processing' is for streams, and this frame is static: leave it out")
+
+
+def required_state(state: str | None) -> str:
+    """The folder that a stream needs."""
+    if state is None:
+        raise InvalidArgument("a stream needs a folder for what it remembers: state=PATH")
+    return state
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +202,7 @@ class Choices:
     # -- static ---------------------------------------------------------------------------------------------------------
 
     def _refuse_on_table(self) -> None:
-        for name in ("state", "partitions", "tick", "idle_after"):
-            if getattr(self, name) is not None:
-                raise InvalidArgument(f"{name}=… is for streams, and this frame is static: leave it out")
-        if self.time is Time.PROCESSING:
-            raise InvalidArgument("time='processing' is for streams, and this frame is static: leave it out")
+        refuse_on_table(self.time, **{name: getattr(self, name) for name in _OF_STREAMS})
         if self.options.on_gap is OnGap.HOLD:
             raise InvalidArgument(
                 "on_gap='hold' waits for an operator, and a table ends before one can come: choose 'skip' or 'dead-letter'"
@@ -219,8 +232,7 @@ class Choices:
     # -- streams --------------------------------------------------------------------------------------------------------
 
     def _stream(self, frame: DataFrame, roles: ColumnRoles) -> DataFrame:
-        if self.state is None:
-            raise InvalidArgument("a stream needs a folder for what it remembers: state=PATH")
+        state = required_state(self.state)
         options = self.options
         if self.start == LOWEST:
             if options.gap_timeout is None:
@@ -230,7 +242,7 @@ class Choices:
                 )
             options = replace(options, start=Start.lowest_within(options.gap_timeout))
         preparation = self._preparation(frame, roles)
-        streaming = Streaming(self.state, self.partitions, self.tick)
+        streaming = Streaming(state, self.partitions, self.tick)
         return put_stream_in_order(preparation, self._kernel(options, preparation), streaming)
 
     # -- the kernel -----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from seriatim.spark.intake import LIMIT
 
 Transformation = Callable[[DataFrame], DataFrame]
 
+ARRIVALS = (IntegralType, FractionalType, TimestampType, TimestampNTZType)
 DEFAULT_ARRIVAL = "offset"
 """The column of arrival order where none is named: that of our own source, and of Kafka's."""
 
@@ -44,17 +45,12 @@ class ColumnRoles:
         arrival = DEFAULT_ARRIVAL if self.arrival is None and DEFAULT_ARRIVAL in frame.columns else self.arrival
         found = ColumnRoles(self.key, self.sequence, arrival, self.epoch, self.payload)
         for name in (found.key, found.sequence, found.arrival, found.epoch, *found.payload):
-            if name is not None and name not in frame.columns:
-                raise InvalidArgument(f"there is no column '{name}'; {_hint(name, frame.columns)}")
+            if name is not None:
+                require_column(frame, name)
         for name in filter(None, (found.sequence, found.epoch)):
-            kind = frame.schema[name].dataType
-            if not isinstance(kind, IntegralType):
-                raise InvalidArgument(f"column '{name}' must hold whole numbers, not {kind.simpleString()}: cast it")
-        if arrival is not None and not is_arrival(frame.schema[arrival].dataType):
-            kind = frame.schema[arrival].dataType
-            raise InvalidArgument(
-                f"column '{arrival}' must hold numbers or timestamps, not {kind.simpleString()}: cast it"
-            )
+            require_column(frame, name, (IntegralType,), "whole numbers")
+        if arrival is not None:
+            require_column(frame, arrival, ARRIVALS, "numbers or timestamps")
         return found
 
     def faults(self, frame: DataFrame) -> Iterator[Fault]:
@@ -85,7 +81,18 @@ def column(name: str) -> Column:
 
 
 def is_arrival(kind: DataType) -> bool:
-    return isinstance(kind, IntegralType | FractionalType | TimestampType | TimestampNTZType)
+    return isinstance(kind, ARRIVALS)
+
+
+def require_column(
+    frame: DataFrame, name: str, kinds: tuple[type[DataType], ...] = (DataType,), what: str = "any values"
+) -> None:
+    """Refuse a frame that lacks a column, or has one of another type."""
+    if name not in frame.columns:
+        raise InvalidArgument(f"there is no column '{name}'; {_hint(name, frame.columns)}")
+    kind = frame.schema[name].dataType
+    if not isinstance(kind, kinds):
+        raise InvalidArgument(f"column '{name}' must hold {what}, not {kind.simpleString()}: cast it")
 
 
 def first_fault(faults: Sequence[Fault]) -> Column:

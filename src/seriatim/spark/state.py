@@ -28,6 +28,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -35,20 +36,23 @@ from seriatim.core.options import require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StateMismatch
 from seriatim.spark.arrays import Ints
 from seriatim.spark.files import TEMPORARY, Files, files_at
-from seriatim.spark.kernel import Outcome
-from seriatim.spark.partition import Change, Partition
+from seriatim.spark.node_state import EDGE_NODES, NodePartition
+from seriatim.spark.partition import Partition
+from seriatim.spark.protocols import MACHINE, BatchOutcome, PartitionState, StateChange
 from seriatim.spark.version import (
     CHECKSUM_BYTES,
     HEAD_BYTES,
     Binding,
     Header,
     Version,
-    change_in,
     decode,
     decode_ends,
     encode,
     sections_of,
+    tables_in,
 )
+
+P = TypeVar("P", bound=PartitionState)
 
 BINDING = "binding.json"
 _WHAT_TO_DO = (
@@ -59,13 +63,14 @@ MOST_DELTAS = 20
 LARGEST_DELTAS = 2
 """How many times as much as the last full version the deltas on it may hold together."""
 LONGEST_QUERY = 512
+KINDS: dict[str | None, type[PartitionState]] = {None: Partition, EDGE_NODES: NodePartition}
 
 
 @dataclass
-class Known:
+class Known(Generic[P]):
     """A partition as it was after a version. ``header`` is None before batch 0."""
 
-    partition: Partition
+    partition: P
     header: Header | None
     checksum: str | None
 
@@ -75,15 +80,15 @@ class Cache:
 
     def __init__(self, limit: int = 8) -> None:
         self._limit = limit
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[str, Known[Any]] = OrderedDict()
 
-    def put(self, place: str, known: Known) -> None:
+    def put(self, place: str, known: Known[Any]) -> None:
         self._known.pop(place, None)
         self._known[place] = known
         while len(self._known) > self._limit:
             self._known.popitem(last=False)
 
-    def take(self, place: str, checksum: str) -> Known | None:
+    def take(self, place: str, checksum: str) -> Known[Any] | None:
         known = self._known.pop(place, None)
         return known if known is not None and known.checksum == checksum else None
 
@@ -115,7 +120,7 @@ class StateFolder:
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
-    def open(self, partition: int, batch: int, new: Callable[[], Partition]) -> Known:
+    def open(self, partition: int, batch: int, new: Callable[[], P]) -> Known[P]:
         """What is known before a batch. It belongs to the caller, who may change it."""
         if not 0 <= partition < self.binding.partitions:
             raise StateMismatch(
@@ -128,8 +133,8 @@ class StateFolder:
         header, checksum = self._look(partition, batch - 1)
         return self.cache.take(self._name(partition, batch - 1), checksum) or self.read(partition, header.batch)
 
-    def read(self, partition: int, batch: int) -> Known:
-        """What was known after a batch, from the files alone."""
+    def read(self, partition: int, batch: int) -> Known[Any]:
+        """What was known after a batch, from the files alone. What kind of partition it is, the meaning of the state says."""
         version = self._version(partition, batch)
         chain = [version]
         while chain[-1].header.base != chain[-1].header.batch:
@@ -138,11 +143,24 @@ class StateFolder:
                 name = self._name(partition, below.header.batch)
                 raise StateMismatch(f"{name} is not the version that the one after it was made from: {_WHAT_TO_DO}")
             chain.append(below)
-        changes = [change_in(link, self._name(partition, link.header.batch)) for link in reversed(chain)]
-        known = Partition.from_change(changes[0])
+        kind = self._kind()
+        changes = [self._change_in(link, kind) for link in reversed(chain)]
+        known = kind.from_change(changes[0])
         for change in changes[1:]:
             known.apply(change)
         return Known(known, version.header, version.checksum)
+
+    def _kind(self) -> type[PartitionState]:
+        name = self.binding.meaning.get(MACHINE)
+        if name not in KINDS:
+            raise StateMismatch(
+                f"the state in {self.files.root} is of {name}, which this version of Seriatim does not know: use a newer one"
+            )
+        return KINDS[name]
+
+    def _change_in(self, version: Version, kind: type[PartitionState]) -> Any:
+        name = self._name(version.header.partition, version.header.batch)
+        return kind.change_of(float.fromhex(version.header.clock), tables_in(version, name))
 
     def _look(self, partition: int, batch: int) -> tuple[Header, str]:
         """Header and checksum of a version, without reading all of it."""
@@ -216,7 +234,7 @@ class StateFolder:
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
-    def commit(self, known: Known, partition: int, batch: int, outcome: Outcome) -> None:
+    def commit(self, known: Known[Any], partition: int, batch: int, outcome: BatchOutcome) -> None:
         """Write what a batch changed, and only then let its outcome be given out. ``known`` is used up."""
         known.partition.apply(outcome.change, outcome.places)
         version = self._next_version(known, partition, batch, outcome.change)
@@ -240,7 +258,7 @@ class StateFolder:
                 f"options were changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
             )
 
-    def _next_version(self, known: Known, partition: int, batch: int, change: Change) -> Version:
+    def _next_version(self, known: Known[Any], partition: int, batch: int, change: StateChange) -> Version:
         before = known.header
         if (
             before is None
@@ -264,12 +282,12 @@ class StateFolder:
         )
         return encode(header, sections)
 
-    def write_full(self, state: Partition, partition: int, batch: int) -> None:
+    def write_full(self, state: PartitionState, partition: int, batch: int) -> None:
         """Write a version that no batch made."""
         version = self._full_version(state, partition, batch, rewritten=True)
         self.files.write(self._path(partition, batch), version.content)
 
-    def _full_version(self, state: Partition, partition: int, batch: int, *, rewritten: bool = False) -> Version:
+    def _full_version(self, state: PartitionState, partition: int, batch: int, *, rewritten: bool = False) -> Version:
         whole = state.as_change()
         sections = sections_of(whole)
         header = Header(
@@ -381,8 +399,8 @@ def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Arr
     # What an interrupted repartition may have left; nobody is bound to it.
     files.delete_folder(count_folder(partitions))
     for batch in complete:
-        whole = Partition.join([old.read(number, batch).partition for number in range(count)])
-        for number, part in enumerate(whole.split(assign, partitions)):
+        parts = [old.read(number, batch).partition for number in range(count)]
+        for number, part in enumerate(type(parts[0]).join(parts).split(assign, partitions)):
             new.write_full(part, number, batch)
     _bind(files, new.binding)
     # From now on no batch of the old count can end: a task looks at the binding when its version is written.

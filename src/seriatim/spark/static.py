@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from seriatim.spark.arrays import Ints, flat
-from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import Preparation, batches_of, table_of
+from seriatim.spark.protocols import PartitionKernel
 from seriatim.spark.roles import column
 
 FOREVER = 1e200
@@ -27,7 +27,7 @@ END_OF_TIME = 1e300
 CHUNK_ROWS = 200_000
 
 
-def put_table_in_order(preparation: Preparation, kernel: Kernel) -> DataFrame:
+def put_table_in_order(preparation: Preparation, kernel: PartitionKernel) -> DataFrame:
     """The tagged table of a static frame."""
     frame, roles = preparation.frame, preparation.roles
     output = preparation.output_schema()
@@ -40,7 +40,7 @@ def put_table_in_order(preparation: Preparation, kernel: Kernel) -> DataFrame:
 class TableTask:
     """What a task does with the rows of its keys."""
 
-    kernel: Kernel
+    kernel: PartitionKernel
     schema: pa.Schema
     output: list[str]
     chunk_rows: int = CHUNK_ROWS

@@ -35,8 +35,8 @@ from seriatim.errors import FailedPrecondition, StateMismatch
 from seriatim.spark.arrays import Ints
 from seriatim.spark.arrival import by_arrival
 from seriatim.spark.files import files_at
-from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import PARTITION, TICK, TIME, Preparation, batches_of, table_of
+from seriatim.spark.protocols import PartitionKernel
 from seriatim.spark.roles import column
 from seriatim.spark.sink import BATCH_ID, QUERY_ID
 from seriatim.spark.state import StateFolder, read_binding
@@ -58,7 +58,7 @@ class Streaming:
     tick: float | None
 
 
-def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Streaming) -> DataFrame:
+def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, streaming: Streaming) -> DataFrame:
     """The tagged stream."""
     spark, output = preparation.frame.sparkSession, preparation.output_schema()
     state = files_at(streaming.state).root
@@ -76,7 +76,7 @@ def put_stream_in_order(preparation: Preparation, kernel: Kernel, streaming: Str
     run_empty_batches(spark)
     rows = _with_partitions(preparation, count)
     if preparation.in_processing_time:
-        tick = default_tick(kernel) if streaming.tick is None else streaming.tick
+        tick = default_tick(kernel.timeout) if streaming.tick is None else streaming.tick
         rows = _with_ticks(rows, read_ticks(spark, state, count, tick))
     rows = rows.repartitionById(count, F.col(PARTITION))
     if preparation.in_processing_time:
@@ -95,21 +95,19 @@ def _with_ticks(rows: DataFrame, ticks: DataFrame) -> DataFrame:
     return rows.withColumn(TICK, F.lit(False)).unionByName(marked, allowMissingColumns=True)
 
 
-def meaning_of(preparation: Preparation, kernel: Kernel) -> dict[str, str]:
+def meaning_of(preparation: Preparation, kernel: PartitionKernel) -> dict[str, str]:
     """What keys, numbers and times are. State that was made with others would be taken for something that it is not."""
-    roles, space = preparation.roles, kernel.options.space
+    roles = preparation.roles
     columns = {"key": roles.key, "sequence": roles.sequence, "arrival": roles.arrival, "epoch": roles.epoch}
     return {
         **{name: repr(value) for name, value in columns.items()},
-        "wrap": repr(space.modulus),
-        "increment": repr(space.increment),
+        **kernel.meaning(),
         "time": "'processing'" if preparation.in_processing_time else "'event'",
     }
 
 
-def default_tick(kernel: Kernel) -> float:
+def default_tick(timeout: float | None) -> float:
     """Soon enough that a timeout is not felt to be longer than it is, and no busier than needed."""
-    timeout = kernel.options.gap_timeout
     return SLOWEST_TICK if timeout is None else min(max(timeout / 4, FASTEST_TICK), SLOWEST_TICK)
 
 
@@ -144,7 +142,7 @@ def run_empty_batches(spark: SparkSession) -> None:
 class PartitionTask:
     """What a task does with the rows of its partition."""
 
-    kernel: Kernel
+    kernel: PartitionKernel
     arrival: str | None
     schema: pa.Schema
     output: list[str]

@@ -16,20 +16,10 @@ import pyarrow as pa
 from seriatim.errors import FailedPrecondition, StateMismatch
 from seriatim.spark.arrays import Ints, arange
 from seriatim.spark.files import files_at
-from seriatim.spark.partition import Partition
 from seriatim.spark.state import StateFolder, bound_folder, repartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-ADDED = "__seriatim_"
-"""How the names of the columns begin that were added for the kernel."""
-WAITING = (
-    pa.field("_since", pa.float64()),
-    pa.field("_first", pa.int64()),
-    pa.field("_last", pa.int64()),
-    pa.field("_due", pa.float64()),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +55,7 @@ def inspect_state(state: str) -> StateInfo:
         batch=batches[-1],
         versions=len(batches),
         partitions=tuple(
-            PartitionInfo(number, len(part), len(part.held), len(part.gaps), part.next_due())
+            PartitionInfo(number, len(part), part.held_count, part.gap_count, part.next_due())
             for number, part in enumerate(parts)
         ),
     )
@@ -88,54 +78,21 @@ def held_rows(state: str) -> Iterator[pa.Table]:
     folder = bound_folder(state)
     batch = _complete(folder)[-1]
     for number in range(folder.binding.partitions):
-        yield waiting_in(folder.read(number, batch).partition)
-
-
-def waiting_in(partition: Partition) -> pa.Table:
-    """The rows that wait in a partition, by key and number, with the first gap of their key.
-
-    ``_since`` is when a row came; ``_first`` to ``_last`` are the numbers that its key waits for, counted on without end
-    where the source's numbers wrap, and ``_due`` is when they will be given up. A key that gathers its first rows waits
-    for no number.
-    """
-    order = np.lexsort((partition.held.number, partition.held.owner))
-    held = partition.held.take(order)
-    names = [name for name in partition.rows.schema.names if not name.startswith(ADDED)]
-    table = partition.rows.take(pa.array(held.row)).select(names)
-    columns = [pa.array(held.arrival), *_waits_of(partition, held.owner)]
-    for field, values in zip(WAITING, columns, strict=True):
-        table = table.append_column(field, values)
-    return table
-
-
-def _waits_of(partition: Partition, owner: Ints) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """For each held message what its key waits for, and until when."""
-    gaps = partition.gaps.take(np.lexsort((partition.gaps.first, partition.gaps.owner)))
-    head = np.searchsorted(gaps.owner, owner)
-    has_gap = head < len(gaps)
-    has_gap[has_gap] = gaps.owner[head[has_gap]] == owner[has_gap]
-    head = np.where(has_gap, head, 0)
-    due = np.array(partition.facts.start_deadline[owner])
-    due[has_gap] = gaps.deadline[head[has_gap]]
-
-    def of_gap(values: Ints) -> pa.Array:
-        return pa.array(values[head] if len(values) else arange(len(owner)), mask=~has_gap)
-
-    return of_gap(gaps.first), of_gap(gaps.last), pa.array(due, mask=~np.isfinite(due))
+        yield folder.read(number, batch).partition.waiting()
 
 
 def held(spark: SparkSession, state: str) -> DataFrame:
-    """The rows of a stream that wait behind a gap, as they were after its last batch: their columns, and ``WAITING``'s."""
+    """The rows of a stream that wait, as they were after its last batch: their columns, and ``partition.WAITING``."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     folder = bound_folder(state)
     batch, count, location = _complete(folder)[-1], folder.binding.partitions, folder.files.root
-    schema = from_arrow_schema(waiting_in(folder.read(0, batch).partition).schema)
+    schema = from_arrow_schema(folder.read(0, batch).partition.waiting().schema)
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbered in numbers:
             for number in numbered["id"].to_pylist():
-                yield from waiting_in(bound_folder(location).read(number, batch).partition).to_batches()
+                yield from bound_folder(location).read(number, batch).partition.waiting().to_batches()
 
     return spark.range(0, count, 1, count).mapInArrow(read, schema)
 

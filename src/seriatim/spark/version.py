@@ -11,12 +11,10 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
 from seriatim.errors import DamagedStore
-from seriatim.spark.arrays import flat
-from seriatim.spark.partition import Change, Gaps, Held, KeyFacts, Ranges
+from seriatim.spark.protocols import StateChange
 
 MAGIC = b"seriatim-state-1\n"
 LENGTH_BYTES = 8
@@ -66,24 +64,9 @@ class Version:
     content: bytes
 
 
-def sections_of(change: Change) -> list[bytes]:
+def sections_of(change: StateChange) -> list[bytes]:
     """A change as Arrow streams."""
-    keys = (
-        change.facts.to_arrow()
-        .append_column("key", change.keys)
-        .append_column("fresh_memory", pa.array(change.fresh_memory))
-    )
-    released = change.released.to_arrow().select(["owner", "number"])
-    tables = [
-        keys,
-        change.gaps.to_arrow(),
-        change.given_up.to_arrow(),
-        released,
-        change.held.to_arrow(),
-        change.rows,
-        pa.table({"key": change.expired}),
-    ]
-    return [_stream(table) for table in tables]
+    return [_stream(table) for table in change.tables()]
 
 
 def _stream(table: pa.Table) -> bytes:
@@ -127,31 +110,14 @@ def _header(content: bytes, name: str) -> tuple[Header, int]:
     return header, end
 
 
-def change_in(version: Version, name: str) -> Change:
-    """The change that a version makes to the one before it, or to nothing if it is full."""
+def tables_in(version: Version, name: str) -> list[pa.Table]:
+    """The tables of the change that a version makes to the one before it, or to nothing if it is full."""
     _, begin = _header(version.content, name)
     tables: list[pa.Table] = []
     for length in version.header.sections:
         tables.append(pa.ipc.open_stream(pa.py_buffer(version.content[begin : begin + length])).read_all())
         begin += length
-    keys, gaps, given_up, released, held, rows, expired = tables
-    return Change(
-        clock=float.fromhex(version.header.clock),
-        keys=flat(keys["key"]),
-        facts=KeyFacts.from_arrow(keys),
-        gaps=Gaps.from_arrow(gaps),
-        fresh_memory=keys["fresh_memory"].to_numpy(),
-        given_up=Ranges.from_arrow(given_up),
-        released=_named(released),
-        held=Held.from_arrow(held),
-        rows=rows,
-        expired=flat(expired["key"]),
-    )
-
-
-def _named(released: pa.Table) -> Held:
-    owner, number = (released[name].to_numpy().astype(np.int64) for name in ("owner", "number"))
-    return Held(owner, number, number.astype(np.float64), number)
+    return tables
 
 
 def _damaged(name: str, what: str) -> DamagedStore:

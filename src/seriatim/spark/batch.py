@@ -101,17 +101,21 @@ class _Batch:
         self.late = rules.too_low(roles)
 
     def tagged(self) -> DataFrame:
-        return self._tagged(self._with_entries(self._with_neighbours(self._with_numbers())))
+        together = self.frame.repartition(column(self.roles.key))
+        return self._tagged(self._with_entries(self._with_neighbours(self._with_numbers(together))))
 
     # -- order ----------------------------------------------------------------------------------------------------------
 
-    def _with_numbers(self) -> DataFrame:
+    def _with_numbers(self, rows: DataFrame) -> DataFrame:
         """Every row with what it is sorted by: its number, and its session if there are any; none if it can't be released."""
         is_sound = first_fault([*self._invalid_or_raise(), *self.late]) == 0
-        numbers = {NUMBER: F.when(is_sound, column(self.roles.sequence).cast("bigint"))}
+        numbers = {
+            GROUP: F.xxhash64(column(self.roles.key)),
+            NUMBER: F.when(is_sound, column(self.roles.sequence).cast("bigint")),
+        }
         if self.roles.epoch is not None:
             numbers[SESSION] = F.when(is_sound, column(self.roles.epoch))
-        return self.frame.withColumns(numbers)
+        return rows.withColumns(numbers)
 
     def _invalid_or_raise(self) -> list[Fault]:
         if self.rules.on_invalid is not OnInvalid.RAISE:
@@ -127,7 +131,6 @@ class _Batch:
         in_order = [F.col(name).asc_nulls_last() for name in numbers]
         by_arrival = [] if self.roles.arrival is None else [column(self.roles.arrival)]
         # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-        rows = rows.repartition(key).withColumn(GROUP, F.xxhash64(key))
         rows = rows.sortWithinPartitions(GROUP, key, *in_order, *by_arrival)
         return rows.select("*", *self._told_by(Window.partitionBy(GROUP, key).orderBy(*in_order)))
 

@@ -137,9 +137,9 @@ class Host:
         writing = asyncio.create_task(self._journal.run())
         reading = asyncio.create_task(self._stay_connected())
         try:
-            done, _ = await asyncio.wait([writing, reading, self._failed], return_when=asyncio.FIRST_COMPLETED)
-            for work in done:
-                work.result()
+            await asyncio.wait([writing, reading, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
         finally:
             await _cancel(reading, *(self._recalls if writing.done() else ()))
             await asyncio.gather(*self._recalls, return_exceptions=True)
@@ -149,6 +149,9 @@ class Host:
                 self._carefully(self._enter_what_waits)
             self._journal.end()
             await asyncio.wait([writing])
+            for work in (self._failed, writing):  # whatever ended us: what could not be stored at the end is no secret
+                if work.done():
+                    work.result()
 
     def _carefully(self, act: Callable[[], None]) -> None:
         """Let nodes move on, and add to the journal what they give out. After an error it would not have all of it."""

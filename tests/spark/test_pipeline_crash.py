@@ -41,7 +41,8 @@ IN_TEST = (
 LESS = ((WORKER, "before-state-write"), (TASK, "after-state-write"), (WORKER, "after-state-write"))
 """What a life survives, in the batch in which the one before died: Spark tries the task again."""
 RANDOM_KILLS = 20 if SOAK_KILLS else 0
-LONGEST_WORK = 3.0
+LONGEST_WORK = 12.0
+"""So long a driver lives at most in which random moments are tried: some batches, even on a busy machine."""
 CHILD = f"""
 [spark]
 spark.master = "local[2,4]"  # a task may fail so often

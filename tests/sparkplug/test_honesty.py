@@ -13,6 +13,7 @@ from typing import Any
 import aiomqtt
 import pytest
 
+from seriatim.cli.sparkplug_display import HostDisplay
 from seriatim.core.edge_messages import EdgeMessage, Kind, Ordered
 from seriatim.engine.opening import open_broker
 from seriatim.errors import PermissionDenied
@@ -286,9 +287,11 @@ def test_a_clean_stop_counts_what_it_leaves_unread(mosquitto, store, monkeypatch
                 await until(lambda: len(ear.heard) == 11)
         return host
 
-    counts = run_bounded(scenario()).counts
+    host = run_bounded(scenario())
+    counts = host.counts
     assert (counts.stored, counts.unread) == (1, 9)
     assert counts.received == counts.commands + counts.stored + counts.unread
+    assert HostDisplay.summary(host) == "1 messages of 1 edge nodes stored; 9 unread"
 
 
 # -- the connection -----------------------------------------------------------------------------------------------------

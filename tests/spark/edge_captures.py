@@ -32,7 +32,6 @@ class Captured(NamedTuple):
     arrival: float | None
     body: str
 
-
     def message(self) -> EdgeMessage[str]:
         return EdgeMessage(Kind(self.kind or ""), self.body, self.seq, self.timestamp, self.device, self.bd_seq)
 
@@ -113,7 +112,7 @@ class _Listener:
         )
 
     def receive(self, row: Captured) -> None:
-        """All that waits does so for one timeout from an arrival on: the clock rings then, and the service looks what is due."""
+        """What waits does so for one timeout from an arrival on: then the clock rings, and the service looks what is due."""
         assert row.arrival is not None
         self.let_pass(row.arrival)
         node = NodeId(*row.node.split("/"))

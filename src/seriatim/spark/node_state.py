@@ -68,7 +68,9 @@ def _with_fields(kind: type, found: dict[str, Any]) -> dict[str, Any]:
     """The same, if it says what this version keeps of such a thing, and nothing else."""
     wanted = {field.name for field in fields(kind)}
     if found.keys() != wanted:
-        lacks, strange = (", ".join(sorted(names)) or "nothing" for names in (wanted - found.keys(), found.keys() - wanted))
+        lacks, strange = (
+            ", ".join(sorted(names)) or "nothing" for names in (wanted - found.keys(), found.keys() - wanted)
+        )
         raise StateMismatch(
             f"the state of an edge node was written by another version of Seriatim: it lacks {lacks} and has {strange} that is "
             "not known here; go on with that version, or begin anew with a new checkpoint and a new state folder"

@@ -4,7 +4,7 @@ Which of them came first nobody knows, so they are taken in the order that makes
 
 1. What was stamped before a birth that is among them: the end of the session before.
 2. Deaths of sessions whose birth is not among them. A broker tells of a death when it has passed on all that the node said.
-3. Births, and what was stamped with them or after them, by stamp. With equal stamps the birth is first, and then the seq decides.
+3. Births, and what was stamped with them or after them: by stamp, a birth before all of its own stamp, and then by seq.
 4. Deaths of sessions whose birth is among them.
 
 Without a birth that is: data by stamp and seq, then deaths. What has no stamp belongs to the birth. Messages that nothing here
@@ -36,6 +36,13 @@ def ranks(instant: Sequence[EdgeMessage[Any]]) -> list[Rank]:
     def rank(message: EdgeMessage[Any]) -> Rank:
         stamp = since if message.timestamp is None else message.timestamp
         bd_seq = -1 if message.bd_seq is None else message.bd_seq
-        return stage(message, stamp), stamp, message.kind is not Kind.NBIRTH, message.seq or 0, message.device or "", bd_seq
+        return (
+            stage(message, stamp),
+            stamp,
+            message.kind is not Kind.NBIRTH,
+            message.seq or 0,
+            message.device or "",
+            bd_seq,
+        )
 
     return [rank(message) for message in instant]

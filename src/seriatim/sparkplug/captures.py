@@ -5,8 +5,8 @@
 Rules
     - The columns of the frame stay as they are. Added are ``node``, ``kind``, ``device``, ``seq``, ``bd_seq``, ``timestamp``,
       ``metrics`` (JSON, as the host application writes them) and ``problem``.
-    - A row that is no message of an edge node, or can't be read, stays, too: ``kind`` is null and ``problem`` says why. So does a
-      command, or a STATE of a host.
+    - A row that can't be read, or is no message of an edge node (commands and STATE are none), stays, too: ``kind`` is null,
+      and ``problem`` says why.
     - A row knows nothing of others, so an alias is not made into a name. What has an alias shows it: in births beside the
       name, so that node, epoch and alias find the name once births and data are in order.
 """

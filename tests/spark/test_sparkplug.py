@@ -252,7 +252,7 @@ def test_the_topic_of_the_host_is_read_and_is_in_order_session_by_session(spark,
     counted = numbered.withColumn("number", F.expr("(seq - 254 + 256) % 256")).withColumn(
         "session", F.concat_ws(" ", "key", "epoch")
     )
-    verdicts = counted.transform(audit(key="session", sequence="number")).collect()
+    verdicts = counted.transform(audit(key="session", sequence="number")).orderBy("session").collect()
     assert [(row.session, row.reordered, row.lost, row.duplicates) for row in verdicts] == [
         ("plant/n 1", 0, 0, 0),
         ("plant/n 2", 0, 0, 0),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zlib
 from typing import Any
 
@@ -75,3 +77,10 @@ def test_what_can_not_be_read_says_why(topic, data, node, problem):
     assert found == Read(node=node, problem=found.problem)
     assert found.problem is not None
     assert problem in found.problem
+
+
+@pytest.mark.parametrize(("lacking", "extra"), [("pyspark", "spark"), ("google.protobuf", "mqtt")])
+def test_without_its_libraries_the_extra_to_install_is_named(lacking, extra):
+    program = f"import sys; sys.modules[{lacking!r}] = None; import seriatim.sparkplug.captures"
+    failed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert f"needs the extra '{extra}': pip install 'seriatim[{extra}]'" in failed.stderr.splitlines()[-1]

@@ -14,6 +14,7 @@ tells apart are copies, and go by device and bdSeq, and their rows by their text
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 from typing import Any, TypeAlias
 
 from seriatim.core.edge_messages import EdgeMessage, Kind
@@ -22,27 +23,30 @@ Rank: TypeAlias = tuple[int, int, bool, int, str, int]
 """What messages of one instant are sorted by."""
 
 
+class Stage(IntEnum):
+    """The parts of an instant, numbered as above."""
+
+    BEFORE_BIRTH = 1
+    DEATH = 2
+    BIRTH = 3
+    DEATH_OF_BORN = 4
+
+
 def ranks(instant: Sequence[EdgeMessage[Any]]) -> list[Rank]:
     """For each message of an instant its rank among them."""
     births = [message for message in instant if message.kind is Kind.NBIRTH]
     born = {birth.bd_seq for birth in births}
     since = min((birth.timestamp for birth in births if birth.timestamp is not None), default=0)
 
-    def stage(message: EdgeMessage[Any], stamp: int) -> int:
+    def stage(message: EdgeMessage[Any], stamp: int) -> Stage:
         if message.kind is Kind.NDEATH:
-            return 3 if message.bd_seq in born else 1
-        return 2 if births and stamp >= since else 0
+            return Stage.DEATH_OF_BORN if message.bd_seq in born else Stage.DEATH
+        return Stage.BIRTH if births and stamp >= since else Stage.BEFORE_BIRTH
 
     def rank(message: EdgeMessage[Any]) -> Rank:
-        stamp = since if message.timestamp is None else message.timestamp
-        bd_seq = -1 if message.bd_seq is None else message.bd_seq
-        return (
-            stage(message, stamp),
-            stamp,
-            message.kind is not Kind.NBIRTH,
-            message.seq or 0,
-            message.device or "",
-            bd_seq,
-        )
+        _, _, seq, timestamp, device, bd_seq = message
+        stamp = since if timestamp is None else timestamp
+        is_data = message.kind is not Kind.NBIRTH
+        return stage(message, stamp), stamp, is_data, seq or 0, device or "", -1 if bd_seq is None else bd_seq
 
     return [rank(message) for message in instant]

@@ -51,6 +51,7 @@ class Read(NamedTuple):
 
 
 _NUMBERS = ("seq", "bd_seq", "timestamp")
+_TYPES = [pa.int64() if name in _NUMBERS else pa.string() for name in Read._fields]
 
 
 def read_capture(*, topic: str = "topic", payload: str = "payload") -> Callable[[DataFrame], DataFrame]:
@@ -92,9 +93,8 @@ class _Reader:
             topics = batch[self.topic].cast(pa.binary()).to_pylist()
             found = map(read_row, topics, batch[self.payload].to_pylist())
             columns = list(zip(*found, strict=True)) or [()] * len(Read._fields)
-            for name, values in zip(Read._fields, columns, strict=True):
-                batch = batch.append_column(name, pa.array(values, pa.int64() if name in _NUMBERS else pa.string()))  # noqa: PLW2901
-            yield batch
+            added = [pa.array(values, kind) for values, kind in zip(columns, _TYPES, strict=True)]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *added], [*batch.schema.names, *Read._fields])
 
 
 def read_row(topic: bytes | None, payload: bytes | None) -> Read:
@@ -105,16 +105,20 @@ def read_row(topic: bytes | None, payload: bytes | None) -> Read:
         text = topic.decode()
     except UnicodeDecodeError as error:
         return Read(problem=f"its topic is no text ({error})")
+    return _read_text(text, payload)
+
+
+def _read_text(text: str, payload: bytes) -> Read:
     found = None if text.startswith(f"{NAMESPACE}/{STATE}/") else read_message(text, payload)
     if found is None:
         return Read(problem=NOT_OURS)
     if isinstance(found, Malformed):
         return Read(node=found.node and str(found.node), problem=found.detail)
     node, message = found
-    for name in _NUMBERS:
-        if (getattr(message, name) or 0) > MAX_NUMBER:
-            return Read(node=str(node), problem=f"its {name} is {getattr(message, name)}, more than {MAX_NUMBER}")
     numbers = (message.seq, message.bd_seq, message.timestamp)
+    for name, number in zip(_NUMBERS, numbers, strict=True):
+        if number is not None and number > MAX_NUMBER:
+            return Read(node=str(node), problem=f"its {name} is {number}, more than {MAX_NUMBER}")
     return Read(str(node), str(message.kind), message.device, *numbers, _metrics(message))
 
 

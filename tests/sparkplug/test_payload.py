@@ -183,12 +183,12 @@ def varint(value: int) -> bytes:
 @cache
 def wire_of(message: str, texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     """A message of the schema as bytes: any of its fields, in any order and number, with ``texts`` wherever there is text."""
-    fields = [_field(*line.split(" "), texts) for line in _SCHEMA[message].split(", ")]
+    fields = [_field(line, texts) for line in _SCHEMA[message].split(", ")]
     return st.lists(st.one_of(fields), max_size=4).map(b"".join)
 
 
-def _field(number: str, _: str, kind: str, texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    kind = kind.lstrip("*|")
+def _field(line: str, texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    number, _, kind = line.replace("*", "").replace("|", "").split(" ")
     if kind in _SIZES:
         wire, size = _SIZES[kind]
         values = st.binary(min_size=size, max_size=size)

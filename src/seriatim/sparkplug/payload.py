@@ -32,7 +32,7 @@ from seriatim.extras import require_extra
 require_extra("mqtt", "google.protobuf", what="reading Sparkplug payloads")
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: E402
-from google.protobuf.message import DecodeError  # noqa: E402
+from google.protobuf.message import DecodeError, Message  # noqa: E402
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_PARTS = 65_536
@@ -41,6 +41,7 @@ BD_SEQ = "bdSeq"
 REBIRTH = "Node Control/Rebirth"
 COMPRESSED = "SPBV1.0_COMPRESSED"
 _UNREADABLE = (DecodeError, UnicodeDecodeError)  # the latter from protobuf's implementation in Python
+_SCALARS = (int, float, str, bytes)  # and bool, which is an int
 _ZLIB_OR_GZIP = zlib.MAX_WBITS + 32  # whichever its header says; the algorithm is named in a metric, too
 
 # One message a line: field number, name and type, with * for a repeated field and | for a member of the oneof "value".
@@ -160,16 +161,17 @@ def _parse_with_wrong_text(data: bytes) -> Any:
 
 
 def _correct_texts(message: Any) -> None:
-    texts = Payload.DESCRIPTOR.file.message_types_by_name[message.DESCRIPTOR.name].fields_by_name
+    types = Payload.DESCRIPTOR.file.message_types_by_name[message.DESCRIPTOR.name].fields_by_name
     for field, value in message.ListFields():
         if field.message_type is not None:
-            for each in value if field.is_repeated else (value,):
-                _correct_texts(each)
-        elif texts[field.name].type == field.TYPE_STRING:
-            if field.is_repeated:
-                value[:] = map(_correct, value)
-            else:
-                setattr(message, field.name, _correct(value))
+            for part in (value,) if isinstance(value, Message) else value:
+                _correct_texts(part)
+        elif types[field.name].type != field.TYPE_STRING:
+            continue
+        elif isinstance(value, bytes):
+            setattr(message, field.name, _correct(value))
+        else:
+            value[:] = map(_correct, value)
 
 
 def _correct(text: bytes) -> bytes:
@@ -179,8 +181,11 @@ def _correct(text: bytes) -> bytes:
 def _room_left(message: Any, room: int) -> int:
     """How many more parts there may be, when those of a message are counted; InvalidArgument when they are too many."""
     for field, value in message.ListFields():
-        parts = value if field.is_repeated else (value,)
-        if field.is_repeated:
+        parts: Any = ()
+        if isinstance(value, Message):
+            parts = (value,)
+        elif not isinstance(value, _SCALARS):
+            parts = value
             room -= len(parts)
         if room < 0:
             raise InvalidArgument(f"a payload has more than {MAX_PARTS} metrics, properties, rows, cells and so on")

@@ -19,7 +19,7 @@ from seriatim.core.edge_messages import (
 from seriatim.core.edge_nodes import EdgeNodes
 from seriatim.core.rebirth import RebirthBudget
 from seriatim.core.resequencing import OnEpoch
-from seriatim.core.sparkplug import EdgeNode, NodeState
+from seriatim.core.sparkplug import MAX_DEATHS, EdgeNode, NodeState
 from seriatim.errors import CapacityExceeded, InvalidArgument, InvalidSequence
 from tests.core.edge_script import Script, dbirth, ddata, ddeath, nbirth, ndata, ndeath
 
@@ -440,6 +440,38 @@ def test_a_session_announced_by_a_premature_death_of_its_number_can_begin():
     script = Script()
     script.send(nbirth(0, bd=3, at=100), ndeath(4))
     assert script.send(nbirth(0, bd=4, at=200)) == ["nbirth 0"]
+
+
+def test_a_premature_death_does_not_keep_its_session_out_when_the_right_one_follows():
+    script = Script()
+    script.send(nbirth(0, bd=255, at=100), ndeath(0), ndeath(255))
+    assert script.send(nbirth(0, bd=0, at=200)) == ["nbirth 0"]
+
+
+@pytest.mark.parametrize("before", [[], [nbirth(0, bd=5, at=100)], [nbirth(0, bd=4, at=50), ndeath(4)]])
+def test_deaths_ahead_of_their_births_keep_the_node_dead_however_many_there_are(before):
+    script = Script()
+    script.send(*before, ndeath(5), ndeath(6))
+    assert script.send(nbirth(0, bd=5, at=100), nbirth(0, bd=6, at=200)) == []
+    assert script.ledger == [("late", "nbirth 0")] * 2
+    assert script.node.status is Status.OFFLINE
+    assert script.send(nbirth(0, bd=7, at=300)) == ["nbirth 0"]
+
+
+def test_a_birth_whose_death_was_seen_is_late_also_while_a_later_session_lives():
+    script = Script()
+    script.send(nbirth(0, bd=6), ndeath(5))
+    assert script.send(nbirth(9, bd=5)) == []
+    assert (script.node.bd_seq, script.ledger) == (6, [("late", "nbirth 9")])
+
+
+def test_deaths_are_remembered_up_to_a_number_and_for_the_timeout_only():
+    script = Script()
+    script.send(*[ndeath(number) for number in range(1000)])
+    assert [number for number, _ in script.node.save().deaths] == list(range(1000 - MAX_DEATHS, 1000))
+    script.wait(3)
+    script.send(ndeath(7))
+    assert script.node.save().deaths == ((7, 3.0),)
 
 
 def test_data_stamped_in_the_same_millisecond_as_the_next_birth_survives_in_the_session_of_its_number():

@@ -14,6 +14,8 @@ from seriatim.core.edge_messages import (
     Kind,
     NodeOrdering,
     OnTimeout,
+    Ordered,
+    RebirthRequested,
     Status,
 )
 from seriatim.core.edge_nodes import EdgeNodes
@@ -560,6 +562,45 @@ def test_the_bookmark_of_a_dead_node_does_not_revive_it():
     script.send(nbirth(0, bd=7), ndeath(7))
     resumed: EdgeNode[str] = EdgeNode.resume(script.node.bookmark(), NodeOrdering(), "g/n")
     assert (resumed.status, resumed.state) == (Status.OFFLINE, NodeState.UNBORN)
+
+
+def test_nodes_that_are_cleared_make_room_for_others():
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(max_nodes=2))
+    for number in range(10):
+        nodes.receive(number, nbirth(0), 0.0)
+        nodes.clear(number, 0.0)
+    assert len(nodes) == 2
+    nodes.receive("a", nbirth(0), 0.0)
+    nodes.receive("b", nbirth(0), 0.0)
+    with pytest.raises(CapacityExceeded):
+        nodes.receive("c", nbirth(0), 0.0)
+    assert "a" in nodes
+
+
+def test_a_cleared_node_that_speaks_again_is_not_forgotten_and_counts_on():
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(max_nodes=1))
+    nodes.receive("a", nbirth(0), 0.0)
+    nodes.clear("a", 0.0)
+    nodes.receive("a", nbirth(0), 1.0)
+    with pytest.raises(CapacityExceeded):
+        nodes.receive("b", nbirth(0), 1.0)
+    assert nodes["a"].epoch == 2
+
+
+def test_clearing_a_node_is_no_way_around_the_backoff_of_its_rebirths():
+    options = NodeOrdering(max_nodes=1, rebirth_backoff=5.0, rebirth_backoff_limit=10.0, rebirths_per_second=0.001)
+    nodes: EdgeNodes[str] = EdgeNodes(options)
+    assert [type(effect) for effect in nodes.receive("a", ndata(1), 0.0)] == [Ordered, RebirthRequested]
+    nodes.clear("a", 0.0)
+    with pytest.raises(CapacityExceeded):
+        nodes.receive("b", ndata(1), 20.0)
+    assert [type(effect) for effect in nodes.receive("a", ndata(1), 20.0)] == [Ordered], (
+        "its request waits for its turn"
+    )
+    nodes.clear("a", 20.0)
+    nodes.receive("b", nbirth(0), 50.0)
+    assert list(nodes) == [nodes["b"]]
+    assert nodes.advance(2000.0) == [], "nobody asks a node that was forgotten"
 
 
 def test_the_number_of_nodes_is_bounded():

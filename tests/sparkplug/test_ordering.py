@@ -73,6 +73,14 @@ def test_clearing_a_node_returns_what_was_held_and_says_so():
     assert heard.service.clear(NODE) == []
 
 
+def test_a_service_whose_nodes_are_cleared_is_never_full():
+    heard = Heard(max_nodes=3)
+    for number in range(20):
+        heard.service.process(NodeId("g", str(number)), nbirth(0))
+        heard.service.clear(NodeId("g", str(number)))
+    assert heard.said.count("nbirth 0") == 20
+
+
 def test_clearing_a_device_clears_its_status_only():
     heard = Heard()
     for message in (nbirth(0), dbirth(1), ndata(3)):

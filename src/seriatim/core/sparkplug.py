@@ -236,6 +236,16 @@ class EdgeNode(Generic[M]):
         return self._rebirth.outstanding
 
     @property
+    def is_blank(self) -> bool:
+        """Whether nothing has happened since the node was made or cleared."""
+        return self._state is NodeState.UNBORN and not (self._waiting or self._deaths or self._rebirth.outstanding)
+
+    @property
+    def forgettable_at(self) -> float:
+        """From when on to forget a node that is blank makes no difference to its rebirths."""
+        return self._rebirth.begins_anew
+
+    @property
     def deadline(self) -> float | None:
         """When ``advance`` has something to do, or None."""
         return _earliest(self.order_deadline, self._rebirth.due)

@@ -20,7 +20,7 @@ from seriatim.core.edge_messages import (
 )
 from seriatim.core.edge_nodes import EdgeNodes
 from seriatim.core.rebirth import RebirthBudget
-from seriatim.core.resequencing import OnEpoch
+from seriatim.core.resequencing import LedgerEntry, OnEpoch
 from seriatim.core.sparkplug import MAX_DEATHS, EdgeNode, NodeState
 from seriatim.errors import CapacityExceeded, InvalidArgument, InvalidSequence
 from tests.core.edge_script import Script, dbirth, ddata, ddeath, nbirth, ndata, ndeath
@@ -555,6 +555,20 @@ def test_a_resumed_node_goes_on_where_its_bookmark_left_it_and_repeats_nothing()
     assert script.flags[-1] is Flag.STALE
     assert script.send(ndeath(7)) == ["ndeath"]
     assert script.node.bookmark().pack() > bookmark.pack()
+
+
+def test_a_resumed_node_does_not_claim_to_know_whether_what_is_behind_is_a_copy_or_late():
+    script = Script()
+    script.send(nbirth(0, at=1), ndata(2, at=3))
+    script.wait(2)
+    script.node = EdgeNode.resume(script.node.bookmark(), NodeOrdering(), "g/n")
+    script.effects = []
+    script.send(ndata(1, at=2), ndata(2, at=3))
+    details = [effect.detail for effect in script.effects if isinstance(effect, LedgerEntry)]
+    assert details == ["behind what was released before a restart: a copy, or late"] * 2
+    script.send(nbirth(0, at=9), nbirth(0, at=9), ndata(1, at=10), ndata(1, at=10))
+    details = [effect.detail for effect in script.effects if isinstance(effect, LedgerEntry)][2:]
+    assert details == ["this birth was seen before", "released before"]
 
 
 def test_the_bookmark_of_a_dead_node_does_not_revive_it():

@@ -122,7 +122,7 @@ TABLE = TransitionTable(
 
 
 class _Birth(NamedTuple):
-    """What an NBIRTH said."""
+    """What an NBIRTH said; in a session that was resumed nobody knows its seq and timestamp."""
 
     bd_seq: int
     seq: int | None
@@ -561,13 +561,20 @@ class EdgeNode(Generic[M]):
                 self._release(effect, out)
             elif isinstance(effect, LedgerEntry):
                 self._given += 1
-                out.append(effect)
+                out.append(self._as_far_as_known(effect))
                 if ask and effect.reason is Reason.LOST:
                     self._rebirth.want("messages are missing")
             elif isinstance(effect, GapReported) and ask:
                 self._rebirth.want("messages are missing")
             elif isinstance(effect, SyncLost):
                 self._rebirth.want("the node counts elsewhere")
+
+    def _as_far_as_known(self, entry: LedgerEntry[EdgeMessage[M]]) -> LedgerEntry[EdgeMessage[M]]:
+        """A bookmark does not say which numbers were given up, so a resumed session can't tell what is late from a copy."""
+        is_resumed = self._birth is not None and self._birth.seq is None
+        if entry.reason is not Reason.DUPLICATE or not is_resumed:
+            return entry
+        return entry._replace(detail="behind what was released before a restart: a copy, or late")
 
     def _release(self, released: Released[EdgeMessage[M]], out: list[NodeEffect[M]]) -> None:
         message = released.message

@@ -1,7 +1,7 @@
 # Every target makes .venv by itself, from the lock file, and is quick when nothing changed.
 PYTHON ?= python3
 # loadgroup: the tests of a module, and all that use Spark, stay together, so that what they share is made once.
-PYTEST_ARGS ?= -n auto --dist loadgroup
+PYTEST_ARGS ?= -n auto --dist loadgroup --no-loadscope-reorder
 # How often `make soak` kills a process at work on each store.
 KILLS ?= 2000
 VENV := .venv

@@ -63,6 +63,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SPARK in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(SPARK))
+    # The longest group begins first, so that the others do not wait for it at the end.
+    items.sort(key=lambda item: SPARK not in [group.args[0] for group in item.iter_markers("xdist_group")])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: the one with the tests of Spark mostly waits."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)  # also without the plug-in, for mutation testing

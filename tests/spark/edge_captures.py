@@ -1,14 +1,17 @@
-"""Captured Sparkplug traffic for tests: random traces as rows, and what the core's session machines make of them."""
+"""Captured Sparkplug traffic for tests: random traces as rows, and what the ordering service makes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from random import Random
 from typing import Any, NamedTuple
 
 from seriatim.core.edge_messages import DeathIgnored, EdgeMessage, Kind, NodeOrdering, Ordered
-from seriatim.core.edge_nodes import EdgeNodes
 from seriatim.core.resequencing import LedgerEntry
+from seriatim.spark.node_ties import ranks
+from seriatim.sparkplug import NodeId, OrderingService
+from seriatim.testing.clock import ManualClock
 from tests.core.edge_traces import edge_trace
 
 SCHEMA = (
@@ -29,15 +32,47 @@ class Captured(NamedTuple):
     arrival: float | None
     body: str
 
+    def message(self) -> EdgeMessage[str]:
+        return EdgeMessage(Kind(self.kind or ""), self.body, self.seq, self.timestamp, self.device, self.bd_seq)
 
-def capture(random: Random, nodes: int, sessions: int) -> list[Captured]:
-    """What some nodes sent, in the order of its arrival; no two at the same time."""
+
+def capture(random: Random, nodes: int, sessions: int, tick: float | None = None) -> list[Captured]:
+    """What some nodes sent, in the order of its arrival.
+
+    No two arrive at the same time, unless the clock of the capture only ``tick``s: then those are in the order of their ranks.
+    """
     rows = [
         Captured(f"g/n{node}", m.kind.value, m.seq, m.bd_seq, m.timestamp, m.device, at + node / 1e8, m.body)
         for node in range(nodes)
         for m, at in edge_trace(random, random.randint(1, sessions))
     ]
+    if tick is not None:
+        rows = [row for moment in _moments(_ticking(rows, tick)) for row in moment]
     return sorted(rows, key=lambda row: row.arrival or 0)
+
+
+def _ticking(rows: list[Captured], tick: float) -> list[Captured]:
+    return [row._replace(arrival=(row.arrival or 0) // tick * tick) for row in rows]
+
+
+def _moments(rows: list[Captured]) -> Iterable[list[Captured]]:
+    """What came from one node at one time, in the order in which it is to be taken."""
+
+    def moment(row: Captured) -> tuple[Any, ...]:
+        return row.node, row.arrival
+
+    for _, together in groupby(sorted(rows, key=moment), moment):
+        found = list(together)
+        yield [row for _, row in sorted(zip(ranks([row.message() for row in found]), found, strict=True), key=_by_body)]
+
+
+def _by_body(ranked: tuple[Any, Captured]) -> tuple[Any, str]:
+    return ranked[0], ranked[1].body
+
+
+def places_to_cut(rows: list[Captured]) -> list[int]:
+    """Where one batch may end and the next begin, so that what came at one time is in one batch."""
+    return [0, *(at for at in range(1, len(rows)) if rows[at].arrival != rows[at - 1].arrival), len(rows)]
 
 
 class Told(NamedTuple):
@@ -49,38 +84,65 @@ class Told(NamedTuple):
 
 def service_tells(rows: Iterable[Captured], options: NodeOrdering, *, is_whole: bool, end: float = END) -> Told:
     """What the service gives out when the messages reach it at their times; at the end of a table what is left is cleared."""
-    nodes: EdgeNodes[str] = EdgeNodes(options)
-    told = Told({}, {})
+    listener = _Listener(options)
     for row in rows:
+        listener.receive(row)
+    listener.let_pass(end)
+    if is_whole:
+        listener.clear()
+    return listener.told
+
+
+class _Listener:
+    """A service under a manual clock, and what its callbacks were told."""
+
+    def __init__(self, options: NodeOrdering) -> None:
+        self.told = Told({}, {})
+        self._clock, self._timeout = ManualClock(), options.reorder_timeout
+        self._is_over = False
+        self._nodes: dict[NodeId, None] = {}
+        self._service: OrderingService[str] = OrderingService(
+            self._on_message,
+            options,
+            on_rebirth=lambda _: None,
+            on_ledger=self._on_ledger,
+            on_ignored=self._on_ignored,
+            clock=self._clock.now,
+            timer=False,
+        )
+
+    def receive(self, row: Captured) -> None:
+        """What waits does so for one timeout from an arrival on: then the clock rings, and the service looks what is due."""
         assert row.arrival is not None
-        _advance(nodes, row.arrival, told)
-        kind = Kind(row.kind or "")
-        message = EdgeMessage(kind, row.body, row.seq, row.timestamp, row.device, row.bd_seq)
-        _note(nodes.receive(row.node, message, row.arrival), row.arrival, told)
-    _advance(nodes, end, told)
-    for node in list(nodes) if is_whole else []:
-        _note(nodes.clear(node.key, end), None, told)
-    return told
+        self.let_pass(row.arrival)
+        node = NodeId(*row.node.split("/"))
+        self._nodes[node] = None
+        self._clock.call_at(row.arrival + self._timeout, self._service.advance)
+        self._service.process(node, row.message())
 
+    def let_pass(self, now: float) -> None:
+        self._clock.set(now)
+        self._service.advance()
 
-def _advance(nodes: EdgeNodes[str], now: float, told: Told) -> None:
-    """Timers fire at their deadlines."""
-    while (deadline := nodes.next_deadline) is not None and deadline <= now:
-        _note(nodes.advance(deadline), deadline, told)
+    def clear(self) -> None:
+        self._is_over = True
+        for node in self._nodes:
+            self._service.clear(node)
 
+    def _on_message(self, ordered: Ordered[str]) -> None:
+        messages = self.told.ordered.setdefault(str(ordered.key), [])
+        messages.append((ordered.message.body, ordered.epoch, ordered.flag))
 
-def _note(effects: list[Any], time: float | None, told: Told) -> None:
-    for effect in effects:
-        match effect:
-            case Ordered(key, epoch, _, message, flag):
-                told.ordered.setdefault(str(key), []).append((message.body, epoch, flag))
-            case LedgerEntry(key, epoch, reason, first, last, size, when, detail, message):
-                entry = (str(reason), epoch, first, last, size, None if time is None else when, detail)
-                told.ledger.setdefault(str(key), []).append((*entry, None if message is None else message.body))
-            case DeathIgnored(key, detail, message):
-                told.ledger.setdefault(str(key), []).append(
-                    ("ignored", None, None, None, 1, time, detail, message.body)
-                )
+    def _on_ledger(self, entry: LedgerEntry[EdgeMessage[str]]) -> None:
+        numbers = (str(entry.reason), entry.epoch, entry.first, entry.last, entry.size)
+        time = None if self._is_over else entry.time
+        self._write(entry.key, (*numbers, time, entry.detail, None if entry.message is None else entry.message.body))
+
+    def _on_ignored(self, death: DeathIgnored[str]) -> None:
+        self._write(death.key, ("ignored", None, None, None, 1, self._clock.now(), death.detail, death.message.body))
+
+    def _write(self, node: Any, entry: tuple[Any, ...]) -> None:
+        self.told.ledger.setdefault(str(node), []).append(entry)
 
 
 def told_in(rows: Iterable[Any]) -> Told:

@@ -13,6 +13,8 @@ from tests.spark.topics import ask, make_topics, stored
 
 DEVICES = 5
 ROWS_A_BATCH = 40
+MUCH_TOO_LATE = 60
+"""By so many places of the line, a second each: longer than a gap is awaited, and no message comes early instead."""
 
 DECLARATION = """
 [pipeline]
@@ -80,8 +82,8 @@ def traffic(rows: int, seed: int) -> list[Outgoing]:
     sent = [(f"device-{number % DEVICES}", number // DEVICES + 1) for number in range(2 * rows)]
     line: FaultyNetwork[tuple[str, int]] = FaultyNetwork(seed, drop=0.03, duplicate=0.05, shuffle=12)
     received = line.transmit(sent)
-    for _ in range(rows // 20):
-        received.insert(min(len(received), random.randrange(rows) + 60), received.pop(random.randrange(rows)))
+    for place in (random.randrange(rows) for _ in range(rows // 20)):
+        received.insert(place + MUCH_TOO_LATE, received.pop(place))
     return [
         Outgoing(device, json.dumps({"n": number, "at": at}).encode())
         for at, (device, number) in enumerate(received[:rows])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,13 +19,14 @@ from hypothesis import given, settings
 
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.errors import InvalidArgument, InvalidSequence, StateMismatch
+from seriatim.spark.arrival import by_arrival
 from seriatim.spark.intake import OnInvalid, Roles
 from seriatim.spark.node_kernel import MessageColumns, NodeKernel
 from seriatim.spark.node_state import NodePartition
 from seriatim.spark.state import Cache, StateFolder, repartition
 from seriatim.spark.static import END_OF_TIME
 from tests.core.edge_traces import ORDERINGS
-from tests.spark.edge_captures import END, Captured, capture, service_tells, told_in
+from tests.spark.edge_captures import END, Captured, capture, places_to_cut, service_tells, told_in
 from tests.spark.memory_files import MemoryFiles
 
 SCHEMA = pa.schema(
@@ -39,8 +41,9 @@ SCHEMA = pa.schema(
         "body": pa.string(),
     }
 )
+TICKS = (None, 0.001, 1.0)
 KERNEL = NodeKernel(
-    NodeOrdering(), Roles("node", "seq", "arrival"), MessageColumns("kind", "bd_seq", "timestamp", "device")
+    NodeOrdering(), Roles("node", "seq", "arrival"), MessageColumns("kind", "bd_seq", "timestamp", "device", "arrival")
 )
 
 
@@ -49,6 +52,11 @@ def table(rows: list[Captured]) -> pa.Table:
     return pa.Table.from_arrays(
         [pa.array(values, kind.type) for values, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
     )
+
+
+def by_arrival_of(rows: pa.Table) -> Any:
+    """The order that a stream gives its rows: by arrival, and otherwise one that is nothing to edge nodes."""
+    return by_arrival(rows, arrival="arrival", epoch=None, sequence="seq", key="node")
 
 
 class Query:
@@ -70,7 +78,7 @@ class Query:
     def run(self, batch: int, rows: list[Captured], now: float, partition: int = 0) -> list[dict[str, Any]]:
         folder = self.folder()
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(SCHEMA))
-        outcome = self.kernel.run(known.partition, table(rows), now)
+        outcome = self.kernel.run(known.partition, table(rows), now, by_arrival_of(table(rows)))
         folder.commit(known, partition, batch, outcome)
         return list(outcome.table.to_pylist())
 
@@ -82,7 +90,7 @@ class Query:
 
 def cut(random: Random, rows: list[Captured]) -> Iterator[list[Captured]]:
     """The rows in up to ten batches, some of them empty."""
-    places = sorted([0, len(rows), *(random.randint(0, len(rows)) for _ in range(random.randrange(10)))])
+    places = sorted([0, len(rows), *(random.choice(places_to_cut(rows)) for _ in range(random.randrange(10)))])
     return (rows[begin:end] for begin, end in pairwise(places))
 
 
@@ -91,11 +99,11 @@ def cut(random: Random, rows: list[Captured]) -> Iterator[list[Captured]]:
 
 @given(st.randoms(use_true_random=False), ORDERINGS)
 def test_batches_cut_anywhere_and_state_through_bytes_come_out_as_the_service_gives_them_out(random: Random, options):
-    rows = capture(random, nodes=3, sessions=3)
+    rows = capture(random, nodes=3, sessions=3, tick=random.choice(TICKS))
     query, out, batch, now = Query(replace(KERNEL, options=options)), [], 0, -inf
     for batch, part in enumerate(cut(random, rows)):
         now = max((row.arrival or 0 for row in part), default=now)
-        out += query.run(batch, part, now)
+        out += query.run(batch, random.sample(part, len(part)), now)
     out += query.run(batch + 1, [], END)
     told, expected = told_in(out), service_tells(rows, options, is_whole=False)
     assert told.ordered == expected.ordered
@@ -106,11 +114,10 @@ def test_batches_cut_anywhere_and_state_through_bytes_come_out_as_the_service_gi
 
 @given(st.randoms(use_true_random=False), ORDERINGS)
 def test_a_whole_table_comes_out_as_the_service_gives_it_out_and_nothing_is_left(random: Random, options):
-    rows = capture(random, nodes=3, sessions=3)
+    rows = capture(random, nodes=3, sessions=3, tick=random.choice(TICKS))
     kernel = replace(KERNEL, options=options, is_whole=True)
-    shuffled = random.sample(range(len(rows)), len(rows))
-    order = np.argsort(shuffled)
-    outcome = kernel.run(kernel.new_partition(SCHEMA), table([rows[place] for place in shuffled]), END_OF_TIME, order)
+    shuffled = table(random.sample(rows, len(rows)))
+    outcome = kernel.run(kernel.new_partition(SCHEMA), shuffled, END_OF_TIME, by_arrival_of(shuffled))
     out = [{**row, "_time": None if row["_time"] == END_OF_TIME else row["_time"]} for row in outcome.table.to_pylist()]
     told, expected = told_in(out), service_tells(rows, options, is_whole=True)
     assert told.ordered == expected.ordered
@@ -137,6 +144,36 @@ def test_the_traces_have_every_race_in_them():
     assert max(row[1] for row in ordered) > 3
     held = service_tells(rows, NodeOrdering(before_birth=BeforeBirth.HOLD, on_timeout=OnTimeout.HOLD), is_whole=True)
     assert "cleared" in {entry[6] for ledger in held.ledger.values() for entry in ledger}
+
+
+def test_messages_of_one_instant_are_taken_session_by_session():
+    """All of it in the same millisecond: the end of session 6, session 7, which was short, and its device."""
+
+    def of(kind: str, body: str, seq: int | None, bd_seq: int | None, stamp: int | None) -> Captured:
+        return Captured("n", kind, seq, bd_seq, stamp, "d" if kind[0] == "D" else None, 5.0, body)
+
+    taken = [
+        of("NDATA", "last of 6", 254, None, 140),
+        of("NDEATH", "death of 6", None, 6, None),
+        of("NBIRTH", "birth of 7", 255, 7, 150),
+        of("DBIRTH", "device", 0, None, 150),
+        of("DDATA", "copy 1", 1, None, 151),
+        of("DDATA", "copy 2", 1, None, 151),
+        of("NDEATH", "death of 7", None, 7, None),
+    ]
+    before = [Captured("n", "NBIRTH", 253, 6, 100, None, 1.0, "birth of 6")]
+    for number in range(20):
+        query = Query(KERNEL)
+        out = query.run(0, before, 1.0) + query.run(1, Random(number).sample(taken, len(taken)), 5.0)
+        assert [row["body"] for row in out if row["_tag"] == "ordered"] == [
+            row.body for row in [*before, *taken] if row.body != "copy 2"
+        ]
+        assert [(row["body"], row["_reason"]) for row in out if row["_tag"] == "ledger"] == [("copy 2", "duplicate")]
+
+
+def test_without_a_birth_a_death_comes_behind_what_arrived_with_it():
+    rows = [data(1, 2.0), BIRTH, Captured("n", "NDEATH", None, 0, None, None, 2.0, "death"), data(2, 2.0)]
+    assert [row["body"] for row in Query(KERNEL).run(0, rows, 2.0)] == ["birth", "data 1", "data 2", "death"]
 
 
 # -- rows and time ------------------------------------------------------------------------------------------------------
@@ -274,6 +311,25 @@ def test_state_of_other_columns_or_of_numbered_rows_is_refused():
         StateMismatch, match="is of steam, which this version of Seriatim does not know: use a newer one"
     ):
         strange.read(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tampered", "complaint"),
+    [
+        (lambda node: node.pop("newest"), "it lacks newest and has nothing that is not known here"),
+        (lambda node: node.update(mood="good"), "it lacks nothing and has mood that is not known here"),
+        (lambda node: node["queue"].pop("gaps"), "it lacks gaps and has nothing"),
+    ],
+)
+def test_a_node_of_another_version_is_refused(tampered, complaint):
+    known = KERNEL.new_partition(SCHEMA)
+    known.apply(KERNEL.run(known, table([BIRTH, data(2, 2.0)]), 2.0).change)
+    (text,) = known.nodes["machine"].to_pylist()
+    tampered(node := json.loads(text))
+    place = known.nodes.schema.get_field_index("machine")
+    known.nodes = known.nodes.set_column(place, "machine", pa.array([json.dumps(node)]))
+    with pytest.raises(StateMismatch, match=f"written by another version of Seriatim: {complaint}.* go on with that"):
+        KERNEL.run(known, table([data(1, 3.0)]), 3.0)
 
 
 def test_a_batch_without_rows_has_the_columns_that_the_stream_has_now():

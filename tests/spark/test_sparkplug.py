@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
+from seriatim.cli.main import cli
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.core.resequencing import OnEpoch
 from seriatim.errors import InvalidArgument, StateMismatch
-from seriatim.spark import held, ledger, order_nodes, ordered, repartition_state, unwrapped
+from seriatim.spark import audit, held, ledger, order_nodes, ordered, register, repartition_state, resequence, unwrapped
 from seriatim.spark.upkeep import inspect_state
-from tests.spark.edge_captures import END, SCHEMA, Captured, capture, service_tells, told_in
+from seriatim.sparkplug.captures import read_capture
+from seriatim.sparkplug.payload import Payload
+from tests.mosquitto import Mosquitto
+from tests.spark.edge_captures import END, SCHEMA, Captured, capture, places_to_cut, service_tells, told_in
 from tests.spark.streams import Stream
+from tests.sparkplug.plant import TOPIC, host_on, node_on, run_bounded, until
 
 ORDERINGS = [
     NodeOrdering(reorder_timeout=4.0),
@@ -44,9 +51,15 @@ def a_stream(spark: Any, root: Path, **options: Any) -> Stream:
 # -- the same as the service --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", ORDERINGS, ids=["release", "drop", "hold"])
-def test_a_captured_table_comes_out_as_the_service_gave_it_out(spark, options):
-    rows = capture(Random(1), nodes=20, sessions=4)
+@pytest.mark.parametrize(
+    ("options", "tick"),
+    [(ORDERINGS[0], 0.5), (ORDERINGS[1], None), (ORDERINGS[2], 0.001)],
+    ids=["release", "drop", "hold"],
+)
+def test_a_captured_table_comes_out_as_the_service_gave_it_out(spark, options, tick):
+    """Also where the clock of the capture is so coarse that many messages came at the same time."""
+    rows = capture(Random(1), nodes=12, sessions=4, tick=tick)
+    assert (len({(row.node, row.arrival) for row in rows}) < len(rows)) == (tick is not None)
     frame = spark.createDataFrame(Random(2).sample(rows, len(rows)), SCHEMA)
     told = told_in(frame.transform(order_nodes(**chosen(options))).collect())
     expected = service_tells(rows, options, is_whole=True)
@@ -54,16 +67,16 @@ def test_a_captured_table_comes_out_as_the_service_gave_it_out(spark, options):
     assert told.ledger == expected.ledger
 
 
-@pytest.mark.parametrize("options", [ORDERINGS[0], ORDERINGS[2]], ids=["release", "hold"])
-def test_a_stream_comes_out_as_the_service_gave_it_out_wherever_it_is_cut_and_stopped(spark, tmp_path, options):
+@pytest.mark.parametrize(("options", "tick"), [(ORDERINGS[0], 0.5), (ORDERINGS[2], None)], ids=["release", "hold"])
+def test_a_stream_comes_out_as_the_service_gave_it_out_wherever_it_is_cut_and_stopped(spark, tmp_path, options, tick):
     random = Random(3)
-    rows = capture(random, nodes=8, sessions=4)
+    rows = capture(random, nodes=8, sessions=4, tick=tick)
     # Time passes where rows come: each partition gets one at the end.
-    rows += [Captured(f"end{number}", "NBIRTH", 0, 0, 0, None, END, "end") for number in range(12)]
+    rows += [Captured(f"end/{number}", "NBIRTH", 0, 0, 0, None, END, "end") for number in range(12)]
     stream = a_stream(spark, tmp_path, **chosen(options))
-    cuts = [0, *sorted(random.sample(range(len(rows)), 5)), len(rows)]
+    cuts = [0, *sorted(random.sample(places_to_cut(rows), 5)), len(rows)]
     for number, (begin, end) in enumerate(pairwise(cuts)):
-        stream.add(rows[begin:end])
+        stream.add(random.sample(rows[begin:end], end - begin))
         if number % 2 or end == len(rows):
             stream.run()
     told, expected = told_in(stream.rows()), service_tells(rows, options, is_whole=False)
@@ -116,6 +129,134 @@ def test_times_may_be_timestamps_and_columns_have_any_name(spark):
     frame = frame.toDF("edge node", "k", "n", "b", "sent", "got", "body")
     out = ordered(frame.transform(order_nodes(**names, device=None))).orderBy("_position").collect()
     assert [row.body for row in out] == ["birth", "data 1", "data 2"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["table", "stream"])
+def test_a_death_and_the_birth_after_it_may_have_one_time_of_arrival(spark, tmp_path, is_stream):
+    death = Captured("pump", "NDEATH", None, 7, None, None, 5.0, "death")
+    rows = [BIRTH, BIRTH._replace(bd_seq=8, timestamp=200, arrival=5.0, body="next birth"), death]
+    if is_stream:
+        tagged = a_stream(spark, tmp_path).add(rows).run().rows()
+    else:
+        tagged = spark.createDataFrame(rows, SCHEMA).transform(order_nodes()).collect()
+    told = told_in(tagged)
+    assert told.ordered == {"pump": [("birth", 1, None), ("death", 1, None), ("next birth", 2, None)]}
+    assert told.ledger == {}
+
+
+# -- captured as MQTT had it --------------------------------------------------------------------------------------------
+
+
+def mqtt(kind: str, seq: int | None, stamp: int, **metric: Any) -> tuple[str, str]:
+    """Topic and payload, the latter as a text of hexadecimal digits."""
+    payload = Payload(timestamp=stamp, seq=seq)
+    payload.metrics.add(**metric)
+    return f"spBv1.0/g/{kind}/pump", payload.SerializeToString().hex()
+
+
+RAW_SCHEMA = "topic string, hex string, arrival double"
+RAW = [
+    (*mqtt("NBIRTH", 255, 100, name="bdSeq", datatype=4, long_value=7), 1.0),
+    (*mqtt("NDATA", 1, 102, alias=3, datatype=3, int_value=42), 1.1),
+    (*mqtt("NDATA", 0, 101, alias=3, datatype=3, int_value=41), 1.2),
+    ("spBv1.0/g/NDATA/pump", "08", 1.3),
+    (None, "", 1.4),
+]
+
+
+def read_hex(frame: Any) -> Any:
+    return frame.withColumn("payload", F.unhex("hex")).drop("hex").transform(read_capture())
+
+
+def check_what_was_captured(tagged: list[Any]) -> None:
+    messages = [row for row in tagged if row["_tag"] == "ordered"]
+    assert [(row.node, row.kind, row.seq, row.bd_seq, row.timestamp, row.arrival) for row in messages] == [
+        ("g/pump", "NBIRTH", 255, 7, 100, 1.0),
+        ("g/pump", "NDATA", 0, None, 101, 1.2),
+        ("g/pump", "NDATA", 1, None, 102, 1.1),
+    ]
+    assert messages[1].metrics == '[{"alias":3,"type":"Int32","value":41}]'
+    entries = [row for row in tagged if row["_tag"] == "ledger"]
+    assert {(row.node, row["_reason"], row.problem[:20]) for row in entries} == {
+        ("g/pump", "invalid", "these 1 bytes are no"),
+        (None, "invalid", "it has no topic"),
+    }
+
+
+def test_raw_captures_are_read_and_put_in_order_as_tables_and_as_streams(spark, tmp_path):
+    check_what_was_captured(
+        spark.createDataFrame(RAW, RAW_SCHEMA).transform(read_hex).transform(order_nodes()).collect()
+    )
+    stream = a_stream(spark, tmp_path)
+    stream.schema, stream.before = RAW_SCHEMA, read_hex
+    check_what_was_captured(stream.add(RAW[:2]).add(RAW[2:]).run().rows())
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"topic": "topik"}, "there is no column 'topik'; columns are: topic, hex, arrival"),
+        ({"payload": "hex"}, "column 'hex' must hold bytes, not string: cast or decode it"),
+        ({"topic": "arrival"}, "column 'arrival' must hold texts, not double"),
+    ],
+)
+def test_captures_that_can_not_be_read_are_refused_before_anything_runs(spark, options, complaint):
+    frame = spark.createDataFrame(RAW, RAW_SCHEMA)
+    with pytest.raises(InvalidArgument, match=complaint):
+        frame.transform(read_capture(**options))
+    with pytest.raises(InvalidArgument, match="the columns kind are added here: rename yours"):
+        frame.withColumns({"payload": F.unhex("hex"), "kind": F.lit("")}).transform(read_capture())
+
+
+# -- what the host application stored -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def host_topic(tmp_path) -> str:
+    """A store in which a host has stored two sessions of a node, the numbers of which wrap, through a real broker."""
+    store, mosquitto = f"sqlite:///{tmp_path / 'plant.db'}", Mosquitto(tmp_path)
+
+    async def scenario() -> None:
+        async with host_on(mosquitto, store, reorder_timeout=20) as host, node_on(mosquitto, group="plant") as node:
+            for node.bd_seq in (7, 8):
+                await node.birth(254)
+                await node.data(255, 258, 256, 257, 257)
+                await node.death()
+            await until(lambda: host.counts.stored == 12)
+
+    mosquitto.start()
+    try:
+        run_bounded(scenario())
+    finally:
+        mosquitto.stop()
+    return store
+
+
+def test_the_topic_of_the_host_is_read_and_is_in_order_session_by_session(spark, host_topic):
+    register(spark)
+    stored = spark.read.format("seriatim").option("url", host_topic).option("topic", TOPIC).load()
+    attributes = {name: F.col("attributes")[name] for name in ("kind", "seq", "epoch")}
+    messages = stored.withColumns(attributes | {name: attributes[name].cast("int") for name in ("seq", "epoch")})
+    rows = messages.orderBy("offset").collect()
+    session = [("NBIRTH", 254), ("NDATA", 255), ("NDATA", 0), ("NDATA", 1), ("NDATA", 2), ("NDEATH", None)]
+    assert [(row.key, row.epoch, row.kind, row.seq) for row in rows] == [
+        ("plant/n", epoch, kind, seq) for epoch in (1, 2) for kind, seq in session
+    ]
+    assert '"name":"value"' in rows[1].data.decode()
+    numbered = messages.where("seq is not null")
+    tagged = numbered.transform(resequence(key="key", sequence="seq", epoch="epoch", wrap=256, start="first")).cache()
+    assert ledger(tagged).count() == 0
+    assert [row.offset for row in ordered(tagged).orderBy("_position").collect()] == [
+        row.offset for row in rows if row.seq is not None
+    ]
+    counted = numbered.withColumn("number", F.expr("(seq - 254 + 256) % 256")).withColumn(
+        "session", F.concat_ws(" ", "key", "epoch")
+    )
+    verdicts = counted.transform(audit(key="session", sequence="number")).orderBy("session").collect()
+    assert [(row.session, row.reordered, row.lost, row.duplicates) for row in verdicts] == [
+        ("plant/n 1", 0, 0, 0),
+        ("plant/n 2", 0, 0, 0),
+    ]
 
 
 # -- what nobody can judge ----------------------------------------------------------------------------------------------
@@ -182,6 +323,10 @@ def test_what_waits_is_shown_and_the_state_is_divided_anew(spark, tmp_path):
     assert waits == ("pump", "data 3", 2.0, 1, 2, 4.0)
     parts = inspect_state(str(stream.state)).partitions
     assert [sum(getattr(part, name) for part in parts) for name in ("keys", "held", "gaps")] == [2, 1, 1]
+    shown = CliRunner().invoke(cli, ["state", "info", str(stream.state), "--json"])
+    assert [sum(part[name] for part in json.loads(shown.stdout)["partitions"]) for name in ("keys", "held")] == [2, 1]
+    waiting = json.loads(CliRunner().invoke(cli, ["state", "held", str(stream.state), "--json"]).stdout)
+    assert [(row["node"], row["body"], row["_first"], row["_due"]) for row in waiting] == [("pump", "data 3", 1, 4.0)]
     assert repartition_state(spark, str(stream.state), 3) == [0]
     stream.add([data(1, 3.0), data(2, 3.5), data(1, 3.0, "valve")]).run(partitions=3)
     assert {node: [body for body, *_ in rows] for node, rows in told_in(stream.rows()).ordered.items()} == {

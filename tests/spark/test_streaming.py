@@ -15,9 +15,11 @@ import pytest
 
 from seriatim.core.resequencing import OnDuplicate, OnLate, Resequencing, Start
 from seriatim.errors import DamagedStore, InvalidArgument, InvalidSequence, StateMismatch
-from seriatim.spark import resequence
+from seriatim.spark import resequence, streaming
 from seriatim.spark.intake import Roles
 from seriatim.spark.kernel import Kernel
+from seriatim.spark.preparation import PARTITION, TIME
+from seriatim.spark.state import Cache, StateFolder
 from seriatim.spark.streaming import EMPTY_RELATIONS, EXCLUDED_RULES, PartitionTask, partition_of
 from tests.spark.frames import random_messages
 from tests.spark.streams import Stream
@@ -233,6 +235,18 @@ def test_a_task_refuses_the_rows_of_another_partition():
     task._require_own(pa.array([2, 2]), 2)
     with pytest.raises(StateMismatch, match="partition 2 of 4 got 1 rows of other partitions"):
         task._require_own(pa.array([2, 3, 2]), 2)
+
+
+def test_the_state_of_a_batch_is_complete_before_its_first_row_is_given_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "_identity", lambda: ("query", 0, 0))
+    rows = pa.RecordBatch.from_pydict({"k": ["a"], "n": [0], TIME: [1.0], PARTITION: [0]})
+    kernel, state = Kernel(Resequencing(), Roles("k", "n", TIME)), tmp_path / "state"
+    task = PartitionTask(kernel, None, rows.schema, ["_tag", "k", "n"], str(state), 1, {}, 2)
+    given_out = task.run(iter([rows]))
+    assert not state.exists()
+    assert next(given_out).to_pydict() == {"_tag": ["ordered"], "k": ["a"], "n": [0]}
+    folder = StateFolder(str(state), query="query", partitions=1, keep=2, cache=Cache())
+    assert folder.read(0, 0).partition.keys.to_pylist() == ["a"]
 
 
 def test_another_partition_count_is_refused_and_says_what_to_do(begun):

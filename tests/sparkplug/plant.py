@@ -140,6 +140,8 @@ async def host_on(
             waiting = asyncio.create_task(host.online.wait())
             await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
             yield host
+            if not host.online.is_set():  # then it may be about to end by an error
+                await asyncio.wait([running], timeout=5)
             assert not running.done() or running.result() is None
         finally:
             running.cancel()

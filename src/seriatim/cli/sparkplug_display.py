@@ -57,7 +57,8 @@ class HostDisplay:
         """What was not stored, and why."""
         counts = host.counts
         found = {**counts.ledger, **{f"malformed {what}": count for what, count in counts.malformed.items()}}
-        return ", ".join(f"{count} {what}" for what, count in sorted(found.items())) or "nothing dropped"
+        found["unread"] = counts.unread
+        return ", ".join(f"{count} {what}" for what, count in sorted(found.items()) if count) or "nothing dropped"
 
     @staticmethod
     def summary(host: Host) -> str:

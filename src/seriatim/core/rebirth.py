@@ -5,6 +5,7 @@ Rules
     - Without an answer it is repeated, each time after twice the time, and given up after ``attempts`` requests.
     - An answer ends the request, not the backoff: a node that loses messages again and again is not asked more often than the
       backoff allows. A quiet time of twice the longest backoff begins it anew.
+    - While there is no way to the node nothing is asked, and no attempt is used up.
     - Over all nodes, requests leave at a limited rate (``RebirthBudget``); the first second's worth may leave at once.
 """
 
@@ -18,7 +19,7 @@ from seriatim.core.edge_messages import NodeOrdering
 class RebirthGovernor:
     """Decides when one node is asked."""
 
-    __slots__ = ("_allowed", "_delay", "_left", "_options", "_reason", "_sent")
+    __slots__ = ("_allowed", "_delay", "_left", "_options", "_reason", "_sent", "reachable")
 
     def __init__(self, options: NodeOrdering) -> None:
         self._options = options
@@ -27,6 +28,8 @@ class RebirthGovernor:
         self._sent = 0
         self._allowed = -inf
         self._delay = options.rebirth_backoff
+        self.reachable = True
+        """Whether there is a way to the node."""
 
     @property
     def outstanding(self) -> bool:
@@ -36,7 +39,7 @@ class RebirthGovernor:
     @property
     def due(self) -> float | None:
         """When the node is to be asked, or asked again; None when there is no need."""
-        return self._allowed if self._left else None
+        return self._allowed if self._left and self.reachable else None
 
     @property
     def begins_anew(self) -> float:

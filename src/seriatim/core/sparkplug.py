@@ -330,10 +330,12 @@ class EdgeNode(Generic[M]):
 
     def disconnect(self) -> list[NodeEffect[M]]:
         """The way to the node is lost: what was online is stale."""
+        self._rebirth.reachable = False
         return self._mark_all(Status.STALE, was=Status.ONLINE)
 
     def reconnect(self, now: float) -> list[NodeEffect[M]]:
         """The way to the node is there again: a node that is stale is asked for its birth."""
+        self._rebirth.reachable = True
         if self._status is Status.STALE:
             self._rebirth.want("nobody knows what was missed while there was no connection")
         return self.advance(now)

@@ -16,6 +16,7 @@ Sparkplug's edge nodes, in the same ways:
 
 ``nodes.py``        the options, checked once
 ``node_kernel.py``  one micro-batch of one partition, through the core's session machine
+``node_ties.py``    the order of what arrived at the same time
 ``node_state.py``   what a partition knows of its nodes, and the change that a batch makes to it
 
 Looking at tables, in pure SQL:

@@ -6,7 +6,8 @@ Rules
    looked at, and equal input gives equal output.
 2. For each node the outcome is that of ``core.sparkplug.EdgeNode``, because it is one. Before each row, in order of arrival,
    the node advances to each of its deadlines up to that time, one after another, as under a timer; and after the last row,
-   or without one, to those up to the time of the batch. Time never runs backwards for a node that is known.
+   or without one, to those up to the time of the batch. Time never runs backwards for a node that is known. Rows of a node
+   that arrived at the same time are taken in the order of ``node_ties.py``, however they lie.
 3. What waits when a table ends (``is_whole``), and nothing but a birth would free, is discarded, as when a node is cleared.
 4. Ordered rows come first, node by node, each with its position, its epoch and its flag. Everything else follows as it
    happened: ledger entries, and ignored deaths, which are entries here. Invalid rows come last; such a row takes part in
@@ -47,6 +48,7 @@ from seriatim.spark.node_state import (
     saved_of,
     text_of,
 )
+from seriatim.spark.node_ties import ranks
 from seriatim.spark.output import FLAG, Output, output_schema
 from seriatim.spark.partition import joined_rows, require_same_keys
 from seriatim.spark.protocols import MACHINE
@@ -65,6 +67,8 @@ class MessageColumns:
     bd_seq: str
     timestamp: str | None
     device: str | None
+    arrival: str
+    """Of rows that are equal in it nobody knows which came first."""
 
 
 @dataclass(frozen=True)
@@ -129,19 +133,27 @@ class NodeKernel:
 
     def _take_in(self, table: pa.Table, order: Ints) -> tuple[dict[Any, list[_Arrival]], Ints, Objects]:
         """The messages of each node as they arrived, and the rows that nobody can judge, with the reasons."""
-        arrivals: dict[Any, list[_Arrival]] = {}
-        faults: list[tuple[int, str]] = []
         keys, times = (table[name].to_pylist() for name in (self.roles.key, self.roles.time))
-        messages = self._messages(table, 0)
-        for row in order.tolist():
-            fault = _fault(keys[row], times[row], messages[row])
-            if fault is None:
-                arrivals.setdefault(keys[row], []).append((times[row], messages[row]))
-            else:
-                faults.append((row, fault))
+        messages, rows = self._messages(table, 0), order.tolist()
+        faults = {row: fault for row in rows if (fault := _fault(keys[row], times[row], messages[row])) is not None}
+        arrivals: dict[Any, list[_Arrival]] = {}
+        for row in self._settled([row for row in rows if row not in faults], keys, messages, table):
+            arrivals.setdefault(keys[row], []).append((times[row], messages[row]))
         complaints = filled(len(faults), None)
-        complaints[:] = [fault for _, fault in faults]
-        return arrivals, np.array([row for row, _ in faults], np.int64), complaints
+        complaints[:] = list(faults.values())
+        return arrivals, np.array(list(faults), np.int64), complaints
+
+    def _settled(
+        self, order: list[int], keys: list[Any], messages: list[EdgeMessage[int]], table: pa.Table
+    ) -> list[int]:
+        """The rows in order, those of one node and one instant in the order of ``node_ties``."""
+        instants = table[self.columns.arrival].to_pylist()
+        together: dict[Any, list[int]] = {}
+        for row in order:
+            together.setdefault((instants[row], keys[row]), []).append(row)
+        if len(together) == len(order):  # as a rule
+            return order
+        return [row for rows in together.values() for row in _sorted_instant(rows, messages, table)]
 
     def _messages(self, rows: pa.Table, first: int) -> list[EdgeMessage[int]]:
         """The rows as messages, whose bodies are their numbers from ``first`` on."""
@@ -179,6 +191,17 @@ class NodeKernel:
 
 
 _Arrival = tuple[float, EdgeMessage[int]]
+
+
+def _sorted_instant(rows: list[int], messages: list[EdgeMessage[int]], table: pa.Table) -> list[int]:
+    """The rows of one node that arrived together. Where messages are equal, what else their rows hold decides."""
+    if len(rows) == 1:
+        return rows
+    found = ranks([messages[row] for row in rows])
+    if len(set(found)) < len(found):
+        texts = map(repr, table.take(pa.array(rows)).to_pylist())
+        return [row for *_, row in sorted(zip(found, texts, rows, strict=True))]
+    return [row for _, row in sorted(zip(found, rows, strict=True))]
 
 
 def _fault(key: Any, time: float | None, message: EdgeMessage[int]) -> str | None:

@@ -25,6 +25,7 @@ from seriatim.core.backlog import Held
 from seriatim.core.edge_messages import EdgeMessage, Status
 from seriatim.core.resequencer import SavedResequencer
 from seriatim.core.sparkplug import NodeState, SavedNode
+from seriatim.errors import StateMismatch
 from seriatim.spark.arrays import Bools, Ints, flat
 from seriatim.spark.partition import assigned, joined_rows, with_waits
 
@@ -47,8 +48,8 @@ def messages_of(saved: SavedNode[Any]) -> list[EdgeMessage[Any]]:
 
 def saved_of(text: str, messages: Iterator[EdgeMessage[Any]]) -> SavedNode[Any]:
     """The node that was made into a text and messages, of which it takes its own."""
-    node = json.loads(text)
-    queue = node["queue"]
+    node = _with_fields(SavedNode, json.loads(text))
+    queue = _with_fields(SavedResequencer, node["queue"])
     held = tuple((number, Held(next(messages), arrival, None)) for number, arrival in queue["held"])
     gaps, given_up = (tuple(map(tuple, queue[name])) for name in ("gaps", "given_up"))
     replaced = {
@@ -61,6 +62,20 @@ def saved_of(text: str, messages: Iterator[EdgeMessage[Any]]) -> SavedNode[Any]:
         "queue": SavedResequencer(**{**queue, "held": held, "gaps": gaps, "given_up": given_up}),
     }
     return SavedNode(**{**node, **replaced})
+
+
+def _with_fields(kind: type, found: dict[str, Any]) -> dict[str, Any]:
+    """The same, if it says what this version keeps of such a thing, and nothing else."""
+    wanted = {field.name for field in fields(kind)}
+    if found.keys() != wanted:
+        lacks, strange = (
+            ", ".join(sorted(names)) or "nothing" for names in (wanted - found.keys(), found.keys() - wanted)
+        )
+        raise StateMismatch(
+            f"the state of an edge node was written by another version of Seriatim: it lacks {lacks} and has {strange} that is "
+            "not known here; go on with that version, or begin anew with a new checkpoint and a new state folder"
+        )
+    return found
 
 
 def _plain(saved: Any) -> dict[str, Any]:

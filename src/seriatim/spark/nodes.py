@@ -62,7 +62,7 @@ def order_nodes(
     )
     return NodeChoices(
         roles=ColumnRoles(key, seq, arrival),
-        columns=MessageColumns(kind, bd_seq, timestamp, device),
+        columns=MessageColumns(kind, bd_seq, timestamp, device, arrival),
         options=options,
         time=one_of("time", Time, time),
         on_invalid=one_of("on_invalid", OnInvalid, on_invalid),

@@ -8,9 +8,10 @@
 ``payload``, ``topics``   what the bytes and the topics of Sparkplug mean
 ``host``                  a host application over MQTT that stores everything in a topic
 ``connection``            where its broker is, and whom it trusts
+``captures``              captured or bridged traffic as columns, on Spark
 ========================  =======================================================================
 
-Only ``host``, ``connection`` and ``payload`` need the extra ``mqtt``.
+Only ``host``, ``connection`` and ``payload`` need the extra ``mqtt``, and ``captures`` needs ``spark``.
 """
 
 from __future__ import annotations

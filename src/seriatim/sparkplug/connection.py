@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from seriatim.errors import FailedPrecondition, InvalidArgument, SeriatimError, Unauthenticated
+from seriatim.errors import FailedPrecondition, InvalidArgument, PermissionDenied, SeriatimError, Unauthenticated
 from seriatim.extras import require_extra
 
 require_extra("mqtt", "aiomqtt", "paho.mqtt", what="the Sparkplug host")
@@ -97,12 +97,18 @@ def _no_password() -> str:
     )
 
 
+class SubscriptionRefused(aiomqtt.MqttError):
+    """We are connected, and may not hear what we asked for. The client library says nothing of it."""
+
+
 def refusal_of(error: aiomqtt.MqttError, address: MqttAddress) -> SeriatimError | None:
     """The error for whoever started us, when a connection failed for a reason that waiting does not heal."""
     code = getattr(error.rc, "value", None) if isinstance(error, aiomqtt.MqttCodeError) else None
     if code in (_BAD_CREDENTIALS, _NOT_AUTHORIZED):
         who = "does not let anybody in without a user" if address.user is None else f"refuses user {address.user!r}"
         return Unauthenticated(f"the MQTT broker {address} {who}: check user and password")
+    if isinstance(error, SubscriptionRefused):
+        return PermissionDenied(f"the MQTT broker {address} {error}: check what this user may read")
     untrusted = error.__context__  # the client library makes its own error of it
     if isinstance(untrusted, ssl.SSLCertVerificationError):
         return FailedPrecondition(

@@ -3,15 +3,19 @@
 Rules
     - It says that it is there on ``spBv1.0/STATE/HOST``: retained, with QoS 1, and with the same timestamp in its birth and in
       its will, which the broker publishes when it is gone. It subscribes before it publishes. Should somebody say that it is
-      offline while it is not, it says again that it is online. A clean stop says offline, and then disconnects.
+      offline while it is not, it says again that it is online. Whatever ends a connection that still works, a stop or an
+      error, it says offline, and then disconnects.
     - Every message is ordered by ``core.edge_nodes`` and stored by the journal. What was not released is counted, logged, and
       stored in the ledger, a topic of its own. So is what waits in memory when the host is stopped.
     - A node that was never heard of in this run is looked up in the store first: what it says waits until its place is known.
-    - A rebirth is asked for by NCMD: QoS 0, not retained. One that is lost is asked for again by the node's own backoff.
+    - A rebirth is asked for by NCMD: QoS 0, not retained. One that is lost is asked for again by the node's own backoff. While
+      there is no broker nobody is asked.
+    - What is received and can't be read in time is dropped (``inbox``), counted and logged. So is what a stop leaves unread.
     - Without a broker everything is stale, and the connection is tried again with backoff. With a broker again, nodes that are
       stale are asked for their births. A broker that refuses us the first time ends the host: somebody has mistaken something.
       Later it is tried again: somebody may be changing passwords.
-    - A store that fails ends the host: what can't be stored must not be passed over.
+    - A store that fails ends the host: what can't be stored must not be passed over. So does any other error that nobody
+      expected: whatever was decided and not yet stored is given up (``Journal.abandon``), as if the host had been killed.
 """
 
 from __future__ import annotations
@@ -21,9 +25,11 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
 
 from seriatim.core.edge_messages import (
     Bookmark,
@@ -40,16 +46,28 @@ from seriatim.engine.broker import Broker, Outgoing
 from seriatim.errors import AlreadyExists, CapacityExceeded, InvalidArgument
 from seriatim.extras import require_extra
 from seriatim.log import logger
-from seriatim.sparkplug.connection import MqttAddress, MqttTrust, refusal_of
+from seriatim.sparkplug.connection import MqttAddress, MqttTrust, SubscriptionRefused, refusal_of
+from seriatim.sparkplug.inbox import Inbox
 from seriatim.sparkplug.intake import Body, Counts, Malformed, read_message
-from seriatim.sparkplug.journal import Journal, Topics
+from seriatim.sparkplug.journal import Journal, Topics, Written
 from seriatim.sparkplug.payload import Aliases, rebirth_command
 from seriatim.sparkplug.records import MAX_DATA_BYTES, Entry, make_entry, make_record
-from seriatim.sparkplug.topics import NAMESPACE, NodeId, check_id, command_topic, default_ledger, state_topic
+from seriatim.sparkplug.topics import (
+    NAMESPACE,
+    NodeId,
+    check_id,
+    command_topic,
+    default_ledger,
+    is_state_topic,
+    state_topic,
+)
 
 require_extra("mqtt", "aiomqtt", "paho.mqtt", what="the Sparkplug host")
 
 import aiomqtt  # noqa: E402
+
+_REFUSED = 0x80
+"""The answers to a subscription from here on are refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +118,8 @@ class Host:
         self._recalling: dict[NodeId, list[EdgeMessage[Body]]] = {}
         self._recalls: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        self._requests: asyncio.Queue[NodeId] = asyncio.Queue()
+        self._requests: asyncio.Queue[NodeId] | None = None
+        """Nodes that are to be asked for a rebirth; None while there is no broker."""
         self._timer: asyncio.TimerHandle | None = None
         self._state_topic = state_topic(self._options.host_id)
         self._delay = self._options.reconnect_delay
@@ -111,24 +130,51 @@ class Host:
         self._journal = Journal(broker, self._topics, self._options.host_id, self.counts, self._bookmark_of)
 
     async def run(self) -> None:
-        """Work until cancelled, until the store fails, or until the broker refuses us at the first connection."""
+        """Work until cancelled, until something fails, or until the broker refuses us at the first connection."""
         for topic in filter(None, (self._topics.ordered, self._topics.ledger)):
             with suppress(AlreadyExists):
                 await self._broker.create_topic(topic)
         writing = asyncio.create_task(self._journal.run())
         reading = asyncio.create_task(self._stay_connected())
         try:
-            done, _ = await asyncio.wait([writing, reading, self._failed], return_when=asyncio.FIRST_COMPLETED)
-            for work in done:
-                work.result()
+            await asyncio.wait([writing, reading, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
         finally:
             await _cancel(reading, *(self._recalls if writing.done() else ()))
             await asyncio.gather(*self._recalls, return_exceptions=True)
             if self._timer is not None:
                 self._timer.cancel()
-            self._enter_what_waits()
+            if not self._failed.done():
+                self._carefully(self._enter_what_waits)
             self._journal.end()
             await asyncio.wait([writing])
+            for work in (self._failed, writing):  # whatever ended us: what could not be stored at the end is no secret
+                if work.done():
+                    work.result()
+
+    def _carefully(self, act: Callable[[], None]) -> None:
+        """Let nodes move on, and add to the journal what they give out. After an error it would not have all of it."""
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001  # whatever it is: run() raises it
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the host by an error, and write nothing that is behind it."""
+        self._journal.abandon()
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _watched(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task whose error ends the host."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            self._fail(error)
 
     # -- the connection -------------------------------------------------------------------------------------------------
 
@@ -143,59 +189,74 @@ class Host:
                 logger.warning("no connection to the MQTT broker %s: %s", self._address, refusal or error)
             finally:
                 self.online.clear()
-                self._apply(self.nodes.disconnect())
+                self._requests = None
+                self._carefully(lambda: self._apply(self.nodes.disconnect()))
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.0))
             self._delay = min(2 * self._delay, self._options.reconnect_limit)
 
     async def _one_connection(self) -> None:
         began = _milliseconds()
-        will = aiomqtt.Will(self._state_topic, _state(False, began), qos=1, retain=True)
+        inbox = Inbox(self.counts)
+        try:
+            async with self._client(began, inbox) as client:
+                await self._subscribe(client)
+                try:
+                    await self._work(client, self._publisher_of_state(client, began))
+                finally:
+                    with suppress(aiomqtt.MqttError):  # there is no connection any more: the will says it
+                        await client.publish(self._state_topic, _state(False, _milliseconds()), qos=1, retain=True)
+        finally:
+            inbox.leave(self._state_topic)
+
+    def _client(self, began: int, inbox: Inbox) -> aiomqtt.Client:
         address = self._address
-        async with aiomqtt.Client(
+        return aiomqtt.Client(
             address.host,
             address.port,
             username=address.user,
             password=address.password,
             tls_context=self._tls,
-            will=will,
+            will=aiomqtt.Will(self._state_topic, _state(False, began), qos=1, retain=True),
             clean_session=True,
             keepalive=self._options.keepalive,
-        ) as client:
-            await client.subscribe(f"{NAMESPACE}/#", qos=1)
-            say_online = self._publisher_of_state(client, began)
-            await say_online()
-            self._delay = self._options.reconnect_delay
-            self.counts.connections += 1
-            self._apply(self.nodes.reconnect(self._loop.time()))
-            self.online.set()
-            await self._work(client, say_online)
+            queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda **_: inbox),
+        )
+
+    async def _subscribe(self, client: aiomqtt.Client) -> None:
+        topics = f"{NAMESPACE}/#"
+        answers = await client.subscribe(topics, qos=1)
+        if any((answer if isinstance(answer, int) else answer.value) >= _REFUSED for answer in answers):
+            raise SubscriptionRefused(f"does not let us subscribe to {topics!r}")
 
     def _publisher_of_state(self, client: aiomqtt.Client, began: int) -> Callable[[], Awaitable[None]]:
         return lambda: client.publish(self._state_topic, _state(True, began), qos=1, retain=True)
 
     async def _work(self, client: aiomqtt.Client, say_online: Callable[[], Awaitable[None]]) -> None:
-        """Read until the connection is lost, or until told to stop: then say so."""
-        commands = asyncio.create_task(self._send_commands(client))
+        """Say that we are here, and read until the connection is lost, or until told to stop."""
+        await say_online()
+        self._delay = self._options.reconnect_delay
+        self.counts.connections += 1
+        self._requests = asyncio.Queue()
+        commands = self._watched(self._send_commands(client, self._requests))
+        self.online.set()
+        self._carefully(lambda: self._apply(self.nodes.reconnect(self._loop.time())))
         try:
-            async for message in client.messages:
-                topic, data = message.topic.value, message.payload
-                self.counts.received += 1
-                if topic == self._state_topic:
-                    await self._on_own_state(data, say_online)
-                elif topic.startswith(f"{NAMESPACE}/STATE/"):
-                    self.counts.commands += 1
-                else:
-                    self._receive(topic, data)
-                    if self._journal.is_full:
-                        await self._journal.room()
-        except asyncio.CancelledError:
-            with suppress(aiomqtt.MqttError):
-                await client.publish(self._state_topic, _state(False, _milliseconds()), qos=1, retain=True)
-            raise
+            await self._read(client, say_online)
         finally:
-            commands.cancel()
-            with suppress(asyncio.CancelledError, aiomqtt.MqttError):
-                await commands
+            await _cancel(commands)
+
+    async def _read(self, client: aiomqtt.Client, say_online: Callable[[], Awaitable[None]]) -> None:
+        async for message in client.messages:
+            topic, data = message.topic.value, message.payload
+            self.counts.received += 1
+            if topic == self._state_topic:
+                await self._on_own_state(data, say_online)
+            elif is_state_topic(topic):
+                self.counts.commands += 1
+            else:
+                self._carefully(partial(self._receive, topic, data))
+                if self._journal.is_full:
+                    await self._journal.room()
 
     async def _on_own_state(self, data: object, say_online: Callable[[], Awaitable[None]]) -> None:
         self.counts.commands += 1
@@ -206,10 +267,13 @@ class Host:
         if not isinstance(said, dict) or said.get("online") is not True:
             await say_online()
 
-    async def _send_commands(self, client: aiomqtt.Client) -> None:
+    async def _send_commands(self, client: aiomqtt.Client, requests: asyncio.Queue[NodeId]) -> None:
         while True:
-            node = await self._requests.get()
-            await client.publish(command_topic(node), rebirth_command(_milliseconds()), qos=0, retain=False)
+            node = await requests.get()
+            try:
+                await client.publish(command_topic(node), rebirth_command(_milliseconds()), qos=0, retain=False)
+            except aiomqtt.MqttError as error:
+                logger.warning("%s could not be asked for a rebirth, which is tried again: %s", node, error)
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -226,15 +290,18 @@ class Host:
             self._recalling[node].append(message)
         elif node not in self.nodes:
             self._recalling[node] = [message]
-            recall = asyncio.create_task(self._recall(node))
+            recall = self._watched(self._recall(node))
             self._recalls.add(recall)
-            recall.add_done_callback(self._recalled)
+            recall.add_done_callback(self._recalls.discard)
         else:
             self._order(node, message)
 
     async def _recall(self, node: NodeId) -> None:
         """Ask where a node stood, and then go on with what it said meanwhile."""
         bookmark = await self._journal.recall(node)
+        self._carefully(partial(self._go_on, node, bookmark))
+
+    def _go_on(self, node: NodeId, bookmark: Bookmark | None) -> None:
         messages = self._recalling.pop(node)
         if bookmark is not None:
             with suppress(CapacityExceeded):  # which every one of the messages meets, too
@@ -243,11 +310,6 @@ class Host:
             self._order(node, message)
         if node not in self.nodes:
             self._journal.forget(node)
-
-    def _recalled(self, recall: asyncio.Task[None]) -> None:
-        self._recalls.discard(recall)
-        if not recall.cancelled() and (error := recall.exception()) and not self._failed.done():
-            self._failed.set_exception(error)
 
     def _order(self, node: NodeId, message: EdgeMessage[Body]) -> None:
         try:
@@ -265,9 +327,11 @@ class Host:
             self._journal.enter_stray(self._make_entry(Entry.of_malformed(found), Aliases()))
 
     def _apply(self, effects: list[NodeEffect[Body]]) -> None:
+        unnamed: dict[NodeId, None] = {}
         for effect in effects:
             if isinstance(effect, Ordered):
-                self._store(effect)
+                if self._store(effect):
+                    unnamed[_node_of(effect)] = None
             elif isinstance(effect, LedgerEntry):
                 self._not_released(effect)
             elif isinstance(effect, RebirthRequested):
@@ -275,29 +339,30 @@ class Host:
             elif isinstance(effect, DeathIgnored):
                 self.counts.deaths_ignored += 1
                 logger.info("%s: an NDEATH was ignored: %s", effect.key, effect.detail)
-                self._enter(effect.key, Entry.of_death(effect))
+                self._enter(effect.key, Entry.of_death(effect), effect)
             else:
                 logger.debug("%s %s is %s", effect.key, effect.device or "", effect.status)
+        for node in unnamed:  # only now: to ask is to let time pass, which may release what comes behind these effects
+            self._apply(self.nodes.ask(node, "a metric has an alias that no birth explained", self._loop.time()))
         self._schedule()
 
-    def _store(self, ordered: Ordered[Body]) -> None:
-        node = ordered.key
-        assert isinstance(node, NodeId)
+    def _store(self, ordered: Ordered[Body]) -> int:
+        """Returns how many of the metrics nobody can name."""
+        node = _node_of(ordered)
         record, unknown = make_record(ordered, self._aliases[node], raw=self._options.raw)
         if len(record.data) > MAX_DATA_BYTES:
             self._enter_unstorable(ordered, len(record.data))
             record = record._replace(data=b'{"metrics":[],"error":"too long to be stored"}')
-        self._journal.add(node, record)
-        if unknown:
-            self.counts.unknown_aliases += unknown
-            self._apply(self.nodes.ask(node, "a metric has an alias that no birth explained", self._loop.time()))
+        self._journal.add(node, record, ordered)
+        self.counts.unknown_aliases += unknown
+        return unknown
 
     # -- the ledger -----------------------------------------------------------------------------------------------------
 
     def _not_released(self, entry: LedgerEntry[EdgeMessage[Body]]) -> None:
         self.counts.ledger[entry.reason] += entry.size
         logger.info("%s: %s %d to %d: %s", entry.key, entry.reason, entry.first, entry.last, entry.detail)
-        self._enter(entry.key, Entry.of(entry))
+        self._enter(entry.key, Entry.of(entry), entry)
 
     def _enter_unstorable(self, ordered: Ordered[Body], size: int) -> None:
         self.counts.unstorable += 1
@@ -313,10 +378,10 @@ class Host:
                 detail = "the host was stopped while it waited"
                 self._enter(node.key, Entry(str(node.key), Reason.DISCARDED, detail, message, {"epoch": node.epoch}))
 
-    def _enter(self, node: Hashable, entry: Entry) -> None:
+    def _enter(self, node: Hashable, entry: Entry, about: Written | None = None) -> None:
         assert isinstance(node, NodeId)
         if self._topics.ledger:
-            self._journal.enter(node, self._make_entry(entry, self._aliases[node]))
+            self._journal.enter(node, self._make_entry(entry, self._aliases[node]), about)
 
     def _make_entry(self, entry: Entry, aliases: Aliases) -> Outgoing:
         return make_entry(entry, aliases, _milliseconds(), raw=self._options.raw)
@@ -324,6 +389,8 @@ class Host:
     # -- rebirths -------------------------------------------------------------------------------------------------------
 
     def _request_rebirth(self, request: RebirthRequested) -> None:
+        if self._requests is None:  # who is stale when there is a broker again is asked then
+            return
         assert isinstance(request.key, NodeId)
         self.counts.rebirths += 1
         logger.info("%s is asked for a rebirth (attempt %d): %s", request.key, request.attempt, request.reason)
@@ -344,13 +411,18 @@ class Host:
 
     def _on_time(self) -> None:
         self._timer = None
-        self._apply(self.nodes.advance(self._loop.time()))
+        self._carefully(lambda: self._apply(self.nodes.advance(self._loop.time())))
 
 
 async def _cancel(*works: asyncio.Task[None]) -> None:
     for work in works:
         work.cancel()
     await asyncio.gather(*works, return_exceptions=True)
+
+
+def _node_of(ordered: Ordered[Body]) -> NodeId:
+    assert isinstance(ordered.key, NodeId)
+    return ordered.key
 
 
 def _milliseconds() -> int:

@@ -43,7 +43,9 @@ class Counts:
     """What a host application has seen since it began."""
 
     received: int = 0
-    """All of it. Each is a command, malformed, stored, in the ledger, an ignored death, or still under way."""
+    """All of it. Each is a command, malformed, stored, in the ledger, an ignored death, unread, or still under way."""
+    unread: int = 0
+    """What was dropped because too much waited to be read already, or was there unread when a connection ended."""
     commands: int = 0
     """Commands of some host to some node, and STATE messages: not ours to order."""
     malformed: Counter[str] = field(default_factory=Counter)
@@ -68,6 +70,11 @@ class Counts:
             name.name: dict(value) if isinstance(value := getattr(self, name.name), Counter) else value
             for name in fields(self)
         }
+
+    def leave_unread(self, messages: int) -> None:
+        """Count messages that were received and that nobody is going to read."""
+        self.received += messages
+        self.unread += messages
 
     def refuse(self, found: Malformed) -> None:
         """Count something malformed, and say so the first time."""

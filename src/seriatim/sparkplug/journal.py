@@ -7,6 +7,10 @@ Rules
       fails and the host stops, rather than to write a node's messages twice.
     - What no node has said moves no bookmark: a *stray* entry, of something malformed.
     - While one write is under way, what comes meanwhile is gathered for the next. So each node has one write at a time.
+    - A write has a limit, because a link may lead to the store. What a node has beyond it is in a *chunk* of its own, which is
+      written behind the one before. Each chunk has the bookmark that belongs to its last message: a crash between two of them
+      repeats nothing, and what is missing then is noticed as a gap.
+    - A journal that is abandoned writes nothing more than what is under way.
 """
 
 from __future__ import annotations
@@ -15,30 +19,57 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
-from seriatim.core.edge_messages import Bookmark
+from seriatim.core.edge_messages import Bookmark, DeathIgnored, EdgeMessage, Flag, Kind, Ordered
+from seriatim.core.resequencing import LedgerEntry, Reason
 from seriatim.engine.broker import Broker, Outgoing, Step
 from seriatim.sparkplug.intake import Counts
 from seriatim.sparkplug.topics import NodeId
 
 MAX_WAITING = 20_000
-"""How many messages may wait to be written before no more are read from MQTT."""
+"""How many messages may wait to be written before the host reads no more."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""And how many bytes of them."""
+MAX_WRITTEN = 4_096
+"""How many messages are written at once: each has at most 4 KiB beside its data."""
 MAX_WRITTEN_BYTES = 8 * 1024 * 1024
-"""After so many bytes a write is closed, and the next one takes the nodes that are left."""
+"""How many bytes of data are written at once. Only one message can be longer than that, and is then written alone."""
 PAUSE = 0.02
 """The seconds between two writes. A commit costs as much as many messages: so a busy host makes fewer, and fuller ones."""
 
+Written: TypeAlias = Ordered[Any] | LedgerEntry[EdgeMessage[Any]] | DeathIgnored[Any]
+"""What moves the place of a node when it is written."""
+
 
 @dataclass(slots=True)
-class _Gathered:
-    """What waits to be written for one node."""
+class _Load:
+    """How much something is, and whether a write has room for it."""
 
+    count: int = 0
+    size: int = 0
+
+    def has_room_for(self, count: int, size: int) -> bool:
+        fits = self.count + count <= MAX_WRITTEN and self.size + size <= MAX_WRITTEN_BYTES
+        return fits or not self.count
+
+    def add(self, count: int, size: int) -> None:
+        self.count += count
+        self.size += size
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """What waits to be written for one node, as much as one write may have, and where the node stands behind it."""
+
+    place: Bookmark
     messages: list[Outgoing] = field(default_factory=list)
     entries: list[Outgoing] = field(default_factory=list)
+    load: _Load = field(default_factory=_Load)
 
 
-_Part: TypeAlias = dict[NodeId, _Gathered]
+_Part: TypeAlias = dict[NodeId, _Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +92,10 @@ class Journal:
         self._counts = counts
         self._bookmark_of = bookmark_of
         self._standing: dict[NodeId, int] = {}
-        self._waiting: defaultdict[NodeId, _Gathered] = defaultdict(_Gathered)
+        self._waiting: defaultdict[NodeId, list[_Chunk]] = defaultdict(list)
         self._strays: list[Outgoing] = []
-        self._count = 0
-        self._ending = False
+        self._load = _Load()
+        self._ending = self._abandoned = False
         self._filled = asyncio.Event()
         self._drained = asyncio.Event()
 
@@ -77,28 +108,40 @@ class Journal:
         """Nothing is to be written for a node that was recalled, because no more nodes can be known."""
         del self._standing[node]
 
-    def add(self, node: NodeId, message: Outgoing) -> None:
+    def add(self, node: NodeId, message: Outgoing, ordered: Ordered[Any]) -> None:
         """The next message of a node that was recalled."""
-        self._waiting[node].messages.append(message)
-        self._gathered()
+        self._chunk_for(node, message, ordered).messages.append(message)
 
-    def enter(self, node: NodeId, entry: Outgoing) -> None:
+    def enter(self, node: NodeId, entry: Outgoing, about: Written | None = None) -> None:
         """The next entry in the ledger about a node that was recalled."""
-        self._waiting[node].entries.append(entry)
-        self._gathered()
+        self._chunk_for(node, entry, about).entries.append(entry)
 
     def enter_stray(self, entry: Outgoing) -> None:
         """An entry in the ledger that has nothing to do with the place of any node."""
         self._strays.append(entry)
-        self._gathered()
+        self._gathered(entry)
 
-    def _gathered(self) -> None:
-        self._count += 1
+    def _chunk_for(self, node: NodeId, record: Outgoing, written: Written | None) -> _Chunk:
+        """Where the next record of a node goes, moved on to where the node stands behind it."""
+        chunks, size = self._waiting[node], len(record.data)
+        if not chunks:
+            chunks.append(_Chunk(Bookmark.unpack(self._standing[node])))
+        elif not chunks[-1].load.has_room_for(1, size):
+            chunks.append(_Chunk(chunks[-1].place))
+        chunk = chunks[-1]
+        chunk.load.add(1, size)
+        if written is not None:
+            chunk.place = place_behind(chunk.place, written)
+        self._gathered(record)
+        return chunk
+
+    def _gathered(self, record: Outgoing) -> None:
+        self._load.add(1, len(record.data))
         self._filled.set()
 
     @property
     def is_full(self) -> bool:
-        return self._count >= MAX_WAITING
+        return self._load.count >= MAX_WAITING or self._load.size >= MAX_WAITING_BYTES
 
     async def room(self) -> None:
         """Return when more may be added."""
@@ -107,9 +150,11 @@ class Journal:
             await self._drained.wait()
 
     async def run(self) -> None:
-        """Write until ``end`` was called and nothing waits."""
-        while self._count or not self._ending:
+        """Write until ``end`` was called and nothing waits, or until it is abandoned."""
+        while self._load.count or not self._ending:
             await self._filled.wait()
+            if self._abandoned:
+                return
             await self._flush()
             if not self._ending:
                 await asyncio.sleep(PAUSE)
@@ -119,33 +164,44 @@ class Journal:
         self._ending = True
         self._filled.set()
 
+    def abandon(self) -> None:
+        """Write nothing of what waits: nodes have moved on without all that they said having been added."""
+        self._abandoned = True
+        self.end()
+
     async def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, defaultdict(_Gathered)
-        strays, self._strays, self._count = self._strays, [], 0
+        waiting, self._waiting = self._waiting, defaultdict(list)
+        strays, self._strays, self._load = self._strays, [], _Load()
         self._filled.clear()
-        # Every bookmark is taken now, at one with the messages: nothing is awaited in between.
-        writes = [self._write(self._take_steps(part), part) for part in _parts(waiting)]
-        await asyncio.gather(*writes, self._write_strays(strays))
+        for node, chunks in waiting.items():
+            chunks[-1].place = self._bookmark_of(node)  # now, at one with the messages: nothing was awaited in between
+        await asyncio.gather(self._write_parts(waiting), self._write_strays(strays))
         self._drained.set()
+
+    async def _write_parts(self, waiting: dict[NodeId, list[_Chunk]]) -> None:
+        for part in _parts(waiting):
+            await self._write(self._take_steps(part), part)
 
     def _take_steps(self, part: _Part) -> list[Step]:
         steps = []
-        for node in part:
-            start, end = self._standing[node], self._bookmark_of(node).pack()
+        for node, chunk in part.items():
+            start, end = self._standing[node], chunk.place.pack()
             self._standing[node] = end
             steps.append(Step(self._writer(node), start, end))
         return steps
 
     async def _write(self, steps: list[Step], part: _Part) -> None:
-        messages = [message for gathered in part.values() for message in gathered.messages]
-        entries = [entry for gathered in part.values() for entry in gathered.entries]
+        messages = [message for chunk in part.values() for message in chunk.messages]
+        entries = [entry for chunk in part.values() for entry in chunk.entries]
         ordered, ledger = self._topics.ordered, self._topics.ledger
         await self._broker.publish_steps(ordered, steps, messages, {ledger: entries} if ledger and entries else None)
         self._counts.stored += len(messages)
         self._counts.entries += len(entries)
 
-    async def _write_strays(self, entries: list[Outgoing]) -> None:
-        if entries and self._topics.ledger:
+    async def _write_strays(self, strays: list[Outgoing]) -> None:
+        if self._topics.ledger is None:
+            return
+        for entries in _slices(strays):
             await self._broker.publish(self._topics.ledger, entries)
             self._counts.entries += len(entries)
 
@@ -153,15 +209,46 @@ class Journal:
         return f"sparkplug {self._host} {self._topics.ordered} {node}"
 
 
-def _parts(waiting: _Part) -> Iterator[_Part]:
-    """What waits, some nodes at a time: the bytes of one write have a limit where a link leads to the store."""
-    part: _Part = {}
-    size = 0
-    for node, gathered in waiting.items():
-        part[node] = gathered
-        size += sum(len(record.data) for record in (*gathered.messages, *gathered.entries))
-        if size > MAX_WRITTEN_BYTES:
+def place_behind(place: Bookmark, written: Written) -> Bookmark:
+    """Where a node stands when what it has said next is written, and what comes behind that is not."""
+    given = place.given + 1
+    if isinstance(written, DeathIgnored):
+        return place._replace(given=given)
+    if isinstance(written, LedgerEntry):
+        passed = written.reason in (Reason.LOST, Reason.DEAD_LETTER)
+        return place._replace(given=given, expected=(written.last + 1) % 256 if passed else place.expected)
+    message = written.message
+    if message.kind is Kind.NDEATH or message.seq is None:
+        return place._replace(given=given, born=False)
+    bd_seq = message.bd_seq if message.kind is Kind.NBIRTH and message.bd_seq is not None else place.bd_seq
+    return Bookmark(given, written.epoch, bd_seq, (message.seq + 1) % 256, written.flag is not Flag.BEFORE_BIRTH)
+
+
+def _parts(waiting: dict[NodeId, list[_Chunk]]) -> Iterator[_Part]:
+    """What waits, as much at a time as one write may have: all first chunks, then all second ones, and so on."""
+    for chunks in zip_longest(*waiting.values()):
+        part: _Part = {}
+        load = _Load()
+        for node, chunk in zip(waiting, chunks, strict=True):
+            if chunk is None:
+                continue
+            if not load.has_room_for(chunk.load.count, chunk.load.size):
+                yield part
+                part, load = {}, _Load()
+            part[node] = chunk
+            load.add(chunk.load.count, chunk.load.size)
+        yield part
+
+
+def _slices(entries: list[Outgoing]) -> Iterator[list[Outgoing]]:
+    """The same for entries that move no bookmark."""
+    part: list[Outgoing] = []
+    load = _Load()
+    for entry in entries:
+        if not load.has_room_for(1, len(entry.data)):
             yield part
-            part, size = {}, 0
+            part, load = [], _Load()
+        part.append(entry)
+        load.add(1, len(entry.data))
     if part:
         yield part

@@ -103,3 +103,8 @@ def command_topic(node: NodeId) -> str:
 def state_topic(host: str) -> str:
     """Where a host application says whether it is there."""
     return f"{NAMESPACE}/{STATE}/{check_id('host id', host)}"
+
+
+def is_state_topic(topic: str) -> bool:
+    """Whether a host application speaks of itself. A group may be named STATE, too: its topics have more levels."""
+    return topic.startswith(f"{NAMESPACE}/{STATE}/") and topic.count("/") == 2

@@ -1,0 +1,64 @@
+"""What the MQTT client has received and the host has not read yet.
+
+The client takes in whatever the broker sends: it can't be told to wait without being taken for dead. So the room is limited in
+messages and in bytes, and what finds none is dropped: counted, and said when it begins. The order notices what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from seriatim.extras import require_extra
+from seriatim.log import logger
+from seriatim.sparkplug.intake import Counts
+
+require_extra("mqtt", "aiomqtt", "paho.mqtt", what="the Sparkplug host")
+
+import aiomqtt  # noqa: E402
+
+MAX_UNREAD = 50_000
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+
+
+class Inbox(asyncio.Queue[aiomqtt.Message]):
+    """The queue of one connection."""
+
+    def __init__(self, counts: Counts, maxsize: int = 0) -> None:
+        super().__init__(maxsize)
+        self._counts = counts
+        self._bytes = 0
+        self._dropping = False
+
+    def full(self) -> bool:
+        return self._bytes >= MAX_UNREAD_BYTES or self.qsize() >= MAX_UNREAD
+
+    def put_nowait(self, message: aiomqtt.Message) -> None:
+        if self.full():
+            self._drop()
+        else:
+            super().put_nowait(message)
+
+    def leave(self, own: str) -> None:
+        """Nobody reads any more: count what is here, but not what we said last ourselves, on the topic ``own``."""
+        left = [self.get_nowait() for _ in range(self.qsize())]
+        self._counts.leave_unread(sum(message.topic.value != own for message in left))
+
+    def _drop(self) -> None:
+        self._counts.leave_unread(1)
+        if not self._dropping:
+            logger.warning("messages come faster than they can be stored: some are dropped unread")
+        self._dropping = True
+
+    def _put(self, message: aiomqtt.Message) -> None:
+        super()._put(message)  # one of the three that asyncio made to be overridden
+        self._bytes += _size(message.payload)
+
+    def _get(self) -> aiomqtt.Message:
+        message: aiomqtt.Message = super()._get()
+        self._bytes -= _size(message.payload)
+        self._dropping = self._dropping and not self.empty()
+        return message
+
+
+def _size(payload: object) -> int:
+    return len(payload) if isinstance(payload, bytes) else 0

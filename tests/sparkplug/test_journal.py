@@ -1,0 +1,162 @@
+"""The journal: writes of limited size, each of them at one with the place of its nodes."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from seriatim.core.edge_messages import Bookmark, NodeOrdering
+from seriatim.core.sparkplug import EdgeNode
+from seriatim.engine.broker import Broker, Outgoing, Step
+from seriatim.engine.link.frames import MAX_FRAME
+from seriatim.engine.opening import open_broker
+from seriatim.sparkplug import journal as journal_module
+from seriatim.sparkplug.intake import Counts
+from seriatim.sparkplug.journal import MAX_WRITTEN, MAX_WRITTEN_BYTES, Journal, Topics, place_behind
+from seriatim.sparkplug.records import MAX_DATA_BYTES
+from seriatim.sparkplug.topics import NodeId
+from tests.core.edge_traces import ORDERINGS, advance, edge_trace, of_order
+from tests.sparkplug.plant import TOPIC, host_on, ledger_in, node_on, run_bounded, stored_in, until
+
+NODE = NodeId("g", "n")
+
+
+@given(ORDERINGS, st.randoms(use_true_random=False), st.integers(1, 3))
+def test_the_place_behind_what_was_given_out_is_the_bookmark_of_the_node(
+    options: NodeOrdering, random: Random, sessions: int
+) -> None:
+    """In between, within what a node gives out at once, nobody can ask it: there the journal has to know by itself."""
+    node: EdgeNode[Any] = EdgeNode(options, "k")
+    for message, now in edge_trace(random, sessions):
+        place = node.bookmark()
+        for effect in of_order(advance(node, now) + node.receive(message, now)):
+            place = place_behind(place, effect)
+        found = node.bookmark()
+        assert (place.given, place.epoch, place.born) == (found.given, found.epoch, found.born)
+        if found.born:
+            assert (place.bd_seq, place.expected) == (found.bd_seq, found.expected)
+
+
+def test_the_limits_of_a_write_fit_into_a_frame_of_a_link():
+    beside_the_data = 4 * 1024
+    longest = max(MAX_WRITTEN_BYTES, MAX_DATA_BYTES)
+    assert longest + MAX_WRITTEN * beside_the_data < MAX_FRAME
+
+
+@pytest.fixture
+def writes(monkeypatch) -> list[tuple[list[Step], int, int]]:
+    """The steps, messages and bytes of each write of any journal; a write has room for little."""
+    found: list[tuple[list[Step], int, int]] = []
+    write = Journal._write
+
+    async def noted(self: Journal, steps: list[Step], part: Any) -> None:
+        records = [record for chunk in part.values() for record in (*chunk.messages, *chunk.entries)]
+        found.append((steps, len(records), sum(len(record.data) for record in records)))
+        await write(self, steps, part)
+
+    monkeypatch.setattr(Journal, "_write", noted)
+    monkeypatch.setattr(journal_module, "MAX_WRITTEN", 10)
+    monkeypatch.setattr(journal_module, "MAX_WRITTEN_BYTES", 1000)
+    return found
+
+
+def test_what_a_gap_held_back_is_written_in_pieces_one_behind_the_other(mosquitto, any_store, writes):
+    async def scenario() -> None:
+        async with host_on(mosquitto, any_store, reorder_timeout=20) as host, node_on(mosquitto) as node:
+            await node.birth(0)
+            await node.data(*range(2, 60))
+            await until(lambda: NODE in host.nodes and host.nodes[NODE].held_count == 58)
+            await node.data(1)
+            await until(lambda: host.counts.stored == 60)
+
+    run_bounded(scenario())
+    assert [each.attributes["seq"] for each in stored_in(any_store)] == [str(number) for number in range(60)]
+    assert all(count <= 10 and size <= 1000 for _, count, size in writes)
+    steps = [step for written, _, _ in writes for step in written]
+    assert [step.start for step in steps[1:]] == [step.end for step in steps[:-1]]
+    assert [Bookmark.unpack(step.end).expected for step in steps[-7:]] == [1, 11, 21, 31, 41, 51, 60]
+
+
+def test_a_host_that_dies_between_two_pieces_repeats_nothing_and_notices_what_is_missing(
+    mosquitto, any_store, writes, monkeypatch
+):
+    async def break_off(broker: Broker) -> None:
+        write = broker.publish_steps
+
+        async def third_fails(*args: Any) -> range:
+            if len(writes) > 3:
+                raise ConnectionError("the power fails")
+            return await write(*args)
+
+        monkeypatch.setattr(broker, "publish_steps", third_fails)
+
+    async def scenario() -> None:
+        async with host_on(mosquitto, any_store, reorder_timeout=20) as host, node_on(mosquitto) as node:
+            await break_off(host._broker)
+            await node.birth(0)
+            await until(lambda: host.counts.stored == 1)
+            await node.data(*range(2, 60))
+            await until(lambda: host.nodes[NODE].held_count == 58)
+            await node.data(1)
+            await until(lambda: not host.online.is_set(), "the host should have stopped")
+
+    async def again() -> None:
+        async with host_on(mosquitto, any_store, reorder_timeout=0.05) as host, node_on(mosquitto) as node:
+            await node.data(5, 60)
+            await until(lambda: host.counts.stored == 1)
+
+    with pytest.raises(ConnectionError, match="the power fails"):
+        run_bounded(scenario())
+    assert [each.attributes["seq"] for each in stored_in(any_store)] == [str(number) for number in range(21)]
+    run_bounded(again())
+    assert repr(stored_in(any_store)[20:]) == "[NDATA 20, NDATA 60]"
+    duplicate, lost = ledger_in(any_store)
+    assert (repr(duplicate), lost.attributes["first"], lost.attributes["last"]) == ("duplicate NDATA 5", "21", "59")
+
+
+def test_strays_are_written_in_pieces(monkeypatch, store):
+    monkeypatch.setattr(journal_module, "MAX_WRITTEN_BYTES", 100)
+    written: list[list[int]] = []
+
+    async def scenario() -> None:
+        broker = await open_broker(store)
+        await broker.create_topic("l")
+        publish = broker.publish
+
+        def noted(topic: str, entries: list[Outgoing]) -> Any:
+            written.append([len(entry.data) for entry in entries])
+            return publish(topic, entries)
+
+        monkeypatch.setattr(broker, "publish", noted)
+        journal = Journal(broker, Topics(TOPIC, "l"), "h", Counts(), lambda _: Bookmark(0, 0, 0, 0, False))
+        for number in range(20):
+            journal.enter_stray(Outgoing("k", json.dumps({"text": "x" * 12 * number}).encode(), {"reason": "any"}))
+        journal.end()
+        await journal.run()
+        await broker.close()
+
+    run_bounded(scenario())
+    assert len(stored_in(store, "l")) == 20
+    assert all(sum(sizes) <= 100 or len(sizes) == 1 for sizes in written), "what is longer than the limit goes alone"
+    assert any(len(sizes) > 1 for sizes in written)
+
+
+def test_so_many_bytes_wait_that_no_more_is_read(store, monkeypatch):
+    monkeypatch.setattr(journal_module, "MAX_WAITING_BYTES", 100)
+
+    async def scenario() -> None:
+        broker = await open_broker(store)
+        journal = Journal(broker, Topics(TOPIC, "l"), "h", Counts(), lambda _: Bookmark(0, 0, 0, 0, False))
+        found = []
+        for size in (99, 1):
+            journal.enter_stray(Outgoing("k", bytes(size), {}))
+            found.append(journal.is_full)
+        assert found == [False, True]
+        await broker.close()
+
+    run_bounded(scenario())

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from seriatim.core.edge_messages import Status
 from seriatim.sparkplug.topics import NodeId
@@ -140,7 +141,12 @@ def test_a_node_that_knows_no_rebirth_is_asked_for_it_and_given_up_after_some_at
     mosquitto, store
 ):
     other_python()
-    options = {"reorder_timeout": 0.05, "rebirth_backoff": 0.05, "rebirth_backoff_limit": 0.1, "rebirth_attempts": 3}
+    options: dict[str, Any] = {
+        "reorder_timeout": 0.05,
+        "rebirth_backoff": 0.05,
+        "rebirth_backoff_limit": 0.1,
+        "rebirth_attempts": 3,
+    }
 
     async def scenario() -> None:
         async with (

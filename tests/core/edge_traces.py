@@ -37,8 +37,8 @@ def edge_trace(random: Random, sessions: int) -> list[tuple[EdgeMessage[str], fl
     """What a node sent in some sessions, and when each of it arrived, in that order; no two at the same time.
 
     Messages are lost, repeated, late by much or little, ahead of their birth and behind their session's end; deaths race with
-    births; the capture may begin within a session; sessions begin at any number, may be rebirths, and may be long enough to
-    wrap. Some nodes stamp nothing.
+    births, also those of several sessions that were over at once; the capture may begin within a session; sessions begin at
+    any number, may be rebirths, and may be long enough to wrap. Some nodes stamp nothing.
     """
     is_stamped, arrived = random.random() < 0.8, []
     for number, (message, time) in enumerate(_sent(random, sessions)):
@@ -54,7 +54,7 @@ def _sent(random: Random, sessions: int) -> Iterator[tuple[EdgeMessage[str], flo
     begins_within = random.random() < 0.4
     for session in range(sessions):
         bd_seq = (bd_seq + random.choice((0, 1, 1))) % 256
-        size = random.choice((2, 5, 12, 12, 30, 280))
+        size = random.choice((1, 2, 5, 12, 12, 30, 280))
         for place in range(size):
             stamp, time = stamp + random.choice((0, 1, 1, 1)), time + random.choice((0.01, 0.1, 1, 1))
             if place or (begins_within and session == 0):

@@ -14,12 +14,14 @@ from seriatim.core.edge_messages import (
     Kind,
     NodeOrdering,
     OnTimeout,
+    Ordered,
+    RebirthRequested,
     Status,
 )
 from seriatim.core.edge_nodes import EdgeNodes
 from seriatim.core.rebirth import RebirthBudget
-from seriatim.core.resequencing import OnEpoch
-from seriatim.core.sparkplug import EdgeNode, NodeState
+from seriatim.core.resequencing import LedgerEntry, OnEpoch
+from seriatim.core.sparkplug import MAX_DEATHS, EdgeNode, NodeState
 from seriatim.errors import CapacityExceeded, InvalidArgument, InvalidSequence
 from tests.core.edge_script import Script, dbirth, ddata, ddeath, nbirth, ndata, ndeath
 
@@ -442,6 +444,38 @@ def test_a_session_announced_by_a_premature_death_of_its_number_can_begin():
     assert script.send(nbirth(0, bd=4, at=200)) == ["nbirth 0"]
 
 
+def test_a_premature_death_does_not_keep_its_session_out_when_the_right_one_follows():
+    script = Script()
+    script.send(nbirth(0, bd=255, at=100), ndeath(0), ndeath(255))
+    assert script.send(nbirth(0, bd=0, at=200)) == ["nbirth 0"]
+
+
+@pytest.mark.parametrize("before", [[], [nbirth(0, bd=5, at=100)], [nbirth(0, bd=4, at=50), ndeath(4)]])
+def test_deaths_ahead_of_their_births_keep_the_node_dead_however_many_there_are(before):
+    script = Script()
+    script.send(*before, ndeath(5), ndeath(6))
+    assert script.send(nbirth(0, bd=5, at=100), nbirth(0, bd=6, at=200)) == []
+    assert script.ledger == [("late", "nbirth 0")] * 2
+    assert script.node.status is Status.OFFLINE
+    assert script.send(nbirth(0, bd=7, at=300)) == ["nbirth 0"]
+
+
+def test_a_birth_whose_death_was_seen_is_late_also_while_a_later_session_lives():
+    script = Script()
+    script.send(nbirth(0, bd=6), ndeath(5))
+    assert script.send(nbirth(9, bd=5)) == []
+    assert (script.node.bd_seq, script.ledger) == (6, [("late", "nbirth 9")])
+
+
+def test_deaths_are_remembered_up_to_a_number_and_for_the_timeout_only():
+    script = Script()
+    script.send(*[ndeath(number) for number in range(1000)])
+    assert [number for number, _ in script.node.save().deaths] == list(range(1000 - MAX_DEATHS, 1000))
+    script.wait(3)
+    script.send(ndeath(7))
+    assert script.node.save().deaths == ((7, 3.0),)
+
+
 def test_data_stamped_in_the_same_millisecond_as_the_next_birth_survives_in_the_session_of_its_number():
     script = Script()
     script.send(nbirth(49, at=100), ndata(51, at=200), dbirth(1, at=200))
@@ -523,11 +557,64 @@ def test_a_resumed_node_goes_on_where_its_bookmark_left_it_and_repeats_nothing()
     assert script.node.bookmark().pack() > bookmark.pack()
 
 
+def test_a_resumed_node_does_not_claim_to_know_whether_what_is_behind_is_a_copy_or_late():
+    script = Script()
+    script.send(nbirth(0, at=1), ndata(2, at=3))
+    script.wait(2)
+    script.node = EdgeNode.resume(script.node.bookmark(), NodeOrdering(), "g/n")
+    script.effects = []
+    script.send(ndata(1, at=2), ndata(2, at=3))
+    details = [effect.detail for effect in script.effects if isinstance(effect, LedgerEntry)]
+    assert details == ["behind what was released before a restart: a copy, or late"] * 2
+    script.send(nbirth(0, at=9), nbirth(0, at=9), ndata(1, at=10), ndata(1, at=10))
+    details = [effect.detail for effect in script.effects if isinstance(effect, LedgerEntry)][2:]
+    assert details == ["this birth was seen before", "released before"]
+
+
 def test_the_bookmark_of_a_dead_node_does_not_revive_it():
     script = Script()
     script.send(nbirth(0, bd=7), ndeath(7))
     resumed: EdgeNode[str] = EdgeNode.resume(script.node.bookmark(), NodeOrdering(), "g/n")
     assert (resumed.status, resumed.state) == (Status.OFFLINE, NodeState.UNBORN)
+
+
+def test_nodes_that_are_cleared_make_room_for_others():
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(max_nodes=2))
+    for number in range(10):
+        nodes.receive(number, nbirth(0), 0.0)
+        nodes.clear(number, 0.0)
+    assert len(nodes) == 2
+    nodes.receive("a", nbirth(0), 0.0)
+    nodes.receive("b", nbirth(0), 0.0)
+    with pytest.raises(CapacityExceeded):
+        nodes.receive("c", nbirth(0), 0.0)
+    assert "a" in nodes
+
+
+def test_a_cleared_node_that_speaks_again_is_not_forgotten_and_counts_on():
+    nodes: EdgeNodes[str] = EdgeNodes(NodeOrdering(max_nodes=1))
+    nodes.receive("a", nbirth(0), 0.0)
+    nodes.clear("a", 0.0)
+    nodes.receive("a", nbirth(0), 1.0)
+    with pytest.raises(CapacityExceeded):
+        nodes.receive("b", nbirth(0), 1.0)
+    assert nodes["a"].epoch == 2
+
+
+def test_clearing_a_node_is_no_way_around_the_backoff_of_its_rebirths():
+    options = NodeOrdering(max_nodes=1, rebirth_backoff=5.0, rebirth_backoff_limit=10.0, rebirths_per_second=0.001)
+    nodes: EdgeNodes[str] = EdgeNodes(options)
+    assert [type(effect) for effect in nodes.receive("a", ndata(1), 0.0)] == [Ordered, RebirthRequested]
+    nodes.clear("a", 0.0)
+    with pytest.raises(CapacityExceeded):
+        nodes.receive("b", ndata(1), 20.0)
+    assert [type(effect) for effect in nodes.receive("a", ndata(1), 20.0)] == [Ordered], (
+        "its request waits for its turn"
+    )
+    nodes.clear("a", 20.0)
+    nodes.receive("b", nbirth(0), 50.0)
+    assert list(nodes) == [nodes["b"]]
+    assert nodes.advance(2000.0) == [], "nobody asks a node that was forgotten"
 
 
 def test_the_number_of_nodes_is_bounded():

@@ -19,6 +19,7 @@ from seriatim.core.edge_messages import (
     OnTimeout,
     Ordered,
     RebirthRequested,
+    Status,
 )
 from seriatim.core.resequencing import LedgerEntry, OnEpoch, Released
 from seriatim.core.sparkplug import EdgeNode, NodeState
@@ -151,6 +152,24 @@ def test_what_comes_out_is_in_the_order_in_which_it_was_sent(sent, lost):
         # Without any birth nobody knows what the numbers mean.
         out += [e.message.body for e in effects if isinstance(e, Ordered) and node.state is not NodeState.ASSUMED]
     assert out == sorted(out)
+
+
+@given(st.integers(0, 255), st.integers(1, 12), st.booleans(), st.booleans(), st.randoms(use_true_random=False))
+def test_however_births_and_deaths_race_the_last_session_lives_if_it_does(
+    first, sessions, lives, stamped, random: Random
+):
+    """MQTT keeps order among births and among deaths, and not between them."""
+    numbers = [(first + session) % 256 for session in range(sessions)]
+    births = [
+        EdgeMessage(Kind.NBIRTH, at, 0, at if stamped else None, None, bd_seq) for at, bd_seq in enumerate(numbers)
+    ]
+    deaths = [EdgeMessage(Kind.NDEATH, -1, None, None, None, bd_seq) for bd_seq in numbers[: -1 if lives else None]]
+    node: EdgeNode[int] = EdgeNode(NodeOrdering(reorder_timeout=60.0), "k")
+    while births or deaths:
+        topic = random.choice([topic for topic in (births, deaths) if topic])
+        node.receive(topic.pop(0), 0.0)
+    assert (node.status is Status.ONLINE) == lives
+    assert not lives or node.bd_seq == numbers[-1]
 
 
 @given(st.integers(0, 255), st.lists(st.sampled_from([0.0, 0.0, 0.5, 1.5, 2.5]), max_size=60))

@@ -9,15 +9,18 @@ import signal
 import ssl
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import aiomqtt
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from seriatim.cli.main import cli
 from seriatim.engine.opening import open_broker
 from seriatim.errors import InvalidArgument
 from seriatim.sparkplug.connection import MqttAddress, MqttTrust
@@ -225,3 +228,43 @@ def test_a_password_is_told_to_nobody_without_a_user():
     assert MqttAddress.parse("mqtt://u@h", "secret").password == "secret"
     assert MqttAddress.parse("mqtt://u:own@h", "secret").password == "own"
     assert "own" not in str(MqttAddress.parse("mqtt://u:own@h"))
+
+
+SECRETS = ("plantuser", "s3cret")
+"""A user and a password that no part of any other text is."""
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mqtt://[::1",
+        "mqtt://plantuser:s3cret@[::1",
+        "mqtt://plantuser:s3cret\u2100@h",
+        "mqtt://plantuser:s3cret#x@h",
+        "mqtt://plantuser:s3cret?x@h",
+        "mqtt://plantuser:s3cret/x@h",
+        "mqtt://plantuser:12#",
+        "mqtt://plantuser:s3cret@h#x",
+        "mqtt://plantuser:s3cret@h?x=y",
+        "mqtt://plantuser:s3cret%ff@h",
+        "mqtt://plantuser:s3cret\n@h",
+        "mqtt://plantuser:s3cret@h:port",
+        "mqtt://plantuser:s3cret@h:99999",
+        "mqtt://plantuser:s3cret@h:0",
+        "mqtt://plantuser:s3cret@",
+        "http://plantuser:s3cret@h",
+        "",
+    ],
+)
+def test_an_address_that_is_none_is_refused_without_showing_user_or_password(url, tmp_path):
+    with pytest.raises(InvalidArgument, match="%23") as refused:
+        MqttAddress.parse(url)
+    told = CliRunner().invoke(cli, ["sparkplug", "--store", f"sqlite:///{tmp_path / 's.db'}", "--mqtt", url or "-"])
+    assert told.exit_code in (1, 2)
+    shown = "".join(traceback.format_exception(refused.value)) + told.stderr
+    assert not [secret for secret in SECRETS if secret in shown.replace(f"parse({url!r})", "")]
+
+
+def test_what_is_percent_encoded_in_user_and_password_is_taken_as_it_is_meant():
+    address = MqttAddress.parse("mqtt://a%40b:12%23x%2F%E2%84%80%3F@[::1]:1884/")
+    assert (address.user, address.password, str(address)) == ("a@b", "12#x/\u2100?", "mqtt://[::1]:1884")

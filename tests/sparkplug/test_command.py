@@ -5,34 +5,40 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from click.testing import CliRunner
 
 from seriatim.cli.main import cli
 from tests.mosquitto import Mosquitto
-from tests.sparkplug.plant import EdgeNode, Stored, ear_on, ledger_in, node_on, run_bounded, stored_in, until
+from tests.sparkplug.plant import EdgeNode, Stored, ear_on, host_on, ledger_in, node_on, run_bounded, stored_in, until
 
 
 @contextmanager
-def host_process(mosquitto: Mosquitto, store: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "seriatim", "sparkplug", "--mqtt", mosquitto.url, "--store", store, "--json"]
+def host_process(
+    mosquitto: Mosquitto, store: str, *options: str, terminal: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command for a program, or at a terminal for people."""
+    command = [sys.executable, "-m", "seriatim", "sparkplug", "--mqtt", mosquitto.url, "--store", store]
+    for_whom = ["--json"] if terminal is None else []
     process = subprocess.Popen(
-        [*command, *options],
-        env={**os.environ, "HOME": os.devnull},
+        [*command, *for_whom, *options],
+        env={**os.environ, "HOME": os.devnull, "TERM": "xterm", "COLUMNS": "200"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.PIPE if terminal is None else terminal,
     )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_killed_and_restarted_host_neither_repeats_nor_loses_what_it_accepted(mosquitto, any_store):
@@ -154,6 +160,67 @@ def test_killed_amid_gaps_and_copies_a_host_has_each_message_once_in_topic_or_le
     places = [tuple(int(each.attributes[name]) for name in ("epoch", "timestamp")) for each in stored_in(any_store)]
     assert places == sorted(set(places)), "in order, and nothing twice"
     assert {each.attributes["reason"] for each in ledger_in(any_store)} == {"duplicate", "late", "lost"}
+
+
+@asynccontextmanager
+async def seen_on(terminal: int) -> AsyncIterator[Callable[[str], bool]]:
+    """Whether something was shown at a terminal so far, in whatever colours."""
+    shown = bytearray()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(terminal, lambda: shown.extend(os.read(terminal, 65_536)))
+    try:
+        yield lambda text: text.encode() in re.sub(rb"\x1b\[[0-9;]*m", b"", shown)
+    finally:
+        loop.remove_reader(terminal)
+
+
+def test_at_a_terminal_it_shows_how_things_stand_and_in_the_end_what_happened(mosquitto, store):
+    terminal, end = pty.openpty()
+
+    async def scenario() -> None:
+        async with seen_on(terminal) as is_shown, node_on(mosquitto) as node:
+            with host_process(mosquitto, store, "--reorder-timeout", "60s", terminal=end) as process:
+                await until(lambda: is_shown("connected · 0/0 nodes online"))
+                await node.birth(0)
+                await node.data(1, 1, 3)
+                line = "connected · 1/1 nodes online · 2 stored · 1 held · 0 rebirth requests · 1 duplicate"
+                await until(lambda: is_shown(line))
+                process.send_signal(signal.SIGTERM)
+                output, _ = await asyncio.to_thread(process.communicate)
+        said = "2 messages of 1 edge nodes stored; 1 discarded, 1 duplicate"
+        assert (process.returncode, output.decode().strip()) == (143, said)
+
+    try:
+        run_bounded(scenario())
+    finally:
+        os.close(terminal)
+        os.close(end)
+
+
+def test_nodes_are_listed_as_a_table_for_people(mosquitto, store):
+    async def scenario() -> None:
+        async with host_on(mosquitto, store, reorder_timeout=0.01) as host, node_on(mosquitto, bd_seq=4) as node:
+            await node.birth(0)
+            await node.device_birth(1, "d")
+            await node.data(2, 2)
+            await EdgeNode(node._client, "g", "x\u2215y\u200c").data(7)
+            await until(lambda: host.counts.stored == 4 and host.counts.entries == 1)
+            await node.death()
+            await until(lambda: host.counts.stored == 5)
+
+    run_bounded(scenario())
+    listed = CliRunner().invoke(cli, ["sparkplug", "nodes", "--store", store], prog_name="seriatim")
+    assert [re.split(r"\s{2,}", line.strip()) for line in listed.stdout.splitlines()] == [
+        ["node", "status", "session", "births", "last seq", "messages", "flagged", "in ledger", "devices online"],
+        ["g/n", "offline", "4", "1", "2", "4", "0", "1", "0/1"],
+        [repr("g/x\u2215y\u200c"), "unknown", "-", "0", "7", "1", "1", "0", "0/0"],
+    ]
+
+
+def test_without_nodes_the_list_says_so(store):
+    CliRunner().invoke(cli, ["topics", "create", "telemetry", "--store", store], prog_name="seriatim")
+    listed = CliRunner().invoke(cli, ["sparkplug", "nodes", "--store", store], prog_name="seriatim")
+    assert listed.stdout == "no edge node has spoken yet\n"
 
 
 def test_mistakes_of_the_caller_are_one_line(tmp_path):

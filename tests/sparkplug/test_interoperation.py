@@ -10,17 +10,20 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from seriatim.core.edge_messages import Status
 from seriatim.sparkplug.topics import NodeId
 from tests.needs import lacking
-from tests.sparkplug.plant import host_on, run_bounded, stored_in, until
+from tests.sparkplug.plant import ear_on, host_on, run_bounded, stored_in, until
 
 PACKAGE = "pysparkplug==0.6.1"
 NODE = NodeId("plant", "other")
-SCRIPT = """
+BEGINNING = """
 import sys, time
 import pysparkplug as psp
 
@@ -29,10 +32,17 @@ def metric(name, value):
 
 node = psp.EdgeNode("plant", "other", [metric("a", -1)])
 node.register(psp.Device("d", [metric("b", 0)]))
-for session in range(2):
+
+def connect():
     node.connect("127.0.0.1", port=int(sys.argv[1]))
     while not node._connected:
         time.sleep(0.01)
+"""
+SCRIPT = (
+    BEGINNING
+    + """
+for session in range(2):
+    connect()
     for number in range(150):
         node.update([metric("a", number)])
         node.update_device("d", [metric("b", -number)])
@@ -40,6 +50,20 @@ for session in range(2):
     sys.stdin.readline()
     node.disconnect()
 """
+)
+LOSING = (
+    BEGINNING
+    + """
+connect()
+node._seq  # a number is taken and never sent
+node.update([metric("a", 1)])
+print("sent", flush=True)
+sys.stdin.readline()
+node.update([metric("a", 2)])
+print("sent", flush=True)
+sys.stdin.readline()
+"""
+)
 
 
 @cache
@@ -66,16 +90,26 @@ def _make_environment(folder: Path) -> None:
     (folder / "ready").touch()
 
 
+@asynccontextmanager
+async def edge_node(script: str, port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A script with pysparkplug: it says what it has done, and waits to be told to go on."""
+    process = await asyncio.create_subprocess_exec(
+        *(other_python(), "-c", script, str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        yield process
+        await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
 def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mosquitto, store):
-    python = other_python()
+    other_python()  # made before there is a time limit
 
     async def scenario() -> None:
-        async with host_on(mosquitto, store) as host:
-            process = await asyncio.create_subprocess_exec(
-                *(python, "-c", SCRIPT, str(mosquitto.port)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
+        async with host_on(mosquitto, store) as host, edge_node(SCRIPT, mosquitto.port) as process:
 
             def has(number: int, what: str) -> bool:
                 return bool(getattr(host.counts, what) == number)
@@ -90,7 +124,6 @@ def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mos
                 process.stdin.write(b"go on\n")
                 await process.stdin.drain()
                 await until(partial(has, session, "deaths_ignored"))
-            await process.wait()
             assert host.counts.ledger == {}
             assert host.counts.malformed == {}
             assert host.counts.rebirths == 0
@@ -102,3 +135,39 @@ def test_an_edge_node_of_pysparkplug_is_ordered_and_stored_over_two_sessions(mos
     assert [each.attributes["bdSeq"] for each in stored if each.attributes["kind"] == "NBIRTH"] == ["0", "2"]
     values = [each.data["metrics"][0]["value"] for each in stored if each.attributes["kind"] == "DDATA"]
     assert values == [-number for number in range(150)] * 2
+
+
+def test_a_node_that_knows_no_rebirth_is_asked_for_it_and_given_up_after_some_attempts_and_heard_all_the_same(
+    mosquitto, store
+):
+    other_python()
+    options: dict[str, Any] = {
+        "reorder_timeout": 0.05,
+        "rebirth_backoff": 0.05,
+        "rebirth_backoff_limit": 0.1,
+        "rebirth_attempts": 3,
+    }
+
+    async def scenario() -> None:
+        async with (
+            host_on(mosquitto, store, **options) as host,
+            ear_on(mosquitto, "spBv1.0/plant/NCMD/other") as ear,
+            edge_node(LOSING, mosquitto.port) as process,
+        ):
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"sent\n"
+            await until(lambda: len(ear.heard) == 3)
+            assert [each.metrics[0].name for each in ear.payloads()] == ["Node Control/Rebirth"] * 3
+            assert host.nodes.next_deadline is None, "nobody will ask again"
+            assert host.nodes[NODE].rebirth_outstanding
+            process.stdin.write(b"go on\n")
+            assert await process.stdout.readline() == b"sent\n"
+            await until(lambda: host.counts.stored == 4)
+            assert host.nodes[NODE].status is Status.ONLINE
+            assert (host.counts.rebirths, host.counts.ledger) == (3, {"lost": 1})
+            process.stdin.write(b"go on\n")
+            await until(lambda: host.nodes[NODE].status is Status.OFFLINE)  # it ends without a word: its will
+
+    run_bounded(scenario())
+    assert [each.attributes.get("seq") for each in stored_in(store)] == ["0", "1", "3", "4", None]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -71,6 +75,14 @@ def test_clearing_a_node_returns_what_was_held_and_says_so():
     assert [message.body for message in heard.service.clear(NODE)] == ["ndata 2", "ndata 3"]
     assert heard.said[2:] == [("discarded", 2), ("discarded", 3), ("node", "offline")]
     assert heard.service.clear(NODE) == []
+
+
+def test_a_service_whose_nodes_are_cleared_is_never_full():
+    heard = Heard(max_nodes=3)
+    for number in range(20):
+        heard.service.process(NodeId("g", str(number)), nbirth(0))
+        heard.service.clear(NodeId("g", str(number)))
+    assert heard.said.count("nbirth 0") == 20
 
 
 def test_clearing_a_device_clears_its_status_only():
@@ -203,6 +215,85 @@ def test_many_threads_get_each_nodes_messages_in_order_and_each_once():
             thread.join()
     for node in nodes:
         assert got[node] == list(range(121))
+
+
+ROUNDS = 10
+SENT = [1000 * turn + number for turn in range(ROUNDS) for number in range(121) if number % 7 or not number]
+"""The stamps of ten sessions in which every seventh number never comes."""
+
+
+class Account:
+    """What became of each message of each node, by its stamp."""
+
+    def __init__(self) -> None:
+        self.ordered: dict[Any, list[tuple[int, int]]] = {}
+        self.entered: dict[Any, list[int]] = {}
+        self.lost = 0
+        self.last = threading.Event()
+        self.released_by: list[str] = []
+
+    def on_message(self, ordered: Any) -> None:
+        time.sleep(0)  # let another thread overtake, if it can
+        self.ordered.setdefault(ordered.key, []).append((ordered.epoch, ordered.message.timestamp))
+        if ordered.message.timestamp > SENT[-1]:
+            self.released_by.append(threading.current_thread().name)
+            self.last.set()
+
+    def on_ledger(self, entry: Any) -> None:
+        if entry.message is None:
+            self.lost += entry.size
+        else:
+            self.entered.setdefault(entry.key, []).append(entry.message.timestamp)
+
+
+@contextmanager
+def threads_that_switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_what_a_timeout_releases_is_in_order_with_what_other_threads_send_at_that_moment():
+    """The time of a gap is over at once, so that the timer releases all the time."""
+    account = Account()
+    nodes = [NodeId("g", str(number)) for number in range(3)]
+    barrier = threading.Barrier(4 * len(nodes), timeout=20)
+
+    def send(node: NodeId, part: int) -> None:
+        for turn in range(ROUNDS):
+            stamps = [stamp for stamp in SENT if stamp // 1000 == turn]
+            if part == 0:
+                service.process(node, nbirth(0, bd=turn, at=stamps[0]))
+            barrier.wait()
+            for stamp in stamps[1 + part :: 4]:
+                service.process(node, ndata(stamp % 1000, at=stamp))
+            barrier.wait()
+
+    options = NodeOrdering(reorder_timeout=0.0005)
+    with (
+        threads_that_switch_often(),
+        OrderingService[str](
+            account.on_message, options, on_ledger=account.on_ledger, on_rebirth=lambda _: None
+        ) as service,
+    ):
+        threads = [threading.Thread(target=send, args=(node, part)) for node in nodes for part in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for node in nodes:
+            account.last.clear()
+            service.process(node, ndata(126, at=SENT[-1] + 6))
+            assert account.last.wait(10)
+    for node in nodes:
+        ordered = account.ordered[node]
+        assert ordered == sorted(set(ordered)), "in order, and nothing twice"
+        assert sorted([stamp for _, stamp in ordered] + account.entered.get(node, [])) == [*SENT, SENT[-1] + 6]
+    assert account.lost >= ROUNDS * len(nodes)
+    assert set(account.released_by) == {"seriatim-sparkplug"}, "the last of it only time could release"
 
 
 def test_an_absent_seq_is_refused_with_the_reason():

@@ -5,17 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 import zlib
+from functools import cache
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from seriatim.core.edge_messages import Kind
+from seriatim.core.edge_messages import Kind, Ordered
+from seriatim.core.resequencing import Reason
 from seriatim.errors import InvalidArgument
+from seriatim.sparkplug.intake import Malformed, read_message
 from seriatim.sparkplug.payload import (
+    _SCHEMA,
     COMPRESSED,
     MAX_BYTES,
+    MAX_PARTS,
     Aliases,
     Payload,
     bd_seq_of,
@@ -24,6 +31,7 @@ from seriatim.sparkplug.payload import (
     metrics_as_json,
     rebirth_command,
 )
+from seriatim.sparkplug.records import Entry, make_entry, make_record
 
 
 def payload(*metrics: dict, **fields):
@@ -89,14 +97,146 @@ def test_what_is_said_to_be_compressed_and_is_not_or_is_a_bomb_is_refused(body, 
         decode(compressed(body))
 
 
+def many(part: str, count: int) -> Any:
+    """A payload with many of something."""
+    made = Payload(seq=1)
+    metric = made.metrics.add(name="m")
+    if part == "metrics":
+        made.metrics.extend([Payload().metrics.add()] * count)
+    elif part == "properties":
+        metric.properties.keys.extend([""] * count)
+    elif part == "rows":
+        metric.dataset_value.rows.extend([metric.dataset_value.rows.add()] * count)
+    elif part == "cells":
+        row = metric.dataset_value.rows.add()
+        row.elements.extend([row.elements.add()] * count)
+    elif part == "types":
+        metric.dataset_value.types.extend([1] * count)
+    else:
+        metric.template_value.metrics.extend([Payload().metrics.add()] * count)
+    return made
+
+
+@pytest.mark.parametrize("part", ["metrics", "properties", "rows", "cells", "types", "metrics of a template"])
+def test_a_payload_of_very_many_parts_is_refused_also_when_it_came_as_a_few_bytes(part):
+    assert decode(many(part, MAX_PARTS // 2).SerializeToString()) is not None
+    too_many = many(part, MAX_PARTS + 1).SerializeToString()
+    assert len(compressed(zlib.compress(too_many))) < 1000
+    for data in (too_many, compressed(zlib.compress(too_many))):
+        with pytest.raises(InvalidArgument, match=f"more than {MAX_PARTS}"):
+            decode(data)
+
+
+def test_a_packed_list_of_very_many_numbers_is_refused():
+    """A byte each: the least that a part can cost."""
+    packed = bytes([0x1A]) + varint(MAX_PARTS + 1) + bytes(MAX_PARTS + 1)  # types of a data set
+    metric = bytes([0x8A, 0x01]) + varint(len(packed)) + packed
+    with pytest.raises(InvalidArgument, match=f"more than {MAX_PARTS}"):
+        decode(bytes([0x12]) + varint(len(metric)) + metric)
+
+
+@pytest.mark.parametrize(("depth", "is_read"), [(40, True), (100, False), (5_000, False)])
+def test_a_payload_is_read_as_deep_as_protobuf_goes_and_refused_beyond(depth, is_read):
+    metric = b"\x0a\x01\xff"
+    for _ in range(depth):
+        template = bytes([0x12]) + varint(len(metric)) + metric
+        metric = bytes([0x92, 0x01]) + varint(len(template)) + template
+    assert (stored_and_entered(bytes([0x12]) + varint(len(metric)) + metric) is not None) is is_read
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused_and_nothing_else_happens(data):
-    try:
-        found = decode(data)
-    except InvalidArgument:
-        return
-    json.dumps(metrics_as_json(found, Aliases(), None)[0], allow_nan=False)
-    bd_seq_of(found)
+    stored_and_entered(data)
+
+
+def stored_and_entered(data: bytes) -> bytes | None:
+    """What topic and ledger get of a birth, a death and data with this payload; None when it is refused."""
+    stored = b""
+    for kind in (Kind.NBIRTH, Kind.NDATA, Kind.NDEATH):
+        found = read_message(f"spBv1.0/g/{kind}/n", data)
+        assert found is not None
+        if isinstance(found, Malformed):
+            assert found.what == "payload"
+            parts = [make_entry(Entry.of_malformed(found), Aliases(), 1, raw=True)]
+        else:
+            node, message = found
+            record, _ = make_record(Ordered(node, 1, 1, message), Aliases(), raw=True)
+            stored = record.data
+            parts = [record, make_entry(Entry(str(node), Reason.DUPLICATE, "", message), Aliases(), 1, raw=True)]
+        for part in parts:
+            json.loads(part.data.decode(), parse_constant=pytest.fail)
+    return stored or None
+
+
+_SIZES = {"float": (5, 4), "double": (1, 8)}
+_LIMITS = {"bool": 1, "uint32": 2**32 - 1, "uint64": 2**64 - 1}
+TEXTS = st.one_of(st.just("name"), st.sampled_from(["bdSeq", "ä", "\x00", "\u2028"]), st.text(max_size=3)).map(
+    str.encode
+)
+ANY_TEXTS = st.one_of(TEXTS, st.sampled_from([b"\xff", b"a\xc3", b"\xed\xa0\x80", b"\xc0\xaf"]), st.binary(max_size=3))
+
+
+def varint(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + varint(value >> 7)
+
+
+@cache
+def wire_of(message: str, texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """A message of the schema as bytes: any of its fields, in any order and number, with ``texts`` wherever there is text."""
+    fields = [_field(line, texts) for line in _SCHEMA[message].split(", ")]
+    return st.lists(st.one_of(fields), max_size=4).map(b"".join)
+
+
+def _field(line: str, texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    number, _, kind = line.replace("*", "").replace("|", "").split(" ")
+    if kind in _SIZES:
+        wire, size = _SIZES[kind]
+        values = st.binary(min_size=size, max_size=size)
+    elif kind in _LIMITS:
+        wire, limit = 0, _LIMITS[kind]
+        values = st.one_of(st.integers(0, min(limit, 40)), st.integers(0, limit)).map(varint)
+    else:
+        wire, others = 2, {"string": texts, "bytes": st.binary(max_size=3)}
+        values = others[kind] if kind in others else st.deferred(lambda: wire_of(kind, texts))
+    key = varint(int(number) << 3 | wire)
+    return values.map(lambda value: key + (varint(len(value)) if wire == 2 else b"") + value)
+
+
+def with_metrics(texts: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    metrics = st.lists(wire_of("Metric", texts), min_size=3, max_size=10)
+    framed = metrics.map(lambda found: b"".join(b"\x12" + varint(len(metric)) + metric for metric in found))
+    return st.builds(bytes.__add__, wire_of("Payload", texts), framed)
+
+
+@given(with_metrics(ANY_TEXTS))
+def test_whatever_is_in_a_payload_and_however_its_texts_are_encoded_it_is_stored(data):
+    assert stored_and_entered(data) is not None
+
+
+@given(with_metrics(TEXTS))
+def test_texts_that_are_right_are_left_as_they_are(data):
+    assert decode(data) == Payload.FromString(data)
+
+
+def test_text_that_is_not_utf_8_costs_a_message_nothing_else():
+    made = Payload(seq=1)
+    table = made.metrics.add(name="NAME", datatype=16).dataset_value
+    table.columns.extend(["COLUMN", "good"])
+    table.rows.add().elements.add(string_value="CELL")
+    template = made.metrics.add(name="t", datatype=19).template_value
+    template.template_ref, template.version = "REFERENCE", "VERSION"
+    template.metrics.add(name="MEMBER")
+    template.parameters.add(name="PARAMETER", string_value="ARGUMENT")
+    last = made.metrics.add(name="s", datatype=12, string_value="VALUE")
+    last.properties.keys.append("KEY")
+    last.properties.values.add(string_value="PROPERTY")
+    wrong = re.sub(rb"[A-Z]+[A-Z]", lambda word: b"\xff" + word[0][1:], made.SerializeToString())
+    stored = stored_and_entered(wrong)
+    assert stored is not None
+    words = set(re.findall(r'"(\\\\xff[A-Z]+)"', stored.decode()))
+    assert len(words) == 11
+    assert json.loads(stored)["metrics"][0]["name"] == r"\xffAME"
+    assert '"good"' in stored.decode()
 
 
 def test_a_truncated_payload_is_read_or_refused_wherever_it_is_cut():

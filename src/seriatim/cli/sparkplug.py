@@ -146,7 +146,8 @@ def _summary(host: Host) -> Fields:
 def nodes(loaded: LoadedConfig, /, topic: str, ledger: str | None, store: str | None, as_json: bool) -> None:
     """List the edge nodes of a topic, as its messages tell of them.
 
-    Works beside a host application that is at work, and after it.
+    Works beside a host application that is at work, and after it. Online is a node whose last stored birth no death has
+    followed: whether anybody still hears it, no topic can say.
     """
     from seriatim.sparkplug.census import census_of
     from seriatim.sparkplug.topics import default_ledger

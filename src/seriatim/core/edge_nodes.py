@@ -2,6 +2,9 @@
 
 A request that finds the limit reached waits its turn, in the order in which the requests were made, and leaves only if its node
 still wants it then.
+
+A node that is cleared is known on, for its epochs and for its backoff, until its room is needed: then it is forgotten, unless
+it has spoken since or was asked for a rebirth so lately that to forget it would begin its backoff anew.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class EdgeNodes(Generic[M]):
         self._options = options or NodeOrdering()
         self._nodes: dict[Hashable, EdgeNode[M]] = {}
         self._deadlines: Deadlines[Hashable] = Deadlines()
+        self._cleared: Deadlines[Hashable] = Deadlines()
         self._budget = RebirthBudget(self._options.rebirths_per_second)
         self._postponed: dict[Hashable, RebirthRequested] = {}
 
@@ -54,7 +58,7 @@ class EdgeNodes(Generic[M]):
         node = self._nodes.get(key)
         if node is None:
             check_message(message)
-            node = self._add(key, EdgeNode(self._options, key))
+            node = self._add(key, EdgeNode(self._options, key), now)
         return self._limited(self._noted(node, node.receive(message, now)), now)
 
     def advance(self, now: float) -> list[NodeEffect[M]]:
@@ -83,24 +87,36 @@ class EdgeNodes(Generic[M]):
 
     def resume(self, key: Hashable, bookmark: Bookmark, now: float) -> list[NodeEffect[M]]:
         """Go on with a node where a bookmark left it. One that was alive then is asked for its birth."""
-        node = self._add(key, EdgeNode.resume(bookmark, self._options, key))
+        node = self._add(key, EdgeNode.resume(bookmark, self._options, key), now)
         return self._limited(self._noted(node, node.reconnect(now)), now)
 
     def clear(self, key: Hashable, now: float) -> list[NodeEffect[M]]:
         """Forget what is known of a node; one that is not known is fine."""
         node = self._nodes.get(key)
-        return self._noted(node, node.clear(now)) if node else []
+        if node is None:
+            return []
+        effects = self._noted(node, node.clear(now))
+        self._cleared.set(key, node.forgettable_at)
+        return effects
 
     def clear_device(self, key: Hashable, device: str) -> bool:
         """Forget the status of a device; False when it was not known."""
         node = self._nodes.get(key)
         return node is not None and node.clear_device(device)
 
-    def _add(self, key: Hashable, node: EdgeNode[M]) -> EdgeNode[M]:
+    def _add(self, key: Hashable, node: EdgeNode[M], now: float) -> EdgeNode[M]:
+        if len(self._nodes) >= self._options.max_nodes:
+            self._forget_cleared(now)
         if len(self._nodes) >= self._options.max_nodes:
             raise CapacityExceeded(f"{len(self._nodes)} edge nodes are known, and no more are taken: raise max_nodes")
         self._nodes[key] = node
         return node
+
+    def _forget_cleared(self, now: float) -> None:
+        for key in self._cleared.pop_due(now):
+            if self._nodes[key].is_blank:
+                del self._nodes[key]
+                self._postponed.pop(key, None)
 
     def _noted(self, node: EdgeNode[M], effects: list[NodeEffect[M]]) -> list[NodeEffect[M]]:
         """The effects of a node, whose deadline may have moved."""

@@ -41,6 +41,11 @@ class RebirthGovernor:
         """When the node is to be asked, or asked again; None when there is no need."""
         return self._allowed if self._left and self.reachable else None
 
+    @property
+    def begins_anew(self) -> float:
+        """When the past makes no difference any more: a quiet time later."""
+        return self._allowed + 2 * self._options.rebirth_backoff_limit
+
     def want(self, reason: str) -> None:
         """There is a reason to ask."""
         if self._reason is None:
@@ -51,12 +56,11 @@ class RebirthGovernor:
     def ask(self, now: float) -> tuple[str, int]:
         """The request leaves now: its reason, and how often it was made."""
         assert self._reason is not None
-        limit = self._options.rebirth_backoff_limit
-        if now - self._allowed > 2 * limit:
+        if now > self.begins_anew:
             self._delay = self._options.rebirth_backoff
         self._left, self._sent = self._left - 1, self._sent + 1
         self._allowed = now + self._delay
-        self._delay = min(2 * self._delay, limit)
+        self._delay = min(2 * self._delay, self._options.rebirth_backoff_limit)
         return self._reason, self._sent
 
     def end(self) -> None:

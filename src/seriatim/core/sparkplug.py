@@ -16,8 +16,10 @@ Rules
      where its number is nearer to what is expected.
    - What can only belong to a session to come (the node is dead; or the number is behind, but the stamp newer than anything
      released) *waits for the birth*, until ``reorder_timeout`` is over. So does everything stamped after it.
-   - An NBIRTH that comes within ``reorder_timeout`` after the NDEATH of its bdSeq is late. After that time it is taken: the
-     node does not count its sessions, and to keep it out for ever would be worse.
+   - An NBIRTH that comes within ``reorder_timeout`` after the NDEATH of its bdSeq is late, however many sessions ended in
+     that time. After it, it is taken: the node does not count its sessions, and to keep it out for ever would be worse. So
+     is one whose NDEATH came while an earlier session lived: some nodes announce the end of a session under the number of
+     the next.
    - An NBIRTH that is stamped before the living one, and whose bdSeq is not ahead of it, is late.
    - What a death or a birth still finds waiting is settled by ``on_session_end``.
 7. Data of a node that was never born is released and flagged, and the order among it is kept (``before_birth=RELEASE``), or
@@ -78,6 +80,9 @@ from seriatim.core.table import TransitionTable
 
 M = TypeVar("M")
 
+MAX_DEATHS = 32
+"""So many deaths of a node are remembered at most: one that ends more sessions within ``reorder_timeout`` has other worries."""
+
 
 class NodeState(StrEnum):
     UNBORN = "unborn"
@@ -117,7 +122,7 @@ TABLE = TransitionTable(
 
 
 class _Birth(NamedTuple):
-    """What an NBIRTH said."""
+    """What an NBIRTH said; in a session that was resumed nobody knows its seq and timestamp."""
 
     bd_seq: int
     seq: int | None
@@ -141,7 +146,7 @@ class SavedNode(Generic[M]):
     epoch: int
     given: int
     birth: tuple[int, int | None, int | None] | None
-    death: tuple[int, float] | None
+    deaths: tuple[tuple[int, float], ...]
     newest: int | None
     waiting: tuple[tuple[EdgeMessage[M], float], ...]
     waiting_due: float | None
@@ -153,7 +158,7 @@ class EdgeNode(Generic[M]):
 
     __slots__ = (
         "_birth",
-        "_death",
+        "_deaths",
         "_devices",
         "_epoch",
         "_given",
@@ -184,7 +189,7 @@ class EdgeNode(Generic[M]):
         self._status = Status.OFFLINE
         self._devices: dict[str, Status] = {}
         self._birth: _Birth | None = None
-        self._death: tuple[int, float] | None = None
+        self._deaths: tuple[tuple[int, float], ...] = ()
         self._newest: int | None = None
         self._waiting: list[_Waiting[M]] = []
         self._waiting_due: float | None = None
@@ -231,6 +236,16 @@ class EdgeNode(Generic[M]):
         return self._rebirth.outstanding
 
     @property
+    def is_blank(self) -> bool:
+        """Whether nothing has happened since the node was made or cleared."""
+        return self._state is NodeState.UNBORN and not (self._waiting or self._deaths or self._rebirth.outstanding)
+
+    @property
+    def forgettable_at(self) -> float:
+        """From when on to forget a node that is blank makes no difference to its rebirths."""
+        return self._rebirth.begins_anew
+
+    @property
     def deadline(self) -> float | None:
         """When ``advance`` has something to do, or None."""
         return _earliest(self.order_deadline, self._rebirth.due)
@@ -267,7 +282,7 @@ class EdgeNode(Generic[M]):
             epoch=self._epoch,
             given=self._given,
             birth=self._birth,
-            death=self._death,
+            deaths=self._deaths,
             newest=self._newest,
             waiting=tuple(self._waiting),
             waiting_due=self._waiting_due,
@@ -280,7 +295,7 @@ class EdgeNode(Generic[M]):
         self = cls(options, key)
         self._state, self._status, self._devices = saved.state, saved.status, dict(saved.devices)
         self._epoch, self._given, self._newest = saved.epoch, saved.given, saved.newest
-        self._birth, self._death = saved.birth and _Birth(*saved.birth), saved.death
+        self._birth, self._deaths = saved.birth and _Birth(*saved.birth), saved.deaths
         self._waiting = [_Waiting(message, arrival) for message, arrival in saved.waiting]
         self._waiting_due = saved.waiting_due
         self._queue = Resequencer.restore(saved.queue, self._resequencing, key)
@@ -373,24 +388,15 @@ class EdgeNode(Generic[M]):
     def _refusal(self, birth: _Birth, now: float) -> tuple[Reason, str] | None:
         """Why an NBIRTH is not taken, or None."""
         known = self._birth
-        # While another session lives, no birth is refused for this: nodes are known that announce the end of a session under
-        # the number of the next.
-        if self._state is not NodeState.BORN and self._has_just_ended(birth.bd_seq, now):
+        if any(ended == birth.bd_seq for ended, _ in self._recent_deaths(now)):
             return Reason.LATE, "its session has ended already"
         if known is None or known.timestamp is None or birth.timestamp is None:
             return None
         if birth == known and self._state is NodeState.BORN:
             return Reason.DUPLICATE, "this birth was seen before"
-        ahead = 0 < (birth.bd_seq - known.bd_seq) % 256 < 128
-        if birth.timestamp < known.timestamp and not ahead:
+        if birth.timestamp < known.timestamp and not _is_ahead(birth.bd_seq, known.bd_seq):
             return Reason.LATE, "a later birth was seen before"
         return None
-
-    def _has_just_ended(self, bd_seq: int, now: float) -> bool:
-        if self._death is None:
-            return False
-        ended, time = self._death
-        return ended == bd_seq and now - time <= self._options.reorder_timeout
 
     def _take_out(self, is_coming: Callable[[int, EdgeMessage[M]], bool]) -> list[_Waiting[M]]:
         """The held messages that belong to a later session, no longer held."""
@@ -428,10 +434,10 @@ class EdgeNode(Generic[M]):
         if message.bd_seq is None:
             self._ignore(message, "it carries no bdSeq, so nobody can say which session ended", out)
             return
-        alive = self._state is NodeState.BORN
-        self._death = (message.bd_seq, now)  # also when it is ignored: the birth of that session may still be under way
-        if not alive or message.bd_seq != self.bd_seq:
-            lives = f"session {self.bd_seq} lives" if alive else "no session lives"
+        living = self.bd_seq if self._state is NodeState.BORN else None
+        self._remember_death(message.bd_seq, living, now)
+        if message.bd_seq != living:
+            lives = "no session lives" if living is None else f"session {living} lives"
             self._ignore(message, f"it ends session {message.bd_seq}, and {lives}", out)
             return
         self._end_epoch(now, out)
@@ -440,6 +446,18 @@ class EdgeNode(Generic[M]):
         out += self._mark_all(Status.OFFLINE)
         self._given += 1
         out.append(Ordered(self.key, self._epoch, None, message))
+
+    def _remember_death(self, ended: int, living: int | None, now: float) -> None:
+        """Its birth may still be under way, also when the death itself is ignored."""
+        if living is not None and _is_ahead(
+            ended, living
+        ):  # announced under the number of the next session, which may come
+            return
+        others = [death for death in self._recent_deaths(now) if death[0] != ended]
+        self._deaths = (*others, (ended, now))[-MAX_DEATHS:]
+
+    def _recent_deaths(self, now: float) -> list[tuple[int, float]]:
+        return [death for death in self._deaths if now - death[1] <= self._options.reorder_timeout]
 
     def _ignore(self, message: EdgeMessage[M], detail: str, out: list[NodeEffect[M]]) -> None:
         self._given += 1
@@ -545,13 +563,20 @@ class EdgeNode(Generic[M]):
                 self._release(effect, out)
             elif isinstance(effect, LedgerEntry):
                 self._given += 1
-                out.append(effect)
+                out.append(self._as_far_as_known(effect))
                 if ask and effect.reason is Reason.LOST:
                     self._rebirth.want("messages are missing")
             elif isinstance(effect, GapReported) and ask:
                 self._rebirth.want("messages are missing")
             elif isinstance(effect, SyncLost):
                 self._rebirth.want("the node counts elsewhere")
+
+    def _as_far_as_known(self, entry: LedgerEntry[EdgeMessage[M]]) -> LedgerEntry[EdgeMessage[M]]:
+        """A bookmark does not say which numbers were given up, so a resumed session can't tell what is late from a copy."""
+        is_resumed = self._birth is not None and self._birth.seq is None
+        if entry.reason is not Reason.DUPLICATE or not is_resumed:
+            return entry
+        return entry._replace(detail="behind what was released before a restart: a copy, or late")
 
     def _release(self, released: Released[EdgeMessage[M]], out: list[NodeEffect[M]]) -> None:
         message = released.message
@@ -595,6 +620,11 @@ class EdgeNode(Generic[M]):
         self._given += 1
         seq = message.seq or 0
         return LedgerEntry(self.key, self._epoch, reason, seq, seq, 1, now, detail, message)
+
+
+def _is_ahead(bd_seq: int, other: int) -> bool:
+    """Whether a session follows another, as far as its number tells."""
+    return 0 < (bd_seq - other) % 256 < 128
 
 
 def _earliest(one: float | None, other: float | None) -> float | None:

@@ -57,7 +57,7 @@ def saved_of(text: str, messages: Iterator[EdgeMessage[Any]]) -> SavedNode[Any]:
         "status": Status(node["status"]),
         "devices": tuple((device, Status(status)) for device, status in node["devices"]),
         "birth": node["birth"] and tuple(node["birth"]),
-        "death": node["death"] and tuple(node["death"]),
+        "deaths": tuple(map(tuple, node["deaths"])),
         "waiting": tuple((next(messages), arrival) for arrival in node["waiting"]),
         "queue": SavedResequencer(**{**queue, "held": held, "gaps": gaps, "given_up": given_up}),
     }

@@ -20,6 +20,8 @@ import aiomqtt  # noqa: E402
 
 _BAD_CREDENTIALS, _NOT_AUTHORIZED = 134, 135
 """What the return codes 4 and 5 of MQTT 3.1.1 are called in MQTT 5 and by the client library."""
+_MISREAD = frozenset("#?\t\r\n")
+"""What would end the address before its end, or be passed over, and can only be meant as a part of user or password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +37,29 @@ class MqttAddress:
     @classmethod
     def parse(cls, url: str, password: str | None = None) -> MqttAddress:
         """From ``mqtt://[user[:password]@]host[:port]``, or ``mqtts://`` for TLS. A password in the address comes first."""
-        parts = urlsplit(url)
         try:
+            parts = urlsplit(url)
             port = parts.port
+            user, said = (part and unquote(part, errors="strict") for part in (parts.username, parts.password))
         except ValueError:
-            port = -1
-        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or port == -1 or parts.path not in ("", "/"):
-            raise InvalidArgument("an MQTT broker is given as mqtt://host:1883, or mqtts://host:8883 for TLS")
+            raise _no_address() from None  # its text would have user and password
+        is_whole = parts.path in ("", "/") and not _MISREAD & set(url)
+        if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or port == 0 or not is_whole:
+            raise _no_address()
         tls = parts.scheme == "mqtts"
-        user, said = (None if part is None else unquote(part) for part in (parts.username, parts.password))
         given = (said or password) if user is not None else None  # nobody is told a password without a user
         return cls(parts.hostname, port or (8883 if tls else 1883), tls, user, given)
 
     def __str__(self) -> str:
-        return f"{'mqtts' if self.tls else 'mqtt'}://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
+
+
+def _no_address() -> InvalidArgument:
+    return InvalidArgument(
+        "an MQTT broker is given as mqtt://host:1883, or mqtts://host:8883 for TLS; in user and password write every "
+        "character but letters and digits percent-encoded: # is %23"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,10 @@ from it when this module is loaded, in a descriptor pool of their own, so that n
 copy of the schema in the same program does no harm.
 
 Rules
-    - Bytes that are no payload, or more than ``MAX_BYTES`` of them, raise InvalidArgument.
+    - Bytes that are no payload, or more than ``MAX_BYTES`` of them, raise InvalidArgument. So does a payload of more than
+      ``MAX_PARTS`` parts, because a few compressed bytes can be very many empty metrics.
+    - Text that is not UTF-8 costs the payload nothing else: the bytes that are wrong become ``\\xNN`` when it is decoded, so
+      that every text in a payload is one.
     - A payload may hold another one, compressed (its uuid says so): then that one counts. What the inner one does not say of
       seq and timestamp, the outer one does.
     - A field that is absent is None, never zero.
@@ -29,12 +32,16 @@ from seriatim.extras import require_extra
 require_extra("mqtt", "google.protobuf", what="reading Sparkplug payloads")
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: E402
-from google.protobuf.message import DecodeError  # noqa: E402
+from google.protobuf.message import DecodeError, Message  # noqa: E402
 
 MAX_BYTES = 4 * 1024 * 1024
+MAX_PARTS = 65_536
+"""How many metrics, properties, rows, cells and so on a payload may have, all together. How deep they nest, protobuf bounds."""
 BD_SEQ = "bdSeq"
 REBIRTH = "Node Control/Rebirth"
 COMPRESSED = "SPBV1.0_COMPRESSED"
+_UNREADABLE = (DecodeError, UnicodeDecodeError)  # the latter from protobuf's implementation in Python
+_SCALARS = (int, float, str, bytes)  # and bool, which is an int
 _ZLIB_OR_GZIP = zlib.MAX_WBITS + 32  # whichever its header says; the algorithm is named in a metric, too
 
 # One message a line: field number, name and type, with * for a repeated field and | for a member of the oneof "value".
@@ -75,16 +82,19 @@ _SCHEMA = {
 _PACKAGE = "seriatim.sparkplug"
 
 
-def _make_payload_class() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="seriatim/sparkplug.proto", package=_PACKAGE, syntax="proto2")
+def _make_payload_class(text: str) -> Any:
+    """The message class of a payload whose texts have a certain type on this side; on the wire it makes no difference."""
+    file = descriptor_pb2.FileDescriptorProto(name="seriatim/sparkplug.proto", package=_PACKAGE, syntax="editions")
+    file.edition = descriptor_pb2.EDITION_2023  # fields may be absent, as Sparkplug's may, and texts are checked
+    file.options.features.repeated_field_encoding = descriptor_pb2.FeatureSet.EXPANDED
     for name, fields in _SCHEMA.items():
-        _describe(file.message_type.add(name=name), fields)
+        _describe(file.message_type.add(name=name), fields, text)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Payload"))
 
 
-def _describe(message: Any, fields: str) -> None:
+def _describe(message: Any, fields: str, text: str) -> None:
     for line in fields.split(", "):
         number, name, kind = line.split(" ")
         field = message.field.add(name=name, number=int(number))
@@ -97,11 +107,14 @@ def _describe(message: Any, fields: str) -> None:
         if kind in _SCHEMA:
             field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
         else:
-            field.type = getattr(field, f"TYPE_{kind.upper()}")
+            field.type = getattr(field, f"TYPE_{(text if kind == 'string' else kind).upper()}")
 
 
-Payload: Any = _make_payload_class()
+Payload: Any = _make_payload_class("string")
 """The message class of a whole payload."""
+
+_Unchecked: Any = _make_payload_class("bytes")
+"""The same, with texts as the bytes they came as."""
 
 _TYPE_NAMES = (
     *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float", "Double", "Boolean", "String"),
@@ -129,9 +142,57 @@ def decode(data: bytes) -> Any:
 
 def _parse(data: bytes) -> Any:
     try:
-        return Payload.FromString(data)
-    except DecodeError as error:
+        found = Payload.FromString(data)
+    except _UNREADABLE:
+        found = _parse_with_wrong_text(data)
+    if len(data) > MAX_PARTS:  # a part has a byte at least, so shorter ones need not be counted
+        _room_left(found, MAX_PARTS)
+    return found
+
+
+def _parse_with_wrong_text(data: bytes) -> Any:
+    """A payload that can't be read as it is: if its texts are to blame, they are put right."""
+    try:
+        found = _Unchecked.FromString(data)
+        _correct_texts(found)
+        return Payload.FromString(found.SerializeToString())
+    except _UNREADABLE as error:
         raise InvalidArgument(f"these {len(data)} bytes are no Sparkplug payload ({error})") from error
+
+
+def _correct_texts(message: Any) -> None:
+    types = Payload.DESCRIPTOR.file.message_types_by_name[message.DESCRIPTOR.name].fields_by_name
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in (value,) if isinstance(value, Message) else value:
+                _correct_texts(part)
+        elif types[field.name].type != field.TYPE_STRING:
+            continue
+        elif isinstance(value, bytes):
+            setattr(message, field.name, _correct(value))
+        else:
+            value[:] = map(_correct, value)
+
+
+def _correct(text: bytes) -> bytes:
+    return text.decode("utf-8", "backslashreplace").encode()
+
+
+def _room_left(message: Any, room: int) -> int:
+    """How many more parts there may be, when those of a message are counted; InvalidArgument when they are too many."""
+    for field, value in message.ListFields():
+        parts: Any = ()
+        if isinstance(value, Message):
+            parts = (value,)
+        elif not isinstance(value, _SCALARS):
+            parts = value
+            room -= len(parts)
+        if room < 0:
+            raise InvalidArgument(f"a payload has more than {MAX_PARTS} metrics, properties, rows, cells and so on")
+        if field.message_type is not None:
+            for part in parts:
+                room = _room_left(part, room)
+    return room
 
 
 def _inner(outer: Any) -> Any:

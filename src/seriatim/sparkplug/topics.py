@@ -1,14 +1,16 @@
 """Sparkplug's topics, read and written.
 
 ``spBv1.0/GROUP/KIND/NODE[/DEVICE]`` and ``spBv1.0/STATE/HOST``. An id is any text that MQTT allows between two slashes: it may
-hold ``:``, ``.``, spaces and every script, but not ``/``, ``+``, ``#``, control characters or nothing at all. So ``GROUP/NODE``
-names a node without doubt.
+hold ``:``, ``.``, spaces of any kind, characters that only look like a slash, and every script with the invisible joiners that
+some need; but not ``/``, ``+``, ``#``, controls or ends of lines, and it is not empty. So ``GROUP/NODE`` names a node without
+doubt.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import NamedTuple
+from unicodedata import category
 
 from seriatim.core.edge_messages import OF_DEVICES, Kind
 from seriatim.errors import InvalidArgument
@@ -19,6 +21,10 @@ COMMANDS = frozenset({"NCMD", "DCMD"})
 MAX_ID_BYTES = 500
 """The longest id: two of them, the name of a node, fit into a key."""
 
+MAX_KEPT = 128
+"""The longest topic that is kept, read, for the next time: others may be a stranger's, and very many."""
+_FORBIDDEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Controls, halves of characters, and the ends of lines and paragraphs."""
 _KINDS = {str(kind): kind for kind in Kind}
 
 
@@ -44,9 +50,9 @@ def check_id(what: str, text: object) -> str:
     """``text`` itself when it can be an id, otherwise InvalidArgument."""
     if not isinstance(text, str):
         raise InvalidArgument(f"{what} must be text, not {type(text).__name__}")
-    if not text or any(character in "/+#" or not character.isprintable() for character in text):
+    if not text or any(character in "/+#" or category(character) in _FORBIDDEN for character in text):
         raise InvalidArgument(
-            f"{what} {text!r} is no Sparkplug id: one is not empty and has no /, + or # and no controls"
+            f"{what} {text!r} is no Sparkplug id: one is not empty and has no /, + or #, no controls and no ends of lines"
         )
     if len(text.encode()) > MAX_ID_BYTES:
         raise InvalidArgument(f"{what} is longer than {MAX_ID_BYTES} bytes")
@@ -62,9 +68,12 @@ def check_node(node: object) -> NodeId:
     return node
 
 
-@lru_cache(maxsize=65_536)  # nodes speak again and again
 def parse_topic(topic: str) -> Address | None:
     """Whose message a topic carries; None for a command, which is not ours to order. InvalidArgument for anything else."""
+    return _parse_again(topic) if len(topic) <= MAX_KEPT else _parse(topic)
+
+
+def _parse(topic: str) -> Address | None:
     levels = topic.split("/")
     if len(levels) < 4 or levels[0] != NAMESPACE:
         raise InvalidArgument(f"topic {topic[:200]!r} is none of Sparkplug's")
@@ -76,6 +85,9 @@ def parse_topic(topic: str) -> Address | None:
         raise InvalidArgument(f"topic {topic[:200]!r} is none of Sparkplug's: {name[:20]!r} with {len(levels)} levels")
     device = check_id("device id", rest[0]) if rest else None
     return Address(check_node(NodeId(group, node)), kind, device)
+
+
+_parse_again = lru_cache(maxsize=65_536)(_parse)  # nodes speak again and again
 
 
 def default_ledger(topic: str) -> str:

@@ -231,3 +231,11 @@ def test_an_offset_is_an_order_and_no_time(spark):
     frame = spark.createDataFrame([("a", 1, 9)], "k string, n int, offset long")
     with pytest.raises(InvalidArgument, match="gap_timeout=… is a time, and 'offset' is not"):
         frame.transform(resequence(key="k", sequence="n", gap_timeout="2s"))
+
+
+def test_names_with_a_dot_are_fine_in_sql_and_refused_before_python_gets_them(spark):
+    frame = spark.createDataFrame([("a", 1, 0.0), ("a", 0, 1.0)], "`the.key` string, `the.n` bigint, at double")
+    rows = ordered(frame.transform(resequence(key="the.key", sequence="the.n", arrival="at"))).collect()
+    assert {row["_position"]: row["the.n"] for row in rows} == {0: 0, 1: 1}
+    with pytest.raises(InvalidArgument, match=r"columns with a dot .* rename 'the\.key'"):
+        frame.transform(resequence(key="the.key", sequence="the.n", arrival="at", gap_timeout="1s"))

@@ -54,6 +54,7 @@ class Preparation:
 
     def __post_init__(self) -> None:
         refuse_taken(self.frame, ("_tag", *(field.name for field in self.own), *ADDED))
+        _refuse_names_for_python(self.frame)
         self.kernel_roles.check(self.arrow_schema())
 
     @property
@@ -97,6 +98,15 @@ class Preparation:
         own = [StructField(field.name, from_arrow_type(field.type)) for field in self.own]
         columns = [StructField(field.name, field.dataType) for field in self.frame.schema.fields]
         return StructType([StructField("_tag", StringType()), *columns, *own])
+
+
+def _refuse_names_for_python(frame: DataFrame) -> None:
+    """PySpark itself takes a dot in the name of a column for a field of it, where it gives the columns to Python."""
+    misread = [name for name in frame.columns if set(name) & set(".`")]
+    if misread:
+        raise InvalidArgument(
+            f"Spark can't give columns with a dot or ` in their names to Python: rename {misread[0]!r}"
+        )
 
 
 def _comparable(value: Column, kind: DataType) -> Column:

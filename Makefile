@@ -30,12 +30,13 @@ format: $(VENV)/.installed ## repair layout and import order
 	@$(BIN)/ruff check --fix --quiet
 	@$(BIN)/ruff format --quiet
 
-bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: core, ordered drain, Spark, Pub/Sub server, pipes
+bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: core, ordered drain, Spark, Pub/Sub server, pipes, Sparkplug
 	@$(BIN)/python -m bench.core
 	@$(BIN)/python -m bench.ordered_drain
 	@$(BIN)/python -m bench.spark
 	@$(BIN)/python -m bench.wire
 	@$(BIN)/python -m bench.pipes
+	@$(BIN)/python -m bench.sparkplug
 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
 	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"

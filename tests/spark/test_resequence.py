@@ -4,12 +4,13 @@ import re
 from collections import defaultdict
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.resequencer import Resequencer
 from seriatim.core.resequencing import LedgerEntry, OnDuplicate, Released, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
-from seriatim.spark import ledger, ordered, resequence
+from seriatim.spark import audit, ledger, ordered, resequence
 from seriatim.spark.intake import LIMIT
 from seriatim.spark.output import OWN, output_schema
 from tests.spark.frames import SCHEMA, Message, random_messages
@@ -239,3 +240,13 @@ def test_names_with_a_dot_are_fine_in_sql_and_refused_before_python_gets_them(sp
     assert {row["_position"]: row["the.n"] for row in rows} == {0: 0, 1: 1}
     with pytest.raises(InvalidArgument, match=r"columns with a dot .* rename 'the\.key'"):
         frame.transform(resequence(key="the.key", sequence="the.n", arrival="at", gap_timeout="1s"))
+
+
+def test_keys_that_share_a_hash_are_told_apart(spark, monkeypatch):
+    monkeypatch.setattr(F, "xxhash64", lambda *_: F.lit(0).cast("bigint"))
+    rows = [(key, number, float(-number)) for number in range(3) for key in "abc"]
+    frame = spark.createDataFrame(rows, "k string, n bigint, at double")
+    out = ordered(frame.transform(resequence(key="k", sequence="n", arrival="at"))).collect()
+    assert sorted((row["k"], row["n"], row["_position"]) for row in out) == [(k, n, n) for k in "abc" for n in range(3)]
+    verdicts = frame.transform(audit(key="k", sequence="n", arrival="at")).collect()
+    assert sorted((row["k"], row["rows"], row["reordered"]) for row in verdicts) == [(k, 3, 2) for k in "abc"]

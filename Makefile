@@ -4,13 +4,15 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist loadgroup --no-loadscope-reorder
 # How often `make soak` kills a process at work on each store.
 KILLS ?= 2000
+# How long `make nemesis` goes on.
+MINUTES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 LOCK := requirements/dev.lock
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench soak mutate docs lock clean
+.PHONY: help demo test lint format bench soak nemesis mutate docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +42,9 @@ bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: 
 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
 	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"
+
+nemesis: $(VENV)/.installed ## torment real processes and judge what their clients saw (MINUTES=2, ARGS="--store sqlite --seed 7")
+	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) $(ARGS)
 
 mutate: $(VENV)/.installed ## mutation testing of the core
 	@$(BIN)/python bench/mutate.py $(ONLY)

@@ -1,0 +1,213 @@
+"""Judges histories. It knows nothing of the engine, only what was promised, and costs n log n.
+
+For one subscription:
+    lost            a confirmed publish was neither acked, dead-lettered nor taken out by the end
+    ghost           a message whose publish was refused, or that nobody published, was delivered
+    reordered       a message was delivered although an earlier one of its key, published before it, was still unsettled
+    repeated        a message was delivered after its ack had been confirmed
+    two in flight   two handlers of one key overlapped, and the acks of both were accepted
+    stale accepted  two acks of one message were confirmed under different leases
+    attempts        a message was delivered more often than promised
+
+What is in doubt counts in favour of the engine: an ack that was sent and not answered may have been accepted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from tests.nemesis.history import Event
+
+Name = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    kind: str
+    sub: str
+    key: str
+    number: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What a subscription promises beyond order. ``is_drained``: at the end everything was settled."""
+
+    sub: str
+    max_attempts: int | None = None
+    is_drained: bool = True
+
+
+@dataclass(slots=True)
+class _Message:
+    """What is known about one message."""
+
+    key: str
+    number: int
+    published_at: float = inf
+    began_at: float = inf
+    id: str = ""
+    is_refused: bool = False
+    delivered: list[Event] = field(default_factory=list)
+    acks: list[Event] = field(default_factory=list)
+    acked: list[Event] = field(default_factory=list)
+    settled_at: float = inf
+    """From when on it may be settled: its first ack that was sent, its dead letter, or an operator."""
+
+
+def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()) -> list[Anomaly]:
+    """All anomalies. ``dead`` names the messages that were found as dead letters at the end."""
+    messages = _collect(events, promises.sub)
+    takings = _find_takings(events, promises.sub)
+    _settle(messages, set(dead), takings)
+    return [
+        *_ghosts(messages, promises.sub),
+        *_losses(messages, promises, takings),
+        *_disorder(messages, promises.sub, takings),
+        *_repeats(messages, promises),
+        *_overlaps(messages, promises.sub),
+    ]
+
+
+def _collect(events: Sequence[Event], sub: str) -> dict[Name, _Message]:
+    messages: dict[Name, _Message] = {}
+    for event in events:
+        if event.number < 0 or event.sub not in ("", sub):
+            continue
+        name = (event.key, event.number)
+        message = messages.setdefault(name, _Message(*name))
+        if event.what == "publish":
+            message.began_at = event.at
+        elif event.what == "published":
+            message.published_at, message.id = event.at, event.id
+        elif event.what == "refused":
+            message.is_refused = True
+        elif event.what == "delivered":
+            message.delivered.append(event)
+        elif event.what == "ack":
+            message.acks.append(event)
+        elif event.what == "acked":
+            message.acked.append(event)
+    return messages
+
+
+@dataclass(slots=True)
+class _Takings:
+    """What operators took out of their keys."""
+
+    known: dict[str, float] = field(default_factory=dict)
+    """For each message id, when that began."""
+    doubtful: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """For each key, when operators began without ever learning which message it was, or whether it happened."""
+
+
+def _find_takings(events: Sequence[Event], sub: str) -> _Takings:
+    takings, begun = _Takings(), dict[tuple[str, str], float]()
+    for event in events:
+        if event.sub != sub or event.what not in ("take-out", "taken-out"):
+            continue
+        before = begun.pop((event.who, event.key), None)
+        if event.what == "taken-out" and before is not None:
+            takings.known[event.id] = before
+        elif event.what == "take-out":
+            begun[event.who, event.key] = event.at
+            if before is not None:
+                takings.doubtful[event.key].append(before)
+    for (_, key), at in begun.items():
+        takings.doubtful[key].append(at)
+    return takings
+
+
+def _settle(messages: dict[Name, _Message], dead: set[Name], takings: _Takings) -> None:
+    """Find out from when on each message may have been settled."""
+    for name, message in messages.items():
+        reasons = [message.acks[0].at] if message.acks else []
+        if message.id in takings.known:
+            reasons.append(takings.known[message.id])
+        if name in dead:
+            reasons += [message.delivered[-1].at] if message.delivered else [0.0]
+            reasons += takings.doubtful.get(message.key, [])
+        message.settled_at = min(reasons, default=inf)
+
+
+def _ghosts(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
+    for message in messages.values():
+        if message.delivered and message.is_refused:
+            yield Anomaly(
+                "ghost", sub, message.key, message.number, "delivered although its publish failed for certain"
+            )
+        elif message.delivered and message.began_at > message.delivered[0].at:
+            yield Anomaly("ghost", sub, message.key, message.number, "delivered before anybody published it")
+
+
+def _losses(messages: dict[Name, _Message], promises: Promises, takings: _Takings) -> Iterator[Anomaly]:
+    if not promises.is_drained:
+        return
+    missing: dict[str, list[_Message]] = defaultdict(list)
+    for message in messages.values():
+        if message.published_at < inf and message.settled_at == inf:
+            missing[message.key].append(message)
+    for key, lost in missing.items():
+        for message in lost[len(takings.doubtful.get(key, ())) :]:
+            yield Anomaly("lost", promises.sub, key, message.number, "confirmed, and never settled")
+
+
+def _disorder(messages: dict[Name, _Message], sub: str, takings: _Takings) -> Iterator[Anomaly]:
+    """Along each key: a delivery while an earlier message that was there before is not settled."""
+    by_key: dict[str, list[_Message]] = defaultdict(list)
+    for message in messages.values():
+        by_key[message.key].append(message)
+    for key, lane in by_key.items():
+        lane.sort(key=lambda message: message.number)
+        excused = len(takings.doubtful.get(key, ()))
+        blocker, settled = None, -inf  # the earlier message that was settled last, and when
+        for message in lane:
+            first = message.delivered[0].at if message.delivered else inf
+            if blocker is not None and first < settled:
+                if blocker.settled_at < inf or excused == 0:
+                    detail = (
+                        f"delivered at {first:.3f}, and {blocker.number} was settled at {settled:.3f} at the earliest"
+                    )
+                    yield Anomaly("reordered", sub, key, message.number, detail)
+                excused -= blocker.settled_at == inf
+            is_there = message.published_at < inf or message.delivered
+            if is_there and message.settled_at > settled:
+                blocker, settled = message, message.settled_at
+
+
+def _repeats(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:
+    sub = promises.sub
+    for message in messages.values():
+        if message.acked:
+            confirmed = message.acked[0].at
+            for again in message.delivered:
+                if again.at > confirmed:
+                    detail = f"delivered at {again.at:.3f} after its ack was confirmed at {confirmed:.3f}"
+                    yield Anomaly("repeated", sub, message.key, message.number, detail)
+        if len({(event.who, event.lease) for event in message.acked}) > 1:
+            yield Anomaly("stale accepted", sub, message.key, message.number, "acked durably under two leases")
+        highest = max((event.attempt for event in message.delivered), default=0)
+        if promises.max_attempts is not None and highest > promises.max_attempts:
+            yield Anomaly("attempts", sub, message.key, message.number, f"delivered for the {highest}th time")
+
+
+def _overlaps(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
+    """Handlers of one key whose time from delivery to an accepted ack overlaps."""
+    accepted: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
+    for message in messages.values():
+        leases = {(event.who, event.lease) for event in message.acked}
+        starts = {(event.who, event.lease): event.at for event in message.delivered}
+        for ack in message.acks:
+            lease = (ack.who, ack.lease)
+            if lease in leases and lease in starts:
+                accepted[message.key].append((starts[lease], ack.at, message.number))
+    for key, spans in accepted.items():
+        spans.sort()
+        for (_, end, before), (start, _, number) in itertools.pairwise(spans):
+            if start < end:
+                yield Anomaly("two in flight", sub, key, number, f"began before {before} was acked, and both acks held")

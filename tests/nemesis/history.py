@@ -1,0 +1,67 @@
+"""What each client saw and did, one JSON line per event, in a file of its own.
+
+Every line is one ``write`` to a file opened for appending, so whatever a client recorded before a SIGKILL can be read.
+``at`` is the machine's monotonic clock, which all processes share.
+
+| event        | fields                          | meaning |
+|--------------|---------------------------------|---------|
+| `publish`    | key, number                     | a publish begins |
+| `published`  | key, number, id                 | it was confirmed |
+| `refused`    | key, number                     | it failed for certain: the message must never appear |
+| `delivered`  | sub, key, number, attempt, lease| a handler begins |
+| `ack`        | sub, key, number, lease         | an ack is sent |
+| `acked`      | sub, key, number, lease         | the ack was confirmed to be durable |
+| `stale`      | sub, key, number, lease         | an ack or nack was refused because the lease is lost |
+| `nack`       | sub, key, number, lease         | a nack is sent |
+| `returned`   | sub, key, number, lease         | the handler ended |
+| `take-out`   | sub, key                        | an operator begins to skip the head of a key, or to dead-letter it |
+| `taken-out`  | sub, key, id                    | that was confirmed, for this message |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a history."""
+
+    at: float
+    who: str
+    what: str
+    key: str = ""
+    number: int = -1
+    sub: str = ""
+    attempt: int = 0
+    lease: int = 0
+    id: str = ""
+
+
+class Recorder:
+    """Writes the history of one client."""
+
+    def __init__(self, folder: Path, who: str) -> None:
+        self._who = who
+        self._file = os.open(folder / f"{who}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def __call__(self, what: str, **fields: str | int) -> None:
+        line = {"at": time.monotonic(), "who": self._who, "what": what, **fields}
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+
+def read_all(folder: Path) -> list[Event]:
+    """Every event of every client, in the order of time."""
+    events = [event for path in folder.glob("*.jsonl") for event in _read(path)]
+    return sorted(events, key=lambda event: event.at)
+
+
+def _read(path: Path) -> Iterator[Event]:
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):  # a client that was killed may have left half a line
+            yield Event(**json.loads(line))

@@ -1,0 +1,139 @@
+"""The checker of the nemesis, with one planted anomaly of each kind: it finds that one, and nothing in a clean history."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.nemesis.checker import Promises, check
+from tests.nemesis.history import Event, Recorder, read_all
+
+
+class History:
+    """Builds a history step by step; each step takes a second."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def __call__(self, what: str, number: int = -1, **fields) -> History:
+        fields = {"who": "a", "key": "k", **fields}
+        if what not in ("publish", "published", "refused"):
+            fields.setdefault("sub", "s")
+        self.events.append(Event(at=float(len(self.events)), what=what, number=number, **fields))
+        return self
+
+    def publish(self, *numbers: int) -> History:
+        for number in numbers:
+            self("publish", number)("published", number, id=f"m{number}")
+        return self
+
+    def deliver(self, number: int, lease: int = 0, **fields) -> History:
+        return self("delivered", number, lease=lease or number, **{"attempt": 1, **fields})
+
+    def ack(self, number: int, lease: int = 0, **fields) -> History:
+        lease = lease or number
+        return self("ack", number, lease=lease, **fields)("acked", number, lease=lease, **fields)
+
+    def handle(self, *numbers: int) -> History:
+        for number in numbers:
+            self.deliver(number).ack(number)
+        return self
+
+
+def kinds(history: History, dead=(), **promises) -> list[str]:
+    return [anomaly.kind for anomaly in check(history.events, Promises("s", **promises), dead)]
+
+
+def test_a_clean_history_has_no_anomaly() -> None:
+    assert kinds(History().publish(1, 2, 3).handle(1, 2, 3)) == []
+
+
+def test_a_redelivery_before_the_ack_is_fine() -> None:
+    assert (
+        kinds(History().publish(1, 2).deliver(1)("nack", 1, lease=1).deliver(1, 9, attempt=2).ack(1, 9).handle(2)) == []
+    )
+
+
+def test_a_confirmed_publish_that_never_comes_is_lost() -> None:
+    assert kinds(History().publish(1, 2).handle(1)) == ["lost"]
+
+
+def test_what_waits_is_not_lost_while_nothing_was_drained() -> None:
+    assert kinds(History().publish(1, 2).handle(1), is_drained=False) == []
+
+
+def test_a_publish_of_unknown_outcome_may_come_or_not() -> None:
+    assert kinds(History()("publish", 1).publish(2).handle(2)) == []
+    assert kinds(History()("publish", 1).publish(2).handle(1, 2)) == []
+
+
+def test_a_refused_publish_that_is_delivered_is_a_ghost() -> None:
+    assert kinds(History()("publish", 1)("refused", 1).handle(1)) == ["ghost"]
+
+
+def test_a_delivery_past_an_unsettled_message_is_reordered() -> None:
+    assert kinds(History().publish(1, 2).deliver(2).ack(2).handle(1)) == ["reordered"]
+    assert kinds(History().publish(1, 2).deliver(1).deliver(2).ack(2).ack(1)) == ["reordered", "two in flight"]
+
+
+def test_other_keys_may_pass() -> None:
+    history = History().publish(1)
+    history("publish", 1, key="other")("published", 1, key="other", id="o1")
+    history("delivered", 1, key="other", lease=5, attempt=1)("ack", 1, key="other", lease=5).handle(1)
+    assert kinds(history) == []
+
+
+def test_a_delivery_after_a_confirmed_ack_is_repeated() -> None:
+    assert kinds(History().publish(1).handle(1).deliver(1, 7, attempt=2)) == ["repeated"]
+
+
+def test_a_delivery_after_an_ack_of_unknown_outcome_is_fine() -> None:
+    assert kinds(History().publish(1).deliver(1)("ack", 1, lease=1).deliver(1, 7, attempt=2).ack(1, 7)) == []
+
+
+def test_two_confirmed_acks_of_one_message_are_a_stale_ack_accepted() -> None:
+    history = History().publish(1).deliver(1).deliver(1, 7, who="b", attempt=2).ack(1, 7, who="b").ack(1)
+    assert "stale accepted" in kinds(history)
+
+
+def test_overlapping_handlers_whose_acks_both_hold_are_two_in_flight() -> None:
+    history = History().publish(1, 2).deliver(1)("ack", 1, lease=1)
+    overlapping = History()
+    overlapping.events = history.events
+    overlapping.deliver(1, 8, who="b", attempt=2).deliver(2)("acked", 1, lease=1).ack(2).ack(1, 8, who="b")
+    assert "two in flight" in kinds(overlapping)
+
+
+def test_more_attempts_than_promised() -> None:
+    history = History().publish(1).deliver(1).deliver(1, 8, attempt=2).deliver(1, 9, attempt=3).ack(1, 9)
+    assert kinds(history, max_attempts=3) == []
+    assert kinds(history, max_attempts=2) == ["attempts"]
+
+
+def test_a_dead_letter_is_not_lost() -> None:
+    history = History().publish(1, 2).deliver(1)("nack", 1, lease=1).handle(2)
+    assert kinds(history) == ["lost", "reordered"]
+    assert kinds(history, dead=[("k", 1)]) == []
+
+
+def test_what_an_operator_took_out_is_not_lost() -> None:
+    taken = History().publish(1, 2)("take-out")("taken-out", id="m1").handle(2)
+    assert kinds(taken) == []
+
+
+@pytest.mark.parametrize(("begun", "found"), [(0, ["lost", "lost", "reordered"]), (1, ["lost"]), (2, [])])
+def test_an_operator_who_heard_nothing_excuses_one_message_each_time(begun: int, found: list[str]) -> None:
+    history = History().publish(1, 2, 3)
+    for _ in range(begun):
+        history("take-out")
+    assert kinds(history.handle(3)) == found
+
+
+def test_a_history_survives_its_recorder(tmp_path) -> None:
+    record = Recorder(tmp_path, "a")
+    record("publish", key="k", number=1)
+    with (tmp_path / "a.jsonl").open("ab") as file:
+        file.write(json.dumps({"half": "a line"}).encode())
+    (event,) = read_all(tmp_path)
+    assert (event.who, event.what, event.key, event.number) == ("a", "publish", "k", 1)

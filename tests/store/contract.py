@@ -480,6 +480,25 @@ class LogContract(StoreContract):
         upkeep_until_done(store)
         assert store.earliest(topic.id) == 5
 
+    @pytest.mark.parametrize(("packs", "messages", "size"), [(1, 5000, 1000), (1, 1, 5_000_000), (6, 1000, 1000)])
+    def test_transactions_of_megabytes_are_written_read_and_rolled_back(self, kit, packs, messages, size):
+        topic, _ = topic_with_subscription(kit.store)
+        appended: list[Record] = []
+
+        def append(work) -> None:
+            for _ in range(packs):
+                appended.extend(records(range(len(appended), len(appended) + messages), size=size))
+                work.append(topic.id, appended[-messages:])
+
+        with kit.store.transaction() as work:
+            append(work)
+            assert work.position("asked behind what was just sent") == 0
+        with kit.store.transaction() as work:
+            append(work)
+        expected = list(appended)
+        broken_off(kit.store, append)
+        assert kit.store.read(topic.id, 0, 2 * len(appended)) == expected
+
 
 class SubscriptionContract(StoreContract):
     def test_what_is_settled_is_in_the_cursor(self, kit):

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from seriatim.errors import InvalidArgument, StoreBusy, StoreFailed, StoreLost
-from seriatim.store import Standby, open_store
+from seriatim.store import Standby, open_store, postgres_session
 from seriatim.store.postgres import PostgresReader, PostgresStore
 from seriatim.store.postgres_ownership import GRACE
 from tests.postgres import schema_of, server
@@ -191,6 +192,129 @@ class TestTheActiveProcess:
                 assert new._pipe.connection is connection  # the old one has not touched it
                 with pytest.raises(StoreLost):
                     old.catalog()
+
+
+@contextmanager
+def locked_packs(url: str):
+    """Somebody else has locked the messages, until the end or until this is called."""
+    with psycopg.connect(url.partition("&")[0]) as other:
+        other.execute(f"LOCK TABLE {schema_of(url)}.packs IN ACCESS EXCLUSIVE MODE".encode())
+        yield other.rollback
+
+
+@contextmanager
+def in_a_thread(work):
+    """Do something beside the test, which may wait for its end (``join``) and for what it ``raised``."""
+    thread = _Beside(work)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join()
+
+
+class _Beside(threading.Thread):
+    def __init__(self, work) -> None:
+        super().__init__(daemon=True)
+        self._work = work
+        self.raised: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.raised = error
+
+
+class TestAnOwnerWhoseTransactionStalls:
+    @pytest.fixture
+    def lease(self) -> float:
+        return SHORT
+
+    @pytest.fixture
+    def url(self, url):
+        return f"{url}&stall_timeout={SHORT}"
+
+    @pytest.fixture
+    def store(self, url, monkeypatch):
+        monkeypatch.setattr(postgres_session, "LOCK_SECONDS", 20.0)  # not the first to end a wait
+        with closing(PostgresStore(url)) as store:
+            yield store
+
+    @pytest.fixture
+    def stalling(self, store):
+        """A transaction that does nothing more until it is told to, and how it is told."""
+        inside, go_on = threading.Event(), threading.Event()
+
+        def stall() -> None:
+            with store.transaction() as work:
+                work.append(1, [record(0)])
+                work.claim_batch("waits for an answer", 0)
+                inside.set()
+                go_on.wait()
+
+        with in_a_thread(stall) as thread:
+            inside.wait()
+            yield thread, go_on
+            go_on.set()
+
+    def test_a_standby_takes_over_while_it_waits_for_a_lock(self, url, store):
+        def write_until_the_store_is_lost() -> None:
+            while True:  # the owner may be the first to connect again
+                with suppress(StoreFailed):
+                    write(store, 0)
+
+        with (
+            locked_packs(url) as unlock,
+            in_a_thread(write_until_the_store_is_lost) as writer,
+            closing(stand_by(url)) as new,
+        ):
+            writer.join()
+            assert isinstance(writer.raised, StoreLost)
+            unlock()
+            assert (new.epoch, offsets(new)) == (3, [])
+            write(new, 5)
+            assert offsets(new) == [5]
+
+    def test_a_standby_takes_over_while_it_does_nothing_and_what_it_does_then_changes_nothing(self, url, stalling):
+        thread, go_on = stalling
+        with closing(stand_by(url)) as new:
+            write(new, 5)
+            go_on.set()
+            thread.join()
+            assert isinstance(thread.raised, StoreLost)
+            assert offsets(new) == [5]
+
+    def test_it_goes_on_when_nobody_takes_over(self, url, store, stalling):
+        thread, go_on = stalling
+        backend, schema = store._pipe.backend, schema_of(url)
+        wait_until(f"SELECT 1 WHERE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = {backend})")
+        (before,) = server().ask("SELECT renewed FROM owner", schema)
+        with Standby() as patience:
+            patience.wait(SHORT)
+        assert server().ask("SELECT renewed FROM owner", schema) == [before]  # still stalled
+        go_on.set()
+        thread.join()
+        assert isinstance(thread.raised, StoreFailed)
+        write(store, 0)
+        assert (store.epoch, offsets(store)) == (2, [0])
+
+    def test_it_can_be_closed_while_it_waits_for_a_lock(self, url, store):
+        with locked_packs(url), in_a_thread(lambda: write(store, 0)) as writer:
+            wait_until("SELECT 1 FROM pg_locks WHERE locktype = 'relation' AND NOT granted")
+            store.close()
+            writer.join()
+            assert isinstance(writer.raised, StoreFailed)
+
+    def test_a_statement_that_the_server_is_at_work_on_may_take_longer(self, url, store):
+        schema, loop = schema_of(url), "WHILE clock_timestamp() < now() + interval '2 seconds' LOOP END LOOP;"
+        body = f"AS $$ BEGIN {loop} RETURN new; END $$"
+        server().ask(f"CREATE FUNCTION {schema}.work() RETURNS trigger LANGUAGE plpgsql {body}")
+        server().ask(
+            f"CREATE TRIGGER work BEFORE INSERT ON {schema}.packs FOR EACH ROW EXECUTE FUNCTION {schema}.work()"
+        )
+        write(store, 0)
+        assert offsets(store) == [0]
 
 
 class TestAStandby:

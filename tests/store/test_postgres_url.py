@@ -6,7 +6,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from seriatim.errors import InvalidArgument
-from seriatim.store.postgres_url import LEASE, PostgresUrl, without_secrets
+from seriatim.store.postgres_url import LEASE, STALL_TIMEOUT, PostgresUrl, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,10 @@ def test_no_secret_is_shown(url, shown):
 
 
 def test_what_is_ours_is_taken_out_and_the_rest_goes_to_postgresql():
-    address = PostgresUrl.parse("postgresql://me:p%40ss@db:5433/orders?schema=calls&lease=2.5&sslmode=require")
-    assert (address.schema, address.lease) == ("calls", 2.5)
+    address = PostgresUrl.parse(
+        "postgresql://me:p%40ss@db:5433/orders?schema=calls&lease=2.5&stall_timeout=7&sslmode=require"
+    )
+    assert (address.schema, address.lease, address.stall_timeout) == ("calls", 2.5, 7.0)
     found = conninfo_to_dict(address.conninfo)
     assert found["user"] == "me"
     assert found["password"] == "p@ss"
@@ -41,15 +43,16 @@ def test_what_is_ours_is_taken_out_and_the_rest_goes_to_postgresql():
 
 def test_what_is_not_given_has_a_default_and_what_is_given_counts():
     address = PostgresUrl.parse("postgresql://db/orders?application_name=billing&connect_timeout=3")
-    assert (address.schema, address.lease) == ("seriatim", LEASE)
+    assert (address.schema, address.lease, address.stall_timeout) == ("seriatim", LEASE, STALL_TIMEOUT)
     found = conninfo_to_dict(address.conninfo)
     assert (found["application_name"], found["connect_timeout"]) == ("billing", "3")
 
 
-@pytest.mark.parametrize("lease", ["", "soon", "0", "0.1", "-1", "nan", "inf"])
-def test_a_lease_is_a_number_of_seconds(lease):
-    with pytest.raises(InvalidArgument, match="must be a number of seconds"):
-        PostgresUrl.parse(f"postgresql://db/orders?lease={lease}")
+@pytest.mark.parametrize("name", ["lease", "stall_timeout"])
+@pytest.mark.parametrize("value", ["", "soon", "0", "0.1", "-1", "nan", "inf"])
+def test_times_are_numbers_of_seconds(name, value):
+    with pytest.raises(InvalidArgument, match=f"{name} .* must be a number of seconds"):
+        PostgresUrl.parse(f"postgresql://db/orders?{name}={value}")
 
 
 @pytest.mark.parametrize("schema", ["", "Orders", "a-b", '"', "pg_catalog", "1st", "x" * 64])

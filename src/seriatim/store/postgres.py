@@ -35,7 +35,7 @@ from seriatim.store.postgres_ownership import (
     is_new,
     refuse_foreign_schema,
 )
-from seriatim.store.postgres_session import Pipe, PostgresSession, connect, is_broken, is_gone
+from seriatim.store.postgres_session import Pipe, PostgresSession, Progress, connect, is_broken, is_gone
 from seriatim.store.postgres_url import PostgresUrl
 from seriatim.store.sql.owner import SqlOwner
 from seriatim.store.sql.pool import Pool
@@ -103,8 +103,9 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
             undo.callback(give_back, address, claim)
             super().__init__(url)
             undo.pop_all()
-        self._pipe = Pipe(claim.connection)
-        self._heartbeat = Heartbeat(address, self._epoch, self._lose)
+        self._progress = Progress()
+        self._pipe = Pipe(claim.connection, self._progress)
+        self._heartbeat = Heartbeat(address, self._epoch, self._progress, lambda: self._pipe.backend, self._lose)
 
     @property
     def epoch(self) -> int:
@@ -116,8 +117,8 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
         self._refuse_inside_transaction()
         self._is_closed = True
         super().close()
-        self._heartbeat.stop()
         with self._turn:
+            self._heartbeat.stop()  # not before: it ends a transaction that hangs, which would keep us waiting here
             self._pipe.leave()
             give_back(self._address, Claim(self._pipe.connection, self._epoch))
 
@@ -125,7 +126,7 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
     def _working(self) -> Iterator[PostgresSession]:
         if is_gone(self._pipe.connection):
             self._connect_again()
-        session = PostgresSession(self._pipe.connection)
+        session = PostgresSession(self._pipe.connection, self._progress)
         try:
             session.command("BEGIN ISOLATION LEVEL READ COMMITTED")
             session.run("hold_epoch", self._epoch)
@@ -136,6 +137,7 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
             raise
         finally:
             session.end()
+            self._progress.end()
 
     def _commit(self, session: PostgresSession) -> None:
         session.require_unbroken()
@@ -165,7 +167,7 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
     def _connect_again(self) -> None:
         self._pipe.close()
         try:
-            self._pipe = Pipe(self._claimant.reclaim(self._epoch))
+            self._pipe = Pipe(self._claimant.reclaim(self._epoch), self._progress)
         except StoreLost:
             self._lose()
             raise

@@ -8,6 +8,10 @@ Rules
     - The **lease** says that the owner is alive: a thread renews it, by the clock of the server. An owner that is stopped, or
       cut off from the server, keeps its connection, and perhaps a transaction with all its locks. When its lease has run out,
       whoever wants the store ends that connection on the server, and takes over.
+    - An owner whose transaction **stalls** is no owner to rely on. When nothing of it was sent or answered for longer than
+      ``stall_timeout``, and the server was not seen at work on it meanwhile either (it waits for the client, for a lock, for
+      time to pass), the lease is no longer renewed and the connection is ended on the server. What it had under way is rolled
+      back. If nobody takes over, the owner goes on with a new connection.
     - One process at a time opens a store (the **lock of opening**), so that the three always change together: nobody can meet
       an owner that has the lock and not yet a lease.
 
@@ -25,6 +29,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
+from time import monotonic
 from typing import NamedTuple
 
 import psycopg
@@ -36,6 +41,7 @@ from seriatim.store.postgres_session import (
     LOCK_SECONDS,
     Connection,
     PostgresSession,
+    Progress,
     as_store_error,
     connect,
     is_broken,
@@ -250,12 +256,25 @@ def refuse_foreign_schema(session: PostgresSession, schema: str) -> None:
 
 
 class Heartbeat:
-    """A thread that renews the lease, on a connection of its own, until it is stopped or another owner has taken over."""
+    """A thread that renews the lease, on a connection of its own, until it is stopped or another owner has taken over.
 
-    def __init__(self, address: PostgresUrl, epoch: int, on_lost: Callable[[], None]) -> None:
+    It is also the one who notices that a transaction stalls.
+    """
+
+    def __init__(
+        self,
+        address: PostgresUrl,
+        epoch: int,
+        progress: Progress,
+        writer: Callable[[], int],
+        on_lost: Callable[[], None],
+    ) -> None:
         self._address = address
         self._epoch = epoch
+        self._progress = progress
+        self._writer = writer
         self._on_lost = on_lost
+        self._last_at_work = monotonic()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="seriatim-lease", daemon=True)
         self._thread.start()
@@ -269,7 +288,7 @@ class Heartbeat:
         while not self._stopped.wait(self._address.lease / BEATS_PER_LEASE):
             try:
                 connection = connection or connect(self._address)
-                if not PostgresSession(connection).rows("renew_lease", self._epoch):
+                if not self._renew(PostgresSession(connection)):
                     self._on_lost()
                     break
             except StoreError as error:  # the server may be back at the next beat
@@ -279,6 +298,26 @@ class Heartbeat:
                 connection = None
         if connection:
             connection.close()
+
+    def _renew(self, session: PostgresSession) -> bool:
+        """Renew the lease, unless the writer stalls; False when another owner has taken over."""
+        backend, seconds = self._writer(), self._seconds_without_progress(session)
+        if seconds < self._address.stall_timeout:
+            return bool(session.rows("renew_lease", self._epoch))
+        logger.error(
+            "a transaction on %s has made no progress for %.1f seconds: its connection is ended, and a standby may take over",
+            self._address.public,
+            seconds,
+        )
+        session.rows("terminate", backend)
+        return True
+
+    def _seconds_without_progress(self, session: PostgresSession) -> float:
+        """For how long neither we nor the server got on with the transaction under way."""
+        stalled = self._progress.stalled_for()
+        if not stalled or session.rows("backend_at_work", self._writer()):
+            self._last_at_work = monotonic()
+        return min(stalled, monotonic() - self._last_at_work)
 
 
 def give_back(address: PostgresUrl, claim: Claim) -> None:

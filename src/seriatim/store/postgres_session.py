@@ -3,6 +3,8 @@
 Rules
     - Statements are sent without waiting for their answers (pipeline mode). Whoever asks for rows waits for everything before
       them; whoever only writes waits once, at the commit. An error stops all that was sent after it.
+    - Everything is sent before an answer is waited for, and answers that arrive meanwhile are read: otherwise client and server
+      would each wait for the other as soon as a transaction is larger than the buffers of the connection.
     - What the server refuses has changed nothing. Only when the connection ends during a commit nobody can know.
     - Text may hold any character, although PostgreSQL can't keep the character 0: see ``_Text``.
 """
@@ -10,9 +12,10 @@ Rules
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache, partial
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -24,7 +27,7 @@ from seriatim.errors import DamagedStore, InvalidArgument, StoreBusy, StoreError
 from seriatim.store.postgres_url import NO_ADDRESS, PostgresUrl
 from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.reader import TAKEN_OVER, lost_because
-from seriatim.store.sql.session import Row, UnitOfWork
+from seriatim.store.sql.session import Result, Row, UnitOfWork
 
 LOCK_SECONDS = 5.0
 """How long anything waits for a lock of somebody else."""
@@ -112,17 +115,50 @@ def is_broken(connection: Connection) -> bool:
     return connection.closed or connection.pgconn.status == ConnStatus.BAD
 
 
+class Progress:
+    """When a transaction last got on. The heartbeat asks, from its own thread."""
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+
+    def note(self) -> None:
+        """Something was asked, answered or sent."""
+        self._last = monotonic()
+
+    def end(self) -> None:
+        """No transaction is under way."""
+        self._last = None
+
+    def stalled_for(self) -> float:
+        """Seconds since the transaction under way last got on; 0 when there is none."""
+        last = self._last
+        return 0.0 if last is None else monotonic() - last
+
+
 class Pipe:
     """A connection in pipeline mode: what is asked of it is sent, and answered when somebody needs an answer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, progress: Progress | None = None) -> None:
         self.connection = connection
+        self.backend = connection.info.backend_pid
+        self.progress = progress or Progress()
         self._open = ExitStack()
         self._pipeline = self._open.enter_context(connection.pipeline())
 
     def sync(self) -> None:
         """Wait for everything that was sent."""
+        self._flush()
         self._pipeline.sync()
+
+    def _flush(self) -> None:
+        """Hand everything to the operating system: psycopg's own ``sync`` tries once, and then only waits for answers."""
+        poller = select.poll()
+        poller.register(self.connection.fileno(), select.POLLIN | select.POLLOUT)
+        while self.connection.pgconn.flush():
+            ((_, ready),) = poller.poll()
+            self.progress.note()
+            if ready & select.POLLIN:
+                self.connection.pgconn.consume_input()
 
     def roll_back(self) -> bool:
         """End a transaction; False when the connection is of no use any more."""
@@ -154,9 +190,10 @@ class PostgresSession(UnitOfWork):
 
     failures = psycopg.Error
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, progress: Progress | None = None) -> None:
         super().__init__()
         self._connection = connection
+        self._progress = progress or Progress()
         self._queries = _encoded_queries()
 
     @property
@@ -187,6 +224,10 @@ class PostgresSession(UnitOfWork):
 
     def _send(self, query: str, values: Row) -> psycopg.Cursor[Any]:
         return self._connection.execute(self._queries[query], values, prepare=True, binary=True)
+
+    def _ask(self, question: Callable[[], Result]) -> Result:
+        self._progress.note()
+        return super()._ask(question)
 
     def _as_store_error(self, error: Exception) -> StoreError:
         return as_store_error(error)

@@ -1,7 +1,7 @@
 """The address of a PostgreSQL store: what is ours in it, what is PostgreSQL's, and what nobody may see.
 
-``postgresql://user@host:port/database?schema=…&lease=…``. All other parameters (``sslmode``, ``application_name``, …) are those
-of PostgreSQL's own client library and go to it as they are.
+``postgresql://user@host:port/database?schema=…&lease=…&stall_timeout=…``. All other parameters (``sslmode``,
+``application_name``, …) are those of PostgreSQL's own client library and go to it as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from seriatim.errors import InvalidArgument
 SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "seriatim"
 LEASE = 10.0
+STALL_TIMEOUT = 30.0
 
 # A server or a network that says nothing for half a minute is taken for dead; who waits longer says so in the address.
 CONNECTION_DEFAULTS = {
@@ -33,6 +34,7 @@ NO_ADDRESS = (
 )
 """Without a word of the address itself, because any part of it may be part of a password."""
 
+_OUR_PARAMETERS = frozenset({"schema", "lease", "stall_timeout"})
 _SECRET = re.compile(r"(//[^/?:]*):.*@")
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword"})
 
@@ -51,6 +53,9 @@ class PostgresUrl:
     lease: float
     """Seconds after which an owner that does not renew its lease may be replaced."""
 
+    stall_timeout: float
+    """Seconds after which a transaction of the owner that makes no progress is ended."""
+
     def __repr__(self) -> str:
         return f"PostgresUrl({self.public!r})"
 
@@ -60,14 +65,15 @@ class PostgresUrl:
         parameters = _parameters(query)
         if parameters is None or "@" in head.partition("//")[2].partition("/")[2]:
             raise InvalidArgument(NO_ADDRESS)
-        theirs = {name: value for name, value in parameters.items() if name not in {"schema", "lease"}}
+        theirs = {name: value for name, value in parameters.items() if name not in _OUR_PARAMETERS}
         if "synchronous_commit" in theirs.get("options", ""):
             raise InvalidArgument("synchronous_commit is always on, because acknowledged means durable: leave it out")
         return cls(
             without_secrets(url),
             f"{head}?{urlencode({**CONNECTION_DEFAULTS, **theirs}, quote_via=quote)}",
             _schema(parameters.get("schema", SCHEMA)),
-            _lease(parameters.get("lease", str(LEASE))),
+            _seconds("lease", parameters.get("lease", str(LEASE))),
+            _seconds("stall_timeout", parameters.get("stall_timeout", str(STALL_TIMEOUT))),
         )
 
 
@@ -92,14 +98,14 @@ def _schema(name: str) -> str:
     return name
 
 
-def _lease(text: str) -> float:
+def _seconds(name: str, text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not (isfinite(seconds) and seconds >= MINIMUM_LEASE):
-        raise InvalidArgument(f"lease '{text}' must be a number of seconds, {MINIMUM_LEASE} or more")
+    if not (isfinite(seconds) and seconds >= MINIMUM_SECONDS):
+        raise InvalidArgument(f"{name} '{text}' must be a number of seconds, {MINIMUM_SECONDS} or more")
     return seconds
 
 
-MINIMUM_LEASE = 0.2
+MINIMUM_SECONDS = 0.2

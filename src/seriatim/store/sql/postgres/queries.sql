@@ -44,6 +44,11 @@ AND ((classid::bigint << 32) | objid::bigint) = $1 AND objsubid = 1 AND mode = '
 -- End a connection and what it has under way, and wait until it has ended.
 SELECT pg_terminate_backend($1::integer, 5000);
 
+-- name: backend_at_work
+-- No row when a connection is gone, or waits for its client, for a lock of somebody else or for time to pass.
+SELECT 1 FROM pg_stat_activity
+WHERE pid = $1 AND state = 'active' AND coalesce(wait_event_type, '') NOT IN ('Client', 'Lock', 'Timeout');
+
 -- name: owner
 -- Who renewed the lease last, and for how many more seconds it lasts by the clock of the server.
 SELECT process, host, application, extract(epoch FROM renewed - clock_timestamp())::double precision + lease

@@ -59,7 +59,7 @@ class LanesWalk:
             self.skip: 1,
             self.retry: 2,
             self.redrive: 4,
-            self.crash: 1,
+            self.crash: 2,
         }
 
     def step(self) -> None:
@@ -75,7 +75,8 @@ class LanesWalk:
         self.lanes.push(self.key(), self.offset, self.now, self.random.choice((0, 0, 1, 3)))
 
     def take(self) -> None:
-        self.held += self.lanes.take(self.now, self.random.choice((1, 5)), self.random.choice((1, 4)))
+        lease_time, limit, consumer = self.random.choice((1, 5)), self.random.choice((1, 4)), self.random.choice("xy")
+        self.held += self.lanes.take(self.now, lease_time, limit, consumer)
 
     def a_lease(self) -> Lease:
         del self.held[:-6]

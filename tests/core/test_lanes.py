@@ -115,6 +115,47 @@ def test_lanes_are_served_in_turn() -> None:
             lanes.settle(lease.token)
 
 
+def test_with_a_window_all_leases_of_a_key_belong_to_one_consumer() -> None:
+    lanes = lanes_of("a", "a", "a", "b", delivery=retrying(window=3))
+    (first,) = lanes.take(0, 10, 1, "x")
+    assert offsets(lanes.take(0, 10, 9, "y")) == [4], "key a is with x"
+    assert offsets(lanes.take(0, 10, 9, "x")) == [2, 3]
+    assert first.offset == 1
+
+
+@pytest.mark.parametrize("ending", ["settle", "give back", "expire", "dead-letter", "skip"])
+def test_a_key_of_which_no_lease_is_out_is_free_for_every_consumer(ending: str) -> None:
+    lanes = lanes_of("a", "a", "a", delivery=retrying(window=2))
+    one, two = (lanes.take(0, 10, 1, "x")[0] for _ in range(2))
+    assert lanes.take(0, 10, 1, "y") == []
+    if ending == "settle":
+        assert lanes.settle(two.token) == [], "provisional: the first one is still out"
+        assert lanes.take(0, 10, 1, "y") == []
+        lanes.settle(one.token)
+    elif ending == "give back":
+        lanes.give_back(one.token, 0)
+    elif ending == "expire":
+        lanes.advance(10)
+    elif ending == "dead-letter":
+        lanes.dead_letter("a")
+    else:
+        lanes.skip("a")
+    assert len(lanes.take(0, 10, 9, "y")) == 1 + (ending != "settle")
+
+
+def test_a_consumer_without_room_delays_its_own_keys_only() -> None:
+    lanes = lanes_of("a", "a", "b", "b", None, None, delivery=retrying(window=2))
+    held = lanes.take(0, 10, 1, "x")
+    assert offsets(held) == [1]
+    assert sorted(offsets(lanes.take(0, 10, 9, "y"))) == [3, 4, 5, 6]
+    assert offsets(lanes.take(0, 10, 9, "x")) == [2]
+
+
+def test_a_key_that_waits_for_its_holder_keeps_its_turn_among_all_others() -> None:
+    lanes = lanes_of("a", "a", "b", "c", "b", delivery=retrying(window=2))
+    assert [lease.key for lease in lanes.take(0, 10, 9, "x")] == ["a", "b", "c", "a", "b"]
+
+
 def test_an_ack_wakes_the_next_message_at_once_when_released_on_receipt() -> None:
     lanes = lanes_of("a", "a")
     assert lanes.settle(take(lanes)[0].token) == [Settled("a", 1)]

@@ -87,3 +87,16 @@ def test_no_command_costs_more_because_of_a_long_backlog_or_many_other_keys(rele
     assert costs(delivery, backlog=10, others=10_000) == small
     assert len(small) >= 14
     assert all(small.values())
+
+
+def test_a_take_costs_no_more_because_many_ready_keys_are_with_other_consumers() -> None:
+    def cost(others: int) -> int:
+        lanes = Lanes(Delivery(window=2))
+        for number in range(others):
+            lanes.push_all([(f"other {number}", 2 * number), (f"other {number}", 2 * number + 1)])
+        for number in range(others):
+            lanes.take(0, 10, 1, f"consumer {number % 7}")
+        lanes.push_all([("a", 2 * others)])
+        return calls_of(lambda: lanes.take(0, 10, 1, "me"))
+
+    assert cost(10) == cost(10_000)

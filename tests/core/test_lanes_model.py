@@ -59,19 +59,19 @@ class LanesAgainstModel(RuleBasedStateMachine):
         self.lanes.push(key, self.offset, self.now, delay)
         self.model.push(key, self.offset, self.now, delay)
 
-    @rule(limit=st.sampled_from([1, 2, 3, 10]), lease_time=st.sampled_from([1, 4]))
-    def take(self, limit: int, lease_time: float) -> None:
+    @rule(limit=st.sampled_from([1, 2, 3, 10]), lease_time=st.sampled_from([1, 4]), consumer=st.sampled_from("xy"))
+    def take(self, limit: int, lease_time: float, consumer: str) -> None:
         for _ in range(limit):
-            allowed = self.model.takeable()
+            allowed = self.model.takeable(consumer)
             fraction = self.fresh_fraction()
-            leases = self.lanes.take(self.now, lease_time + fraction)
+            leases = self.lanes.take(self.now, lease_time + fraction, consumer=consumer)
             assert len(leases) == min(1, len(allowed))
             for lease in leases:
                 assert (lease.key, lease.offset) in allowed
                 assert lease.token > max(self.tokens, default=0)
                 assert lease.deadline == max(self.now, self.model.now) + (lease_time + fraction)
                 self.tokens.append(lease.token)
-                self.model.taken(lease)
+                self.model.taken(lease, consumer)
                 message = self.model.leased(lease.token)
                 assert message is not None
                 assert lease.attempt == message.failures + 1
@@ -301,7 +301,7 @@ WALKS = 80
 ANY_KEY = ("a", "a", "b", "c", None)
 COMMANDS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
     "push": (8, {"key": ANY_KEY, "delay": (0, 0, 0, 1, 3)}),
-    "take": (6, {"limit": (1, 2, 3, 10), "lease_time": (1, 4)}),
+    "take": (6, {"limit": (1, 2, 3, 10), "lease_time": (1, 4), "consumer": "xy"}),
     "settle": (4, {"pick": range(6)}),
     "give_back": (3, {"pick": range(6), "delay": (None, None, 0, 2), "count": (True, True, False)}),
     "extend": (1, {"pick": range(6), "lease_time": (0, 1, 2, 9)}),

@@ -253,6 +253,25 @@ def test_with_a_window_a_nack_fences_what_follows(run):
     run(scenario)
 
 
+def test_with_a_window_the_messages_of_a_key_go_to_one_consumer_while_any_is_out(run):
+    async def scenario(engine):
+        subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=4))
+        one, two = Collector(max_messages=2), Collector()
+        subscription.attach(one.consumer)
+        await publish(engine, *"abcd")
+        await one.wait(2)
+        subscription.attach(two.consumer)
+        await publish(engine, "other", key="other")
+        assert [delivered.record.data for delivered in await two.wait(1)] == [b"other"]
+        for delivered in list(one.got):
+            subscription.ack(delivered.lease)
+        await settle_down(engine)
+        assert b"".join(one.data + two.data[1:]) == b"abcd", "whoever got them, they came in order"
+        assert one.data == [b"a", b"b"] or two.data == [b"other"]
+
+    run(scenario)
+
+
 def test_a_consumer_hears_which_of_its_leases_are_fenced(run):
     async def scenario(engine):
         subscription = await prepare(engine, SubscriptionOptions(ordering=True, window=3))

@@ -225,6 +225,45 @@ def test_a_window_lets_several_of_a_key_out_and_a_nack_fences_what_follows(raw):
     assert data_of(stream.take(2)) == ["3", "4"]
 
 
+@pytest.fixture
+def windowed(raw):
+    """A subscription that lets three messages of a key be out."""
+    raw.CreateTopic(name=TOPIC)
+    raw.CreateSubscription(
+        name=SUBSCRIPTION, topic=TOPIC, enable_message_ordering=True, labels={"seriatim-window": "3"}
+    )
+    return raw
+
+
+def test_with_a_window_a_key_stays_with_its_stream_until_no_lease_of_it_is_out(windowed):
+    one = windowed.stream(max_outstanding_messages=1, stream_ack_deadline_seconds=600)
+    publish(windowed, *"012")
+    (zero,) = one.take(1)
+    two = windowed.stream(stream_ack_deadline_seconds=600)
+    publish(windowed, "other", key="z")
+    assert data_of(_until_something(two)) == ["other"]
+    assert _pulled(windowed) == [], "unary pulls are a consumer of their own"
+    one.ack(zero)
+    assert data_of(_until_something(one, two)) in (["1"], ["1", "2"])
+
+
+def test_with_a_window_a_key_stays_with_unary_pulls_until_no_lease_of_it_is_out(windowed):
+    publish(windowed, *"012")
+    (zero,) = windowed.Pull(subscription=SUBSCRIPTION, max_messages=1).received_messages
+    stream = windowed.stream()
+    publish(windowed, "other", key="z")
+    assert data_of(_until_something(stream)) == ["other"]
+    one, two = windowed.Pull(subscription=SUBSCRIPTION, max_messages=9).received_messages
+    assert data_of([zero, one, two]) == ["0", "1", "2"]
+    publish(windowed, "3")
+    windowed.Acknowledge(subscription=SUBSCRIPTION, ack_ids=[zero.ack_id, one.ack_id, two.ack_id])
+    assert data_of(_until_something(stream)) == ["3"], "nothing is out any more"
+
+
+def _pulled(raw) -> list[str]:
+    return data_of(raw.Pull(subscription=SUBSCRIPTION, max_messages=9, return_immediately=True).received_messages)
+
+
 def test_the_window_of_the_server_is_that_of_subscriptions_that_name_none():
     with server_in_thread(options=ServerOptions(window=2)) as server:
         raw = server.clients.raw()

@@ -23,6 +23,7 @@ than 1 a lane may be ``ready`` and still have messages in flight: ready means th
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from enum import StrEnum
 from math import inf
 
@@ -137,13 +138,16 @@ class Lane:
         "acked",
         "aside",
         "flight",
+        "holder",
         "in_flight",
         "in_ring",
+        "is_held",
         "key",
         "last_settled",
         "paused",
         "pending",
         "state",
+        "turn",
         "waiting",
         "window",
     )
@@ -159,7 +163,10 @@ class Lane:
         self.pending = 0
         self.last_settled = -1
         self.paused = False
+        self.holder: Hashable = None  # with a window: the consumer that has the leases that are out
         self.in_ring = False
+        self.is_held = False  # whether it waits for its turn with its holder
+        self.turn = 0  # of the lanes that wait, the one with the lowest is next
         self.state = LaneState.EMPTY
 
     @property

@@ -4,6 +4,9 @@ Rules
 -----
 1. Each key has its own lane (see ``lane.py``); one key's trouble never stops another's. Keyless messages share a loose lane.
 2. Ready lanes stand in a ring and are served in turn, so a ready lane waits at most one turn of each other ready lane.
+   Where a window allows several leases of a key, all that are out at a time belong to one consumer: its *holder*. While any is
+   out, the next message of the key goes to the holder or to nobody; a holder without room delays that key and no other. When
+   none is out any more, the key is free for whoever takes it next, and begins to wait anew. Keyless messages have no holder.
 3. Every lease carries a token that rises and is never given twice. Settling, returning or extending with a token that is not
    held raises StaleLease and changes nothing.
 4. A delivery attempt counts when it fails: by a return (nack) or because its lease expires. A message that used up
@@ -18,8 +21,11 @@ Theory of operation
 -------------------
 No command looks at a backlog or at other keys. The ring is a deque of lanes; a lane stands in it at most once, and one that
 stopped being ready is passed over when its turn comes. Lease deadlines and delays are two schedules (``Deadlines``), keyed
-by token and by offset. Where only one transition is possible it is made directly, without asking ``_refresh``, because that is
-the way of nearly every message; the tests see to it that states still are what ``_state_of`` says, and the table is exact.
+by token and by offset. A ready lane that has a holder stands in the holder's own queue instead of the ring; a consumer is given
+whichever of the two fronts became ready first, so nobody looks at lanes that it can't have.
+
+Where only one transition is possible it is made directly, without asking ``_refresh``, because that is the way of nearly every
+message; the tests see to it that states still are what ``_state_of`` says, and the table is exact.
 Changes that must become durable are noted in ``_unconfirmed`` until ``confirm(offset)``; what is saved
 meanwhile is the state without them, so restoring a saved map *is* what a crash at that moment would leave.
 """
@@ -27,8 +33,8 @@ meanwhile is the state without them, so restoring a saved map *is* what a crash 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
@@ -110,6 +116,8 @@ class Lanes:
         self._next_token = first_token
         self._lanes: dict[str | None, Lane] = {}
         self._ring: deque[Lane] = deque()
+        self._held: dict[Hashable, OrderedDict[Lane, None]] = {}  # ready lanes with leases out, by holder
+        self._turns = 0  # counts how often a lane became ready, or had its turn and stayed so
         self._leased: dict[int, Lane] = {}
         self._expiry = LeaseDeadlines(self._leased)
         self._delays: Deadlines[int] = Deadlines()
@@ -145,20 +153,34 @@ class Lanes:
             if lane.state is not _READY and lane.in_flight + lane.pending < lane.window:
                 self._refresh(lane, _PUSH)
 
-    def take(self, now: float, lease_time: float, limit: int = 1) -> list[Lease]:
-        """Lease up to ``limit`` messages, one from each ready lane in turn."""
+    def take(self, now: float, lease_time: float, limit: int = 1, consumer: Hashable = None) -> list[Lease]:
+        """Lease up to ``limit`` messages to a consumer, one from each ready lane in turn."""
         deadline, first = max(now, self._now) + lease_time, self._next_token
         leases: list[Lease] = []
-        ring = self._ring
-        while ring and len(leases) < limit:
-            lane = ring.popleft()
-            lane.in_ring = False
-            if lane.state is _READY:
-                leases.append(self._lease(lane, deadline))
+        while len(leases) < limit and (lane := self._next_lane(consumer)) is not None:
+            if lane.key is not None and lane.window > 1:
+                lane.holder = consumer
+            leases.append(self._lease(lane, deadline))
         if leases:
             self._in_flight += len(leases)
             self._expiry.add(range(first, self._next_token), deadline)
         return leases
+
+    def _next_lane(self, consumer: Hashable) -> Lane | None:
+        """Take the ready lane whose turn it is for a consumer out of its queue."""
+        ring = self._ring
+        while ring and ring[0].state is not _READY:
+            ring.popleft().in_ring = False
+        held = self._held.get(consumer) if self._held else None
+        if held and not (ring and ring[0].turn < next(iter(held)).turn):
+            lane = next(iter(held))
+            self._unhold(lane)
+            return lane
+        if not ring:
+            return None
+        lane = ring.popleft()
+        lane.in_ring = False
+        return lane
 
     def _lease(self, lane: Lane, deadline: float) -> Lease:
         offset, token = lane.waiting.pop(), self._next_token
@@ -200,8 +222,8 @@ class Lanes:
         done = lane.ack(token)
         self._leave_settled(lane, done)
         settled += done
-        # A lane that is ready stays so: its window has only got more room.
-        if lane.state is not _READY:
+        # A lane that is ready stays so, for its window has only got more room; but it may be free for others now.
+        if lane.state is not _READY or not lane.in_flight:
             self._refresh(lane, _SETTLE)
 
     def give_back(
@@ -688,9 +710,30 @@ class Lanes:
                 self._ready_lanes += 1
             if state is _EMPTY:
                 self._drop(lane)
-        if state is _READY and not lane.in_ring:
+        if lane.is_held and not (state is _READY and lane.in_flight):
+            self._unhold(lane)
+        if not lane.in_flight:
+            lane.holder = None
+        if state is _READY and not lane.in_ring and not lane.is_held:
+            self._queue_up(lane)
+
+    def _queue_up(self, lane: Lane) -> None:
+        """Let a ready lane wait for its turn: with its holder, or with all that are free."""
+        self._turns += 1
+        lane.turn = self._turns
+        if lane.in_flight and lane.key is not None:
+            lane.is_held = True
+            self._held.setdefault(lane.holder, OrderedDict())[lane] = None
+        else:
             lane.in_ring = True
             self._ring.append(lane)
+
+    def _unhold(self, lane: Lane) -> None:
+        held = self._held[lane.holder]
+        del held[lane]
+        lane.is_held = False
+        if not held:
+            del self._held[lane.holder]
 
     def _state_of(self, lane: Lane) -> LaneState:
         if lane.paused:

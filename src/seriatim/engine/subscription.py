@@ -2,7 +2,8 @@
 
 Rules
     - The lanes (``core.lanes``) decide what is given out and when. Nothing here decides order.
-    - Consumers of one subscription share its lanes and are served in turn, each as far as it has room.
+    - Consumers of one subscription share its lanes and are served in turn, each as far as it has room. Where a window allows
+      several leases of a key, those that are out at a time belong to one consumer (rule 2 of the lanes).
     - What the lanes accepted (an ack, a dead letter) is an obligation of the group commit, and confirmed to the lanes when it
       is durable.
     - Dead letters have rules of their own: ``dead_letters.py``. What operators ask for is in ``operations.py``.
@@ -336,7 +337,7 @@ class SubscriptionState:
             self._consumers.rotate(-1)
             room = consumer.room()
             lease_time = consumer.ack_deadline or self.options.ack_deadline
-            leases = self.lanes.take(self._services.now(), lease_time, room) if room > 0 else []
+            leases = self.lanes.take(self._services.now(), lease_time, room, consumer) if room > 0 else []
             idle = 0 if leases else idle + 1
             if leases:
                 given += len(leases)

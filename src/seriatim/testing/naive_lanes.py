@@ -33,6 +33,7 @@ class NaiveMessage:
     error: str | None = None
     token: int = 0
     deadline: float = inf
+    consumer: object = None  # who has it, or had it last
 
 
 class NaiveLanes:
@@ -60,8 +61,20 @@ class NaiveLanes:
     def changing(self, key: str | None) -> list[NaiveMessage]:
         return [m for _, m in self.pending if m.key == key]
 
-    def takeable(self) -> list[tuple[str | None, int]]:
-        """What ``take`` may give out next."""
+    def takeable(self, *consumers: object) -> list[tuple[str | None, int]]:
+        """What ``take`` may give out next: to anybody, or to one of some consumers."""
+        return [
+            (key, offset)
+            for key, offset in self.ready()
+            if not consumers or (holder := self.holder(key)) is None or holder.consumer in consumers
+        ]
+
+    def holder(self, key: str | None) -> NaiveMessage | None:
+        """A message of a key that is out; all of them are with one consumer."""
+        return next(iter(self.of(key, "out", "acked")), None) if key is not None else None
+
+    def ready(self) -> list[tuple[str | None, int]]:
+        """The next message of every ready lane."""
         found: list[tuple[str | None, int]] = []
         for key in {m.key for m in self.messages} - self.paused:
             waiting = self.of(key, "waiting", *(["spent"] if key is not None else []))
@@ -83,10 +96,11 @@ class NaiveLanes:
             message.where = "aside" if key is None else "waiting"
         self.messages.append(message)
 
-    def taken(self, lease: Lease) -> None:
+    def taken(self, lease: Lease, consumer: object = None) -> None:
         message = self.find(lease.key, lease.offset)
         assert message is not None
         message.where, message.token, message.deadline = "out", lease.token, lease.deadline
+        message.consumer = consumer
 
     def leased(self, token: int) -> NaiveMessage | None:
         return next((m for m in self.messages if m.where == "out" and m.token == token), None)

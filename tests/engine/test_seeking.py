@@ -57,6 +57,24 @@ def test_a_seek_forward_settles_what_is_passed(run):
     run(scenario)
 
 
+def test_what_was_published_before_the_first_subscription_stays_and_can_be_replayed(run):
+    async def scenario(engine):
+        await engine.create_topic("t")
+        await publish(engine, "a", "b")
+        await engine.create_subscription("t", "s", ORDERED)
+        await engine.clean_up()
+        assert (await engine.describe_topic("t")).earliest == 0
+        await publish(engine, "c")
+        assert await work_off(engine, 1) == [b"c"]
+        await engine.clean_up()
+        await engine.seek_to_offset("s", 0)
+        assert await work_off(engine, 2) == [b"a", b"b"]
+        await engine.clean_up()
+        assert (await engine.describe_topic("t")).earliest == 0  # a replay does not shorten it either
+
+    run(scenario)
+
+
 def test_a_seek_survives_a_restart(run_with_restarts):
     async def before(engine):
         await prepare(engine)

@@ -187,6 +187,17 @@ def test_retained_messages_come_again_after_their_acks(raw):
     assert take(raw) + take(raw) == ["0", "1"]
 
 
+def test_what_was_published_before_the_first_subscription_stays_for_the_topics_retention(server: ServerThread, raw):
+    raw.CreateTopic(name=TOPIC)
+    publish(raw, "0", "1")
+    raw.CreateSubscription(name=SUBSCRIPTION, topic=TOPIC, enable_message_ordering=True)
+    server.run(server.engine.clean_up())
+    raw.Seek(subscription=SUBSCRIPTION, time=Timestamp(seconds=1))
+    assert take(raw) + take(raw) == ["0", "1"]
+    raw.CreateTopic(name=f"{TOPIC}-short", message_retention_duration={"seconds": 600})
+    assert server.run(server.engine.describe_topic(f"{TOPIC}-short")).options.retention == 600
+
+
 def test_a_topic_keeps_what_is_acked_as_long_as_a_subscription_wants_it(server: ServerThread, raw):
     def kept() -> float | None:
         return server.run(server.engine.describe_topic(TOPIC)).options.retain_settled

@@ -821,6 +821,41 @@ class UpkeepContract(StoreContract):
         upkeep_until_done(store, NOW + 10_000 * DAY)
         assert kept(store, topic) == list(range(5))
 
+    @pytest.mark.parametrize("follower", ["subscription", "reader"])
+    @pytest.mark.parametrize(("options", "seconds"), [({}, 7 * DAY), ({"retention": 30}, 30)])
+    def test_what_was_there_before_anybody_followed_keeps_its_retention(self, kit, follower, options, seconds):
+        """Nobody's messages vanish because somebody subscribes at the end of a log."""
+        with kit.store.transaction() as work:
+            topic = work.create_topic("orders", options)
+            work.append(topic.id, records(range(5)))
+        with kit.store.transaction() as work:
+            if follower == "subscription":
+                subscription = work.create_subscription(topic.id, "billing", {}, Cursor(5))
+            else:
+                work.put_reader(ReaderRow("spark", topic.id, 0))
+            work.append(topic.id, records(range(5, 10)))
+        with kit.store.transaction() as work:
+            if follower == "subscription":
+                work.settle(subscription.id, range(5, 10))
+            else:
+                work.put_reader(ReaderRow("spark", topic.id, 10))
+        upkeep_until_done(kit.store, NOW + 20)
+        kit.reopen()
+        assert kept(kit.store, topic) == list(range(5))
+        upkeep_until_done(kit.store, NOW + seconds - 1)
+        assert kept(kit.store, topic) == list(range(5))
+        upkeep_until_done(kit.store, NOW + seconds)
+        assert kept(kit.store, topic) == []
+
+    def test_a_reader_that_is_registered_with_another_topic_begins_there(self, kit):
+        with kit.store.transaction() as work:
+            first, second = work.create_topic("first", {}), work.create_topic("second", {})
+            work.put_reader(ReaderRow("spark", first.id, 0))
+            work.append(second.id, records(range(5)))
+            work.put_reader(ReaderRow("spark", second.id, 5))
+        upkeep_until_done(kit.store)
+        assert kept(kit.store, second) == list(range(5))
+
     def test_unsettled_messages_are_kept_however_old_they_are(self, store):
         topic, _ = topic_with_subscription(store, messages=10)
         upkeep_until_done(store, NOW + 1000 * DAY)
@@ -836,7 +871,7 @@ class UpkeepContract(StoreContract):
         assert kept(store, topic) == list(range(5, 15))
         with store.transaction() as work:
             work.put_reader(ReaderRow("spark", topic.id, 15))
-        upkeep_until_done(store)
+        upkeep_until_done(store, NOW + 1000 * DAY)
         assert kept(store, topic) == []
 
     def test_a_snapshot_pins_what_it_has_not_settled_until_it_expires(self, store):

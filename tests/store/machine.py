@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import pytest
 from hypothesis import settings
@@ -32,6 +33,7 @@ DAY = 24 * 3600.0
 class ModelSubscription:
     topic: int
     settled: set[int]
+    since: int
     troubles: dict[int, TroubleRow] = field(default_factory=dict)
     paused: dict[str | None, str | None] = field(default_factory=dict)
     buried: dict[int, DeadLetterRow] = field(default_factory=dict)
@@ -44,6 +46,7 @@ class Model:
     options: dict[int, dict[str, float]] = field(default_factory=dict)
     subscriptions: dict[int, ModelSubscription] = field(default_factory=dict)
     readers: dict[str, ReaderRow] = field(default_factory=dict)
+    readers_since: dict[str, int] = field(default_factory=dict)
     snapshots: dict[str, tuple[int, set[int], float]] = field(default_factory=dict)
     claimed: set[tuple[str, int]] = field(default_factory=set)
     next_token: int = 0
@@ -51,15 +54,16 @@ class Model:
     def needed(self, topic: int, now: float) -> set[int]:
         """What clean-up must not remove."""
         followers = [each for each in self.subscriptions.values() if each.topic == topic]
-        readers = [reader.position for reader in self.readers.values() if reader.topic_id == topic]
+        readers = {name: reader.position for name, reader in self.readers.items() if reader.topic_id == topic}
+        since = min([*(each.since for each in followers), *(self.readers_since[name] for name in readers)], default=inf)
         pins = [settled for where, settled, expires in self.snapshots.values() if where == topic and expires > now]
-        age = self.options[topic].get("retain_settled", 0.0) if followers or readers else 7 * DAY
+        retained = self.options[topic].get("retain_settled", 0.0)
         return {
             offset
             for offset, record in self.logs[topic].items()
-            if record.published + age > now
+            if record.published + (retained if offset >= since else 7 * DAY) > now
             or any(offset not in each.settled or offset in each.buried for each in followers)
-            or any(offset >= position for position in readers)
+            or any(offset >= position for position in readers.values())
             or any(offset not in settled for settled in pins)
         }
 
@@ -150,7 +154,7 @@ class Both:
             name = f"{name}-{sorted(self.model.subscriptions)}"
             cursor, settled = self._cursor(topic, place, places)
             row = self.work.create_subscription(topic, name, {}, cursor)
-            self.model.subscriptions[row.id] = ModelSubscription(topic, settled)
+            self.model.subscriptions[row.id] = ModelSubscription(topic, settled, self.model.next_offsets[topic])
 
     def delete_subscription(self, index) -> None:
         if found := self._subscription(index):
@@ -231,6 +235,8 @@ class Both:
     def put_reader(self, index, name, place) -> None:
         if (topic := self._topic(index)) is not None:
             position = max(self._offsets(topic, [place]), default=0)
+            if name not in self.model.readers or self.model.readers[name].topic_id != topic:
+                self.model.readers_since[name] = self.model.next_offsets[topic]
             self.model.readers[name] = ReaderRow(name, topic, position)
             self.work.put_reader(self.model.readers[name])
 

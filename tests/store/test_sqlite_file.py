@@ -246,12 +246,21 @@ class TestSchema:
         with monkeypatch.context() as patch:
             patch.setattr(sqlite, "load_migrations", lambda dialect: load_migrations(dialect)[:1])
             old = SqliteStore(path)
-            _, subscription = topic_with_subscription(old, messages=3)
+            with old.transaction() as work:
+                topic = work.create_topic("orders", {})
+                work.append(topic.id, records(range(5)))
             old.close()
-        ask(path, f"INSERT INTO dead_letters VALUES ({subscription.id}, 1, 'k', 5, 0.0, 'broke', NULL, NULL)")
+        ask(
+            path,
+            f"INSERT INTO subscriptions (topic_id, name, options, floor) VALUES ({topic.id}, 'billing', '{{}}', 2)",
+        )
+        ask(path, f"INSERT INTO readers (name, topic_id, position) VALUES ('spark', {topic.id}, 3)")
+        ask(path, "INSERT INTO dead_letters VALUES (1, 1, 'k', 5, 0.0, 'broke', NULL, NULL)")
         store = SqliteStore(path)
-        assert store.dead_letters(subscription.id) == [DeadLetterRow(1, "k", 5, 0.0, "broke")]
+        assert store.dead_letters(1) == [DeadLetterRow(1, "k", 5, 0.0, "broke")]
         assert list(store.check()) == []
+        upkeep_until_done(store)
+        assert kept(store, topic) == list(range(5))  # nobody knows what was published before they began
         store.close()
 
     def test_a_migration_that_fails_leaves_the_file_as_it_was(self, store, path, monkeypatch):

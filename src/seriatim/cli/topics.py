@@ -26,14 +26,14 @@ def command() -> None:
     type=Duration(endless=True),
     default="7d",
     show_default=True,
-    help="How long messages are kept while nobody subscribes.",
+    help="How long to keep messages that were published before anybody subscribed.",
 )
 @click.option(
     "--retain-settled",
     type=Duration(endless=True),
     default="0",
     show_default=True,
-    help="How long messages are kept after everybody has settled them.",
+    help="How long to keep messages that everybody has settled.",
 )
 @with_new_broker
 async def create(broker: Broker, output: Output, name: str, retention: float, retain_settled: float) -> None:

@@ -15,7 +15,8 @@ WEEK = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class TopicOptions:
-    """``retention``: how long messages are kept while nobody subscribes or reads. ``retain_settled``: how long after
+    """``retention``: how long messages are kept that were published before anybody subscribed or read; that somebody
+    subscribes later does not shorten it. ``retain_settled``: how long messages published since then are kept when
     everybody has settled them. ``resource``: what a front keeps with the topic; nobody here looks inside."""
 
     retention: float | None = WEEK

@@ -76,8 +76,13 @@ class Resources:
     def topic_options(self, topic: Any) -> TopicOptions:
         _refuse(topic, _TOPIC_REFUSED)
         check_labels(topic.labels)
-        retained = _retained(topic, "message_retention_duration", 31 * DAY) or 0.0
-        return TopicOptions(retained, retained, to_document(topic, _TOPIC_DOCUMENT))
+        resource, retained = (
+            to_document(topic, _TOPIC_DOCUMENT),
+            _retained(topic, "message_retention_duration", 31 * DAY),
+        )
+        if retained is None:
+            return TopicOptions(resource=resource)
+        return TopicOptions(retained, retained, resource)
 
     def topic(self, info: TopicInfo) -> Any:
         topic = from_document(Topic, info.options.resource)

@@ -12,7 +12,8 @@ Rules
 3. Offsets are given by the caller and rise within a topic. Appending one that is not above the last is refused.
 4. Clean-up belongs to the store (``upkeep``): what every subscription has settled and every reader has passed is removed, and
    what is left over among it is packed together. What is in trouble, dead-lettered or pinned by a snapshot stays. The topic
-   options ``retention`` and ``retain_settled`` (seconds; None: for ever) say how long; see ``retention.py``.
+   options ``retain_settled`` and, for what was published before any of them began, ``retention`` (seconds; None: for ever) say
+   how long it stays at least; see ``retention.py``.
 5. A store has one owner. Its epoch rises with every opening, and a former owner can change nothing (``StoreLost``).
 6. All methods may be called from any thread, one transaction at a time; reads may run beside a transaction and see what was
    committed before they began, also inside the block of a transaction.

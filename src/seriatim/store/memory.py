@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from seriatim.core.ranges import RangeSet
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, StoreLost
@@ -44,7 +44,7 @@ from seriatim.store.base import (
     UpkeepReport,
 )
 from seriatim.store.pack import PackHead, encode
-from seriatim.store.retention import Retention
+from seriatim.store.retention import Follower, Retention
 from seriatim.store.rules import end_of, key_of, lane_of, require_new, require_position, require_rising
 from seriatim.store.settled import SettledSet
 from seriatim.store.staging import read_staged
@@ -53,13 +53,20 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
+class _Reader(NamedTuple):
+    """A reader, and the next offset of its topic when it began."""
+
+    row: ReaderRow
+    since: int
+
+
 @dataclass(slots=True)
 class _Draft:
     """What there is, apart from messages."""
 
     topics: dict[int, TopicRow] = field(default_factory=dict)
     subscriptions: dict[int, SubscriptionRow] = field(default_factory=dict)
-    readers: dict[str, ReaderRow] = field(default_factory=dict)
+    readers: dict[str, _Reader] = field(default_factory=dict)
     snapshots: dict[str, SnapshotRow] = field(default_factory=dict)
     documents: dict[tuple[str, str], DocumentRow] = field(default_factory=dict)
     batches: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
@@ -119,6 +126,7 @@ class _Lanes:
     """What is known of messages within one subscription."""
 
     settled: SettledSet
+    since: int
     troubles: dict[int, TroubleRow] = field(default_factory=dict)
     paused: dict[str, str | None] = field(default_factory=dict)
     buried: dict[int, DeadLetterRow] = field(default_factory=dict)
@@ -193,19 +201,19 @@ class MemoryTransaction:
         draft.topic(topic_id)
         for id_ in [row.id for row in draft.subscriptions.values() if row.topic_id == topic_id]:
             self.delete_subscription(id_)
-        draft.readers = {name: row for name, row in draft.readers.items() if row.topic_id != topic_id}
+        draft.readers = {name: known for name, known in draft.readers.items() if known.row.topic_id != topic_id}
         draft.snapshots = {name: row for name, row in draft.snapshots.items() if row.topic_id != topic_id}
         del draft.topics[topic_id]
         self._later(lambda: self._logs.pop(topic_id))
 
     def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
         draft = self._open_draft()
-        draft.topic(topic_id)
+        since = draft.topic(topic_id).next_offset
         if any((row.topic_id, row.name) == (topic_id, name) for row in draft.subscriptions.values()):
             raise AlreadyExists(f"subscription '{name}' exists already")
         row = SubscriptionRow(draft.new_id(), topic_id, name, dict(options))
         draft.subscriptions[row.id] = row
-        self._later(lambda: self._lanes.update({row.id: _Lanes(SettledSet.of(cursor))}))
+        self._later(lambda: self._lanes.update({row.id: _Lanes(SettledSet.of(cursor), since)}))
         return row
 
     def update_subscription(self, subscription_id: int, options: Options) -> None:
@@ -276,8 +284,11 @@ class MemoryTransaction:
 
     def put_reader(self, reader: ReaderRow) -> None:
         draft = self._open_draft()
-        draft.topic(reader.topic_id)
-        draft.readers[reader.name] = reader
+        since = draft.topic(reader.topic_id).next_offset
+        known = draft.readers.get(reader.name)
+        if known is not None and known.row.topic_id == reader.topic_id:
+            since = known.since
+        draft.readers[reader.name] = _Reader(reader, since)
 
     def delete_reader(self, name: str) -> None:
         draft = self._open_draft()
@@ -377,7 +388,7 @@ class MemoryStore:
             return Catalog(
                 list(draft.topics.values()),
                 list(draft.subscriptions.values()),
-                [draft.readers[name] for name in sorted(draft.readers)],
+                [draft.readers[name].row for name in sorted(draft.readers)],
                 [draft.snapshots[name] for name in sorted(draft.snapshots)],
                 draft.next_token,
             )
@@ -462,19 +473,21 @@ class MemoryStore:
     def _retention(self, topic: TopicRow) -> Retention:
         draft = self._draft
         lanes = [self._lanes[row.id] for row in draft.subscriptions.values() if row.topic_id == topic.id]
+        readers = [known for known in draft.readers.values() if known.row.topic_id == topic.id]
         return Retention(
             topic.options,
-            [each.settled for each in lanes],
+            [
+                *(Follower(each.settled, each.since) for each in lanes),
+                *(Follower(SettledSet(known.row.position), known.since) for known in readers),
+            ],
             [SettledSet.of(row.cursor) for row in draft.snapshots.values() if row.topic_id == topic.id],
-            [row.position for row in draft.readers.values() if row.topic_id == topic.id],
             [offset for each in lanes for offset in each.buried],
         )
 
     @staticmethod
     def _needed(retention: Retention, pack: list[Record], now: float) -> list[Record]:
-        if not retention.is_old_enough(max(record.published for record in pack), now):
-            return pack
-        needed = frozenset(retention.needed([record.offset for record in pack]))
+        newest = max(record.published for record in pack)
+        needed = frozenset(retention.needed([record.offset for record in pack], newest, now))
         return [record for record in pack if record.offset in needed]
 
     def check(self) -> Iterator[Problem]:

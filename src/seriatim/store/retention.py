@@ -1,49 +1,61 @@
 """Which messages of a log may go. Every store asks here, so that all of them keep the same.
 
 Rules
-    - A topic that nobody follows (no subscription, no reader) keeps its messages for ``retention`` seconds; None: for ever.
-    - Otherwise a message goes when every subscription has settled it, none has it as a dead letter, every reader has passed
-      it, and it is older than ``retain_settled`` seconds.
+    - What was published before any of the present subscriptions and readers began stays for ``retention`` seconds, and
+      everything does while there are none; None: for ever. So nothing vanishes because somebody subscribes.
+    - What was published since then stays for ``retain_settled`` seconds; None: for ever.
+    - However old it is, a message stays until every subscription has settled it, none has it as a dead letter, and every reader
+      has passed it.
     - What a snapshot has not settled stays until the snapshot expires, whoever else is done with it.
     - Age is judged pack by pack, by the newest message of the pack.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import inf
+from typing import NamedTuple
 
 from seriatim.store.base import Options
 from seriatim.store.settled import SettledSet, set_bits
 
 RETENTION = 7 * 24 * 3600.0
-"""Seconds that a topic keeps messages that nobody follows, unless its option ``retention`` says otherwise."""
+"""Seconds that a topic keeps messages from before anybody followed, unless its option ``retention`` says otherwise."""
+
+
+class Follower(NamedTuple):
+    """A subscription or a reader: what it is done with, and the next offset of the topic when it began."""
+
+    done: SettledSet
+    since: int
 
 
 class Retention:
     """What is needed of one topic, or of one range of its log, at one moment."""
 
     def __init__(
-        self,
-        options: Options,
-        subscriptions: Iterable[SettledSet],
-        snapshots: Iterable[SettledSet],
-        readers: Sequence[int],
-        buried: Iterable[int],
+        self, options: Options, followers: Sequence[Follower], snapshots: Iterable[SettledSet], buried: Iterable[int]
     ) -> None:
-        followers = list(subscriptions)
-        followed = bool(followers or readers)
-        age = options.get("retain_settled", 0.0) if followed else options.get("retention", RETENTION)
-        self._age = inf if age is None else float(age)
-        self._pins = [*followers, *snapshots, *(SettledSet(position) for position in readers)]
+        self._age_before = _seconds(options.get("retention", RETENTION))
+        self._age_since = _seconds(options.get("retain_settled", 0.0))
+        self._followed_from = min((follower.since for follower in followers), default=None)
+        self._pins = [*(follower.done for follower in followers), *snapshots]
         self._buried = frozenset(buried)
 
-    def is_old_enough(self, newest: float, now: float) -> bool:
-        """Whether messages published at ``newest`` or before may be looked at."""
-        return newest + self._age <= now
+    def needed(self, offsets: Sequence[int], newest: float, now: float) -> Sequence[int]:
+        """Those of the kept offsets of a pack that must stay; its newest message was published at ``newest``."""
+        before, since = _split(offsets, self._followed_from)
+        kept_before = before if newest + self._age_before > now else self._pinned(before)
+        kept_since = since if newest + self._age_since > now else self._pinned(since)
+        if kept_before == before and kept_since == since:
+            return offsets
+        return [*kept_before, *kept_since]
 
-    def needed(self, offsets: Sequence[int]) -> Sequence[int]:
-        """Those of some kept offsets that must stay, whatever their age."""
+    def _pinned(self, offsets: Sequence[int]) -> Sequence[int]:
+        """Those that must stay, whatever their age."""
+        if not offsets:
+            return offsets
         if not isinstance(offsets, range):
             return [offset for offset in offsets if self._needs(offset)]
         first, last, everything = offsets[0], offsets[-1], (1 << len(offsets)) - 1
@@ -57,6 +69,16 @@ class Retention:
 
     def _needs(self, offset: int) -> bool:
         return offset in self._buried or any(offset not in pin for pin in self._pins)
+
+
+def _split(offsets: Sequence[int], followed_from: int | None) -> tuple[Sequence[int], Sequence[int]]:
+    """What nobody followed yet when it was published, and what somebody did."""
+    place = len(offsets) if followed_from is None else bisect_left(offsets, followed_from)
+    return offsets[:place], offsets[place:]
+
+
+def _seconds(age: float | None) -> float:
+    return inf if age is None else float(age)
 
 
 LEFTOVER_BYTES = 256 * 1024

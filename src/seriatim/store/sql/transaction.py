@@ -89,10 +89,10 @@ class SqlTransaction:
         self._known.forget_topic()
 
     def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
-        self._next_offset(topic_id)
+        since = self._next_offset(topic_id)
         if self._session.rows("subscription_named", topic_id, name):
             raise AlreadyExists(f"subscription '{name}' exists already")
-        (row,) = self._session.rows("create_subscription", topic_id, name, json.dumps(options), cursor.floor)
+        (row,) = self._session.rows("create_subscription", topic_id, name, json.dumps(options), cursor.floor, since)
         self._put_blocks(row[0], cursor)
         return SubscriptionRow(row[0], topic_id, name, dict(options))
 
@@ -171,8 +171,8 @@ class SqlTransaction:
         self._session.run("reserve_tokens", next_token)
 
     def put_reader(self, reader: ReaderRow) -> None:
-        self._next_offset(reader.topic_id)
-        self._session.run("put_reader", *reader)
+        since = self._next_offset(reader.topic_id)
+        self._session.run("put_reader", *reader, since)
 
     def delete_reader(self, name: str) -> None:
         _require_one(self._session.rows("delete_reader", name), "reader", name)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from seriatim.store.base import BLOCK, Options, Record, UpkeepReport
 from seriatim.store.columns import decode_column
 from seriatim.store.pack import PackHead
-from seriatim.store.retention import LEFTOVER_BYTES, LEFTOVER_MESSAGES, Retention, is_mostly_removable
+from seriatim.store.retention import LEFTOVER_BYTES, LEFTOVER_MESSAGES, Follower, Retention, is_mostly_removable
 from seriatim.store.settled import SettledSet, decode_block, decode_cursor, encode_block
 from seriatim.store.sql.reading import first_kept, read_next_offset
 from seriatim.store.sql.session import Row, Session
@@ -158,6 +158,14 @@ def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
+class _Subscription(NamedTuple):
+    """What clean-up has to know of a subscription; ``since``: see ``Follower``."""
+
+    id: int
+    floor: int
+    since: int
+
+
 class _Topic:
     """One topic during one piece."""
 
@@ -167,7 +175,7 @@ class _Topic:
         self._options = options
         self._next_offset = next_offset
         self._tally = tally
-        self._subscriptions = [(row[0], row[1]) for row in session.rows("subscriptions_of_topic", walk.topic_id)]
+        self._subscriptions = [_Subscription(*row) for row in session.rows("subscriptions_of_topic", walk.topic_id)]
 
     @classmethod
     def load(cls, session: Session, walk: Walk, tally: Tally) -> _Topic | None:
@@ -191,7 +199,7 @@ class _Topic:
         looked_at = 0
         for row in rows:
             young = row.newest + REWRITING_AGE > now
-            cleaner.look_at(row, retention if retention.is_old_enough(row.newest, now) else None, young)
+            cleaner.look_at(row, retention, now, young)
             looked_at += 1
             if self._tally.bytes >= BYTES_A_PIECE:
                 break
@@ -202,11 +210,17 @@ class _Topic:
     def _retention(self, first: int, last: int) -> Retention:
         session, topic_id = self._session, self._walk.topic_id
         span = [(first // BLOCK, last // BLOCK)]
+        subscriptions = [
+            Follower(SettledSet(floor, _load_blocks(session, id_, span)), since)
+            for id_, floor, since in self._subscriptions
+        ]
+        readers = [
+            Follower(SettledSet(position), since) for position, since in session.rows("reader_positions", topic_id)
+        ]
         return Retention(
             self._options,
-            [SettledSet(floor, _load_blocks(session, id_, span)) for id_, floor in self._subscriptions],
+            [*subscriptions, *readers],
             [SettledSet.of(decode_cursor(row[0])) for row in session.rows("snapshot_cursors", topic_id)],
-            [row[0] for row in session.rows("reader_positions", topic_id)],
             [row[0] for row in session.rows("buried_between", topic_id, first, last)],
         )
 
@@ -215,7 +229,7 @@ class _Topic:
         walk = self._walk
         kept.add(walk.kept_block)
         first, last = walk.position // BLOCK, position // BLOCK - 1
-        for id_, _ in self._subscriptions:
+        for id_, _, _ in self._subscriptions:
             found = self._session.rows("block_numbers_between", id_, first, last)
             dropped = [(id_, row[0]) for row in found if row[0] not in kept]
             self._session.run_many("delete_block", dropped)
@@ -223,13 +237,13 @@ class _Topic:
 
     def _raise_floors(self) -> None:
         """Raise each floor over what is settled or no longer kept."""
-        for index, (id_, floor) in enumerate(self._subscriptions):
+        for index, (id_, floor, since) in enumerate(self._subscriptions):
             raised = self._risen(id_, floor)
             if raised != floor:
                 self._session.run("set_floor", raised, id_)
                 self._session.run("delete_blocks_below", id_, self._first_block_above(id_, raised))
                 self._session.run("forget_troubles_below", id_, raised)
-                self._subscriptions[index] = (id_, raised)
+                self._subscriptions[index] = _Subscription(id_, raised, since)
 
     def _first_block_above(self, subscription_id: int, floor: int) -> int:
         """The block that a floor is in, or the next one when nothing above the floor is settled in it."""
@@ -268,10 +282,10 @@ class _PackCleaner:
         self._leftover_bytes = 0
         self.kept_blocks: set[int] = set()
 
-    def look_at(self, pack: PackRow, retention: Retention | None, young: bool) -> None:
-        """Decide about one pack; without a retention it is too young to lose anything."""
+    def look_at(self, pack: PackRow, retention: Retention, now: float, young: bool) -> None:
+        """Decide about one pack; a young one is not rewritten."""
         offsets = range(pack.first, pack.last + 1) if pack.is_dense else self._head(pack).offsets
-        needed = retention.needed(offsets) if retention else offsets
+        needed = retention.needed(offsets, pack.newest, now)
         if not needed:
             self._doomed.append(pack)
             self._tally.removed += 1

@@ -146,15 +146,15 @@ SELECT id, topic_id, name, options FROM subscriptions ORDER BY id;
 
 -- name: subscriptions_of_topic
 -- Whose cursors decide what of a topic may go.
-SELECT id, floor FROM subscriptions WHERE topic_id = $1;
+SELECT id, floor, since FROM subscriptions WHERE topic_id = $1;
 
 -- name: subscription_named
 -- Whether a name is taken within a topic.
 SELECT id FROM subscriptions WHERE topic_id = $1 AND name = $2;
 
 -- name: create_subscription
--- With its floor; its blocks follow.
-INSERT INTO subscriptions (topic_id, name, options, floor) VALUES ($1, $2, $3, $4) RETURNING id;
+-- With its floor, and the next offset of its topic; its blocks follow.
+INSERT INTO subscriptions (topic_id, name, options, floor, since) VALUES ($1, $2, $3, $4, $5) RETURNING id;
 
 -- name: update_subscription
 -- New options.
@@ -331,13 +331,14 @@ WHERE subscriptions.topic_id = $1 AND dead_letters."offset" BETWEEN $2 AND $3;
 SELECT name, topic_id, position FROM readers ORDER BY name;
 
 -- name: reader_positions
--- How far the readers of a topic are.
-SELECT position FROM readers WHERE topic_id = $1;
+-- How far the readers of a topic are, and since when they read.
+SELECT position, since FROM readers WHERE topic_id = $1;
 
 -- name: put_reader
--- Register a reader, or move it.
-INSERT INTO readers (name, topic_id, position) VALUES ($1, $2, $3)
-ON CONFLICT (name) DO UPDATE SET topic_id = excluded.topic_id, position = excluded.position;
+-- Register a reader, or move it. One that stays with its topic has read it since it was first registered.
+INSERT INTO readers (name, topic_id, position, since) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name) DO UPDATE SET topic_id = excluded.topic_id, position = excluded.position,
+    since = CASE WHEN readers.topic_id = excluded.topic_id THEN readers.since ELSE excluded.since END;
 
 -- name: delete_reader
 -- It pins nothing any more.

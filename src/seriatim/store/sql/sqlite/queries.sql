@@ -94,15 +94,15 @@ SELECT id, topic_id, name, options FROM subscriptions ORDER BY id;
 
 -- name: subscriptions_of_topic
 -- Whose cursors decide what of a topic may go.
-SELECT id, floor FROM subscriptions WHERE topic_id = ?;
+SELECT id, floor, since FROM subscriptions WHERE topic_id = ?;
 
 -- name: subscription_named
 -- Whether a name is taken within a topic.
 SELECT id FROM subscriptions WHERE topic_id = ? AND name = ?;
 
 -- name: create_subscription
--- With its floor; its blocks follow.
-INSERT INTO subscriptions (topic_id, name, options, floor) VALUES (?, ?, ?, ?) RETURNING id;
+-- With its floor, and the next offset of its topic; its blocks follow.
+INSERT INTO subscriptions (topic_id, name, options, floor, since) VALUES (?, ?, ?, ?, ?) RETURNING id;
 
 -- name: update_subscription
 -- New options.
@@ -279,13 +279,14 @@ WHERE subscriptions.topic_id = ? AND dead_letters.offset BETWEEN ? AND ?;
 SELECT name, topic_id, position FROM readers ORDER BY name;
 
 -- name: reader_positions
--- How far the readers of a topic are.
-SELECT position FROM readers WHERE topic_id = ?;
+-- How far the readers of a topic are, and since when they read.
+SELECT position, since FROM readers WHERE topic_id = ?;
 
 -- name: put_reader
--- Register a reader, or move it.
-INSERT INTO readers (name, topic_id, position) VALUES (?, ?, ?)
-ON CONFLICT (name) DO UPDATE SET topic_id = excluded.topic_id, position = excluded.position;
+-- Register a reader, or move it. One that stays with its topic has read it since it was first registered.
+INSERT INTO readers (name, topic_id, position, since) VALUES (?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET topic_id = excluded.topic_id, position = excluded.position,
+    since = CASE WHEN readers.topic_id = excluded.topic_id THEN readers.since ELSE excluded.since END;
 
 -- name: delete_reader
 -- It pins nothing any more.

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from seriatim.core.limits import check_key, check_message
+from seriatim.core.limits import (
+    MAX_REASON_BYTES,
+    check_key,
+    check_message,
+    check_name,
+    check_text,
+    copy_attributes,
+    reason_of,
+)
 from seriatim.errors import InvalidArgument, Status
 
 MIB = 1024 * 1024
@@ -55,3 +63,73 @@ def test_what_is_beyond_a_limit_is_refused_with_its_reason(data, key, attributes
 def test_any_utf8_text_is_a_key():
     for key in ("user-123", "客户", "a b\n\0", "🙂" * 256):
         check_key(key)
+
+
+@pytest.mark.parametrize("name", ["t", "projects/p/topics/t", "ü" * 512, "a\0b"])
+def test_any_short_utf8_text_is_a_name(name):
+    check_name("Topic name", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (None, "Topic name must be a str, not NoneType"),
+        (b"t", "Topic name must be a str, not bytes"),
+        ("", "Topic name cannot be empty"),
+        ("\ud800", "Topic name must be valid UTF-8 text"),
+        ("ü" * 513, "Topic name exceeds maximum length of 1024 bytes"),
+    ],
+)
+def test_anything_else_is_no_name(name, text):
+    with pytest.raises(InvalidArgument) as refusal:
+        check_name("Topic name", name)
+    assert refusal.value.message == text
+
+
+def test_a_text_may_be_long_and_must_be_utf8():
+    check_text("Text", "x" * 1_000_000)
+    for text in ("\udce9", None, 5):
+        with pytest.raises(InvalidArgument, match=r"^Text must be "):
+            check_text("Text", text)
+
+
+class Mute(Exception):
+    """An error that can't be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [
+        (None, None),
+        ("", ""),
+        ("out of paper", "out of paper"),
+        ("\ud800 ü", "\\ud800 ü"),
+        ("a\0b", "a\\x00b"),
+        (ValueError("\udce9"), "ValueError: \\udce9"),
+        (Mute(), "Mute: (it can't be shown)"),
+        ("x" * MAX_REASON_BYTES, "x" * MAX_REASON_BYTES),
+        ("x" * (MAX_REASON_BYTES + 1), "x" * (MAX_REASON_BYTES - 3) + "…"),
+        ("ü" * MAX_REASON_BYTES, "ü" * ((MAX_REASON_BYTES - 3) // 2) + "…"),
+        ("\ud800" * MAX_REASON_BYTES, ("\\ud800" * MAX_REASON_BYTES)[: MAX_REASON_BYTES - 3] + "…"),
+    ],
+)
+def test_a_reason_is_made_to_fit(reason, kept):
+    assert reason_of(reason) == kept
+    assert reason_of(kept) == kept
+
+
+def test_a_reason_is_text_or_an_exception():
+    with pytest.raises(InvalidArgument, match=r"^A reason must be a str or an exception, not int$"):
+        reason_of(5)
+
+
+def test_attributes_are_copied_from_a_mapping_only():
+    given = {"a": "b"}
+    copied = copy_attributes(given)
+    given["a"] = "c"
+    assert copied == {"a": "b"}
+    with pytest.raises(InvalidArgument, match=r"^Attributes must be a mapping of str to str, not list$"):
+        copy_attributes([("a", "b")])  # type: ignore[arg-type]

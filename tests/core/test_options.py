@@ -7,7 +7,16 @@ from math import inf, nan
 import pytest
 
 from seriatim.core.delivery import Release
-from seriatim.core.options import duration, one_of, require_duration, require_whole
+from seriatim.core.options import (
+    duration,
+    one_of,
+    require_duration,
+    require_finite,
+    require_kind,
+    require_time,
+    require_whole,
+    shown,
+)
 from seriatim.errors import InvalidArgument
 
 
@@ -28,7 +37,7 @@ def test_a_bool_is_no_whole_number_even_when_it_is_large_enough():
         require_whole("size", True, 0)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, 0.001, 7, 1e300])
+@pytest.mark.parametrize("value", [0, 0.0, 0.001, 7, 3_155_760_000])
 def test_a_finite_number_of_0_or_more_is_a_duration(value):
     require_duration("wait", value)
 
@@ -38,6 +47,54 @@ def test_anything_else_is_no_duration(value):
     with pytest.raises(InvalidArgument) as error:
         require_duration("wait", value)
     assert error.value.message == f"wait must be a finite number of 0 or more, not {value!r}"
+
+
+@pytest.mark.parametrize("value", [3_155_760_001, 1e300])
+def test_a_duration_is_100_years_at_most(value):
+    with pytest.raises(InvalidArgument, match=r"^wait must be 3155760000 \(100 years\) or less, not "):
+        require_duration("wait", value)
+
+
+def test_a_whole_number_may_have_a_highest_value():
+    require_whole("size", 9, 0, 9)
+    with pytest.raises(InvalidArgument, match=r"^size must be a whole number of 9 or less, not 10$"):
+        require_whole("size", 10, 0, 9)
+
+
+@pytest.mark.parametrize("value", [0, 1_700_000_000.5, 253_402_300_799])
+def test_a_time_is_a_number_of_seconds_up_to_the_year_9999(value):
+    require_time("time", value)
+
+
+@pytest.mark.parametrize("value", [-1, 253_402_300_800, 2**63 - 1, inf, nan, True, "now", None])
+def test_anything_else_is_no_time(value):
+    with pytest.raises(
+        InvalidArgument, match=r"^time must be a finite number of seconds from 1970 to the year 9999, not "
+    ):
+        require_time("time", value)
+
+
+@pytest.mark.parametrize("value", [inf, -inf, nan, True, "5", None])
+def test_what_is_not_a_finite_number_is_refused(value):
+    require_finite("delay", -5)
+    with pytest.raises(InvalidArgument, match=r"^delay must be a finite number, not "):
+        require_finite("delay", value)
+
+
+def test_a_value_of_another_class_is_refused():
+    require_kind("flag", bool, True)
+    with pytest.raises(InvalidArgument, match=r"^flag must be a bool, not 1$"):
+        require_kind("flag", bool, 1)
+
+
+def test_a_refused_value_is_shown_however_large_or_strange_it_is():
+    class Strange:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    assert shown("x" * 1_000_000) == f"'{'x' * 199}…"
+    assert shown(Strange()) == "<Strange>"
+    assert shown(10**5000) == "<int>"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from typing import Any
 from seriatim.client.leases import LeaseKeeper
 from seriatim.client.message import Message
 from seriatim.core.delivery import Lease
-from seriatim.core.options import require_whole
+from seriatim.core.limits import reason_of
+from seriatim.core.options import is_number, require_whole, shown
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.errors import InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
@@ -40,10 +41,10 @@ class Consuming:
 
     def __post_init__(self) -> None:
         require_whole("max_messages", self.max_messages, 1)
-        if not self.max_bytes > 0:
-            raise InvalidArgument(f"max_bytes must be above 0, not {self.max_bytes}")
-        if not self.max_extension >= 0:
-            raise InvalidArgument(f"max_extension must be 0 seconds or more, not {self.max_extension}")
+        if not is_number(self.max_bytes) or not self.max_bytes > 0:
+            raise InvalidArgument(f"max_bytes must be above 0, not {shown(self.max_bytes)}")
+        if not is_number(self.max_extension) or not self.max_extension >= 0:
+            raise InvalidArgument(f"max_extension must be 0 seconds or more, not {shown(self.max_extension)}")
 
 
 class _Source:
@@ -58,8 +59,8 @@ class _Source:
         self._attachment.ack(lease, told)
         self._keeper.drop(lease)
 
-    def nack(self, lease: Lease, delay: float | None, error: str | None) -> None:
-        self._attachment.nack(lease, delay, error)
+    def nack(self, lease: Lease, delay: float | None, error: str | BaseException | None) -> None:
+        self._attachment.nack(lease, delay, reason_of(error))
         self._keeper.drop(lease)
 
     def extend(self, lease: Lease, seconds: float) -> None:
@@ -128,7 +129,7 @@ class HandlerRunner(_Source):
     def _failed(self, lease: Lease, error: Exception) -> None:
         # Stale when the handler said ack or nack before it raised, or its lease is lost.
         with suppress(StaleLease):
-            self.nack(lease, None, f"{type(error).__name__}: {error}")
+            self.nack(lease, None, error)
         self._report(error)
 
 

@@ -43,7 +43,7 @@ class Outcome(Protocol):
     """Where a message says what became of it."""
 
     def ack(self, lease: Lease, told: Told | None = None) -> None: ...
-    def nack(self, lease: Lease, delay: float | None, error: str | None) -> None: ...
+    def nack(self, lease: Lease, delay: float | None, error: str | BaseException | None) -> None: ...
     def extend(self, lease: Lease, seconds: float) -> None: ...
 
 
@@ -112,8 +112,11 @@ class Message:
         self._outcome.ack(self._delivered.lease, told)
         await durable
 
-    def nack(self, delay: float | None = None, error: str | None = None) -> None:
-        """It failed and comes again, at its place, after ``delay`` seconds or as the retry policy says."""
+    def nack(self, delay: float | None = None, error: str | BaseException | None = None) -> None:
+        """It failed and comes again, at its place, after ``delay`` seconds or as the retry policy says.
+
+        ``error`` is kept with the message: as UTF-8, and up to 4,096 bytes of it.
+        """
         self._outcome.nack(self._delivered.lease, delay, error)
 
     def extend(self, seconds: float) -> None:
@@ -133,7 +136,7 @@ class Message:
         if error is None:
             self.ack()
         else:
-            self.nack(error=f"{type(error).__name__}: {error}")
+            self.nack(error=error)
 
 
 def attributes_of(attributes: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 from seriatim.core.batching import Batch, Batcher, Batching
 from seriatim.core.flow import FlowControl, FlowGate
-from seriatim.core.limits import check_message
+from seriatim.core.limits import check_message, copy_attributes
+from seriatim.core.options import require_duration, require_kind
 from seriatim.engine.broker import Outgoing
 from seriatim.errors import FlowControlTimeout, InvalidArgument, PublishingPaused
 
@@ -34,6 +35,12 @@ class PublishOptions:
     batching: Batching = field(default_factory=Batching)
     message_ordering: bool | None = None
     flow_control: FlowControl = field(default_factory=FlowControl)
+
+    def __post_init__(self) -> None:
+        require_kind("batching", Batching, self.batching)
+        require_kind("flow_control", FlowControl, self.flow_control)
+        if self.message_ordering is not None:
+            require_kind("message_ordering", bool, self.message_ordering)
 
 
 class PublishFuture(asyncio.Future[str]):
@@ -93,7 +100,10 @@ class Publisher:
         delay: float = 0.0,
     ) -> PublishFuture:
         """Publish a message. What can never work raises at once; everything else is in the future."""
+        if attributes is not None:
+            attributes = copy_attributes(attributes)  # whatever becomes of the caller's own is not published
         check_message(data, ordering_key, attributes)
+        require_duration("delay", delay)
         if ordering_key is not None and self._options.message_ordering is False:
             raise InvalidArgument("Message ordering must be enabled on topic to use ordering keys")
         future = PublishFuture(loop=self._loop)
@@ -129,6 +139,7 @@ class Publisher:
 
     def set_options(self, options: PublishOptions) -> None:
         """Apply new options, to what is waiting too."""
+        require_kind("options", PublishOptions, options)
         self._options = options
         self._send(self._batcher.set_options(options.batching, self._now()))
         expired = self._gate.set_options(options.flow_control, self._now())

@@ -127,7 +127,7 @@ class Queue:
         """An item is done; returns when that is durable. Raises StaleLease when the reservation was lost."""
         self._run(self._end(item, item.message.ack_durable()))
 
-    def rollback(self, item: Reservation, delay: float | None = None, error: str | None = None) -> None:
+    def rollback(self, item: Reservation, delay: float | None = None, error: str | BaseException | None = None) -> None:
         """Put an item back at its place, after ``delay`` seconds or as the retry policy says. Its key waits for it."""
 
         async def give_back() -> None:
@@ -225,7 +225,7 @@ class Reservation:
     def commit(self) -> None:
         self._queue.commit(self)
 
-    def rollback(self, delay: float | None = None, error: str | None = None) -> None:
+    def rollback(self, delay: float | None = None, error: str | BaseException | None = None) -> None:
         self._queue.rollback(self, delay, error)
 
     def __enter__(self) -> Reservation:
@@ -239,7 +239,7 @@ class Reservation:
         if error is None:
             self.commit()
         else:
-            self.rollback(error=f"{type(error).__name__}: {error}")
+            self.rollback(error=error)
 
 
 async def _open(url: str, name: str, options: dict[str, Any]) -> tuple[PubSub, Topic, Subscription]:

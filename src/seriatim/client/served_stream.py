@@ -21,6 +21,8 @@ import grpc
 
 from seriatim.client.channel import Channel, error_of
 from seriatim.core.delivery import Lease
+from seriatim.core.limits import reason_of
+from seriatim.core.options import require_duration
 from seriatim.engine.broker import Told
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.errors import OutcomeUnknown, ResourceExhausted, SeriatimError, StaleLease
@@ -67,11 +69,14 @@ class ServedAttachment:
             task.add_done_callback(self._acking.discard)
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
-        if error is not None:
+        if delay is not None:
+            require_duration("delay", delay)
+        if (error := reason_of(error)) is not None:
             logger.debug("message %d failed: %s", lease.offset, error)  # there is no way to tell the server
         self._modify(self._let_go(lease), delay or 0)
 
     def extend(self, lease: Lease, seconds: float) -> None:
+        require_duration("seconds", seconds)
         self._modify(self._require(lease), seconds)
 
     def stop(self) -> None:

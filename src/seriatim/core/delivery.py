@@ -7,7 +7,7 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple, TypeAlias
 
-from seriatim.core.options import one_of, require_duration, require_whole
+from seriatim.core.options import LARGEST_WHOLE, one_of, require_duration, require_kind, require_whole
 from seriatim.errors import InvalidArgument
 
 
@@ -50,7 +50,7 @@ class RetryPolicy:
         if self.max_backoff < self.min_backoff:
             raise InvalidArgument(f"max_backoff {self.max_backoff} must not be below min_backoff {self.min_backoff}")
         if self.max_attempts is not None:
-            require_whole("max_attempts", self.max_attempts, 1)
+            require_whole("max_attempts", self.max_attempts, 1, LARGEST_WHOLE)
         object.__setattr__(self, "mode", one_of("mode", RetryMode, self.mode))
         object.__setattr__(self, "on_exhausted", one_of("on_exhausted", OnExhausted, self.on_exhausted))
 
@@ -72,7 +72,8 @@ class Delivery:
     release: Release = Release.DURABLE
 
     def __post_init__(self) -> None:
-        require_whole("window", self.window, 1)
+        require_kind("retry", RetryPolicy, self.retry)
+        require_whole("window", self.window, 1, LARGEST_WHOLE)
         object.__setattr__(self, "release", one_of("release", Release, self.release))
 
 

@@ -65,6 +65,7 @@ from seriatim.core.delivery import (
 )
 from seriatim.core.lane import TABLE, Lane, LaneEvent, LaneState, LooseLane
 from seriatim.core.offsets import OffsetQueue
+from seriatim.core.options import require_finite
 from seriatim.errors import (
     FailedPrecondition,
     IllegalTransition,
@@ -136,6 +137,7 @@ class Lanes:
         if delay <= 0:
             self.push_all(((key, offset),))
             return
+        require_finite("delay", delay)
         lane = self._lanes.get(key) or self._new_lane(key)
         self._push_delayed(lane, offset, max(now, self._now) + delay)
         self._total += 1
@@ -155,6 +157,7 @@ class Lanes:
 
     def take(self, now: float, lease_time: float, limit: int = 1, consumer: Hashable = None) -> list[Lease]:
         """Lease up to ``limit`` messages to a consumer, one from each ready lane in turn."""
+        require_finite("lease_time", lease_time)
         deadline, first = max(now, self._now) + lease_time, self._next_token
         leases: list[Lease] = []
         while len(leases) < limit and (lane := self._next_lane(consumer)) is not None:
@@ -234,12 +237,15 @@ class Lanes:
         ``delay`` overrides the retry policy's backoff. ``count=False`` is for a delivery that nobody tried: its consumer went
         away, or the process is shutting down.
         """
+        if delay is not None:
+            require_finite("delay", delay)
         return self._fail(token, max(now, self._now), delay, error, count)
 
     def extend(self, token: int, now: float, lease_time: float) -> float:
         """Move a lease's deadline to ``lease_time`` from now, and return it."""
         if token not in self._leased:
             raise self._stale(token)
+        require_finite("lease_time", lease_time)
         deadline = max(now, self._now) + lease_time
         self._expiry.move(token, deadline)
         return deadline

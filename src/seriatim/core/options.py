@@ -4,12 +4,33 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from math import inf
-from typing import Any, TypeVar
+from math import inf, isfinite
+from typing import Any, TypeGuard, TypeVar
 
 from seriatim.errors import InvalidArgument
 
 Choice = TypeVar("Choice", bound=StrEnum)
+
+LONGEST_DURATION_S = 3_155_760_000
+"""100 years. Any time that is this far from now is still a date."""
+
+LATEST_TIME_S = 253_402_300_799
+"""The end of the year 9999, after which no date can be shown."""
+
+LARGEST_WHOLE = 2**63 - 1
+"""What a store can keep as a number."""
+
+SHOWN_CHARACTERS = 200
+"""How much of a refused value an error message repeats."""
+
+
+def shown(value: object) -> str:
+    """A refused value for an error message, however large or strange it is."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - anything may go wrong in somebody else's __repr__
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
 def one_of(name: str, kind: type[Choice], value: Any) -> Choice:
@@ -18,19 +39,48 @@ def one_of(name: str, kind: type[Choice], value: Any) -> Choice:
         return kind(value)
     except ValueError:
         choices = ", ".join(repr(str(choice)) for choice in kind)
-        raise InvalidArgument(f"{name} must be one of {choices}, not {value!r}") from None
+        raise InvalidArgument(f"{name} must be one of {choices}, not {shown(value)}") from None
 
 
-def require_whole(name: str, value: object, at_least: int) -> None:
-    """Raise InvalidArgument unless ``value`` is an int, not a bool, of ``at_least`` or more."""
+def require_whole(name: str, value: object, at_least: int, at_most: int | None = None) -> None:
+    """Raise InvalidArgument unless ``value`` is an int, not a bool, of ``at_least`` or more and ``at_most`` or less."""
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise InvalidArgument(f"{name} must be a whole number of {at_least} or more, not {value!r}")
+        raise InvalidArgument(f"{name} must be a whole number of {at_least} or more, not {shown(value)}")
+    if at_most is not None and value > at_most:
+        raise InvalidArgument(f"{name} must be a whole number of {at_most} or less, not {shown(value)}")
 
 
 def require_duration(name: str, value: object) -> None:
-    """Raise InvalidArgument unless ``value`` is a finite number, not a bool, of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
-        raise InvalidArgument(f"{name} must be a finite number of 0 or more, not {value!r}")
+    """Raise InvalidArgument unless ``value`` is a number, not a bool, from 0 to ``LONGEST_DURATION_S``."""
+    if not is_number(value) or not 0 <= value < inf:
+        raise InvalidArgument(f"{name} must be a finite number of 0 or more, not {shown(value)}")
+    if value > LONGEST_DURATION_S:
+        raise InvalidArgument(f"{name} must be {LONGEST_DURATION_S} (100 years) or less, not {shown(value)}")
+
+
+def require_time(name: str, value: object) -> None:
+    """Raise InvalidArgument unless ``value`` is a time in seconds since 1970, not after the year 9999."""
+    if not is_number(value) or not 0 <= value <= LATEST_TIME_S:
+        raise InvalidArgument(
+            f"{name} must be a finite number of seconds from 1970 to the year 9999, not {shown(value)}"
+        )
+
+
+def require_finite(name: str, value: object) -> None:
+    """Raise InvalidArgument unless ``value`` is a finite number, not a bool."""
+    if not is_number(value) or not isfinite(value):
+        raise InvalidArgument(f"{name} must be a finite number, not {shown(value)}")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number; a bool is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def require_kind(name: str, kind: type, value: object) -> None:
+    """Raise InvalidArgument unless ``value`` is of a class."""
+    if not isinstance(value, kind):
+        raise InvalidArgument(f"{name} must be a {kind.__name__}, not {shown(value)}")
 
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -46,7 +96,7 @@ def duration(name: str, value: object) -> float:
     """A duration in seconds, given as a number of them or as a text; InvalidArgument when it is neither."""
     seconds = seconds_in(value) if isinstance(value, str) else value
     if seconds is None:
-        raise InvalidArgument(f"{name} must be a duration such as 2s, 500ms or 1m, not {value!r}")
+        raise InvalidArgument(f"{name} must be a duration such as 2s, 500ms or 1m, not {shown(value)}")
     require_duration(name, seconds)
     assert isinstance(seconds, int | float)
     return seconds

@@ -5,6 +5,8 @@ against this seam and do not know which one they have.
 
 Rules
     - What a coroutine has returned is durable.
+    - Whatever goes in is checked before anything changes: InvalidArgument says what can never work. Reasons and error texts are
+      made to fit instead (``core.limits.reason_of``).
     - Whatever goes in or comes out is plain data: numbers, text, bytes, and the classes of this module, of ``metrics``,
       ``options`` and ``core.delivery``. Times are seconds since 1970, offsets are whole numbers.
     - An attached consumer hears of messages through its callbacks, in the event loop. What it says (ack, nack, extend) about a
@@ -18,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from seriatim.core.limits import check_message
+from seriatim.core.options import require_duration
 from seriatim.engine.metrics import Metrics, SubscriptionStats
 
 if TYPE_CHECKING:
@@ -39,6 +43,14 @@ class Outgoing(NamedTuple):
     data: bytes
     attributes: Mapping[str, str] | None = None
     delay: float = 0.0
+
+
+def check_outgoing(messages: Sequence[Outgoing]) -> None:
+    """Raise InvalidArgument unless all of these messages can be published."""
+    for key, data, attributes, delay in messages:
+        check_message(data, key, attributes)
+        if delay != 0:
+            require_duration("delay", delay)
 
 
 class Step(NamedTuple):

@@ -8,6 +8,9 @@ from math import inf
 from typing import NamedTuple
 
 from seriatim.core.delivery import Lease
+from seriatim.core.options import is_number, require_whole, shown
+from seriatim.engine.options import require_ack_deadline
+from seriatim.errors import InvalidArgument
 from seriatim.store.base import Record
 
 TURN = 64
@@ -43,6 +46,11 @@ class Consumer:
         failed: Callable[[BaseException], None] = lambda _: None,
         ack_deadline: float | None = None,
     ) -> None:
+        require_whole("max_messages", max_messages, 0)
+        if not is_number(max_bytes) or not max_bytes > 0:
+            raise InvalidArgument(f"max_bytes must be a number above 0, not {shown(max_bytes)}")
+        if ack_deadline is not None:
+            require_ack_deadline(ack_deadline)
         self.deliver = deliver
         self.fenced = fenced
         self.failed = failed

@@ -19,6 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 
+from seriatim.core.limits import check_name, check_text
+from seriatim.core.options import LARGEST_WHOLE, require_kind, require_whole, shown
 from seriatim.engine.attachment import LocalAttachment
 from seriatim.engine.broker import (
     RETIRED,
@@ -29,6 +31,7 @@ from seriatim.engine.broker import (
     Step,
     SubscriptionInfo,
     TopicInfo,
+    check_outgoing,
 )
 from seriatim.engine.commit import Batch, Commit, Committer, Log
 from seriatim.engine.consumer import Consumer
@@ -74,6 +77,9 @@ UPKEEP_PAUSE = 1.0
 
 UPKEEP_REST = 1.0
 """After a piece of clean-up it rests for so many times as long as the piece took, so that commits are not kept waiting."""
+
+LARGEST_POSITION = 2**128
+"""Up to where a writer may count (``publish_at``): sessions of pipes put an epoch above the index."""
 
 IDLE_UPKEEP_PAUSE = 3600.0
 """What expires with time alone is looked for this often."""
@@ -154,13 +160,18 @@ class Engine(Operations, TimeTravel, Readers):
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
-        values = (options or TopicOptions()).to_json()
+        check_name("Topic name", name)
+        options = options or TopicOptions()
+        require_kind("options", TopicOptions, options)
+        values = options.to_json()
         row = await self.change(lambda work: work.create_topic(name, values))
         self._topics[name] = TopicState(row)
         return TopicInfo(name, self._topics[name].options, 0, 0)
 
     async def update_topic(self, name: str, options: TopicOptions) -> None:
-        topic, values = self.get_topic(name), options.to_json()
+        topic = self.get_topic(name)
+        require_kind("options", TopicOptions, options)
+        values = options.to_json()
         await self.change(lambda work: work.update_topic(topic.id, values))
         topic.options = options
 
@@ -168,7 +179,9 @@ class Engine(Operations, TimeTravel, Readers):
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
         """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
+        check_name("Subscription name", name)
         log, options = self.get_topic(topic), options or SubscriptionOptions()
+        require_kind("options", SubscriptionOptions, options)
         self._check_dead_letter_topic(log, options)
         subscription = await self._create_subscription(log, name, options)
         return subscription.info()
@@ -194,6 +207,7 @@ class Engine(Operations, TimeTravel, Readers):
     async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
         subscription = self.get_subscription(name)
+        require_kind("options", SubscriptionOptions, options)
         if options.filter != subscription.options.filter:
             raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
         self._check_dead_letter_topic(subscription.topic, options)
@@ -243,14 +257,14 @@ class Engine(Operations, TimeTravel, Readers):
     def get_topic(self, name: str) -> TopicState:
         try:
             return self._topics[name]
-        except KeyError:
-            raise NotFound(f"topic {name!r} does not exist: create it first") from None
+        except (KeyError, TypeError):
+            raise NotFound(f"topic {shown(name)} does not exist: create it first") from None
 
     def get_subscription(self, name: str) -> SubscriptionState:
         try:
             return self._subscriptions[name]
-        except KeyError:
-            raise NotFound(f"subscription {name!r} does not exist: create it first") from None
+        except (KeyError, TypeError):
+            raise NotFound(f"subscription {shown(name)} does not exist: create it first") from None
 
     def require_topic(self, name: str) -> None:
         self.get_topic(name)
@@ -306,7 +320,9 @@ class Engine(Operations, TimeTravel, Readers):
 
     def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
         """Write messages, all or none of them. The future has their offsets when they are durable."""
-        log, commit = self.get_topic(topic), self.commit()
+        log = self.get_topic(topic)
+        check_outgoing(messages)
+        commit = self.commit()
         offsets, records = self._number(log, messages)
         future: asyncio.Future[range] = self._loop.create_future()
         commit.append(log, records, partial(_resolve, future, lambda: offsets))
@@ -314,6 +330,8 @@ class Engine(Operations, TimeTravel, Readers):
 
     async def append_batch(self, topic: str, writer: str, batch: int, files: Sequence[StagedFile]) -> range | None:
         """Write the messages of staged files, once for each number that a writer gives its batches."""
+        check_name("Writer", writer)
+        require_whole("batch", batch, 0, LARGEST_WHOLE)
         await self._loop.run_in_executor(None, _check_all, files)
         future: asyncio.Future[range | None] = self._loop.create_future()
 
@@ -343,9 +361,15 @@ class Engine(Operations, TimeTravel, Readers):
         beside: Mapping[str, Sequence[Outgoing]] | None = None,
     ) -> range:
         """Write messages, and how far their writers have come with them, or nothing when one stands elsewhere."""
+        for writer, start, end in steps:
+            check_name("Writer", writer)
+            require_whole("start", start, 0, LARGEST_POSITION)
+            require_whole("end", end, 0, LARGEST_POSITION)
         if len({step.writer for step in steps}) < len(steps):
             raise InvalidArgument("a writer takes one step at a time: name each of them once")
         log = self.get_topic(topic)
+        for each in (messages, *(beside or {}).values()):
+            check_outgoing(each)
         more = {self.get_topic(name): others for name, others in (beside or {}).items()}
         if log in more:
             raise InvalidArgument(f"what goes beside the messages of topic {topic!r} goes to another topic")
@@ -364,6 +388,7 @@ class Engine(Operations, TimeTravel, Readers):
         return await future
 
     async def position_of(self, writer: str) -> int:
+        check_name("Writer", writer)
         return await self.change(lambda work: work.position(writer))
 
     def _number(self, log: TopicState, messages: Sequence[Outgoing]) -> tuple[range, list[Record]]:
@@ -371,20 +396,29 @@ class Engine(Operations, TimeTravel, Readers):
         now = self.now()
         offsets = range(first := log.reserve(len(messages)), first + len(messages))
         return offsets, [
-            _make(Record, (offset, key, data, attributes, now, now + delay if delay else 0.0))
+            _make(
+                Record,
+                (offset, key, data, dict(attributes) if attributes else None, now, now + delay if delay else 0.0),
+            )
             for offset, (key, data, attributes, delay) in zip(offsets, messages, strict=True)
         ]
 
     # -- what fronts keep -----------------------------------------------------------------------------------------------
 
     async def list_documents(self, kind: str) -> list[Document]:
+        check_name("Document kind", kind)
         return [Document(*row) for row in await self.load(lambda store: store.documents(kind))]
 
     async def put_document(self, document: Document) -> None:
+        check_name("Document kind", document.kind)
+        check_name("Document name", document.name)
+        check_text("Document text", document.text)
         row = DocumentRow(document.kind, document.name, document.text)
         await self.change(lambda work: work.put_document(row))
 
     async def delete_document(self, kind: str, name: str) -> None:
+        check_name("Document kind", kind)
+        check_name("Document name", name)
         await self.change(lambda work: work.delete_document(kind, name))
 
     # -- figures --------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from math import inf
 
 from seriatim.core.delivery import DeadLettered, LaneView, Removed, Survey
 from seriatim.core.lane import LaneState
+from seriatim.core.limits import check_key, reason_of
 from seriatim.engine.broker import DeadLetter, KeyInfo, StoredMessage
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.subscription import SubscriptionState
@@ -147,7 +148,9 @@ class Operations(ABC):
 
     async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None:
         """Give out nothing more of a key; leases that are out go on. Pausing again gives a new reason."""
-        state = self.get_subscription(subscription)
+        state, reason = self.get_subscription(subscription), reason_of(reason)
+        if key is not None:
+            check_key(key)
         async with state.steady:
             if not _is_paused(state, key):
                 state.lanes.pause(key)
@@ -179,7 +182,7 @@ class Operations(ABC):
         self, subscription: str, key: str | None, error: str | None = None, *, rest: bool = False
     ) -> list[int]:
         """Dead-letter the head of a key, or all of it; returns the offsets. Leases of the key are fenced."""
-        state = self.get_subscription(subscription)
+        state, error = self.get_subscription(subscription), reason_of(error)
         async with state.steady:
             effects = state.lanes.dead_letter(key, error, rest)
             done = state.carry_out(effects)

@@ -8,9 +8,21 @@ from typing import Any
 
 from seriatim.core.delivery import Delivery, Release, RetryPolicy
 from seriatim.core.filters import parse_filter
-from seriatim.core.options import one_of, require_duration, require_whole
+from seriatim.core.limits import check_name, check_text
+from seriatim.core.options import LARGEST_WHOLE, one_of, require_duration, require_kind, require_whole
+from seriatim.errors import InvalidArgument
 
 WEEK = 7 * 24 * 3600.0
+
+SHORTEST_ACK_DEADLINE_S = 0.01
+"""With a shorter one a message would come again before anybody could have acked it."""
+
+
+def require_ack_deadline(seconds: object) -> None:
+    """Raise InvalidArgument unless leases can last this long."""
+    require_duration("ack_deadline", seconds)
+    if seconds < SHORTEST_ACK_DEADLINE_S:  # type: ignore[operator]  # it is a number
+        raise InvalidArgument(f"ack_deadline must be {SHORTEST_ACK_DEADLINE_S} seconds or more, not {seconds!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +39,8 @@ class TopicOptions:
         for name in ("retention", "retain_settled"):
             if getattr(self, name) is not None:
                 require_duration(name, getattr(self, name))
+        if self.resource is not None:
+            check_text("resource", self.resource)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -57,11 +71,19 @@ class SubscriptionOptions:
     resource: str | None = None
 
     def __post_init__(self) -> None:
-        require_duration("ack_deadline", self.ack_deadline)
-        require_whole("window", self.window, 1)
+        for name in ("ordering", "paused", "detached"):
+            require_kind(name, bool, getattr(self, name))
+        require_ack_deadline(self.ack_deadline)
+        require_kind("retry", RetryPolicy, self.retry)
+        require_whole("window", self.window, 1, LARGEST_WHOLE)
         object.__setattr__(self, "release", one_of("release", Release, self.release))
+        if self.dead_letter_topic is not None:
+            check_name("dead_letter_topic", self.dead_letter_topic)
         if self.filter is not None:
+            check_text("filter", self.filter)
             parse_filter(self.filter)
+        if self.resource is not None:
+            check_text("resource", self.resource)
 
     @property
     def delivery(self) -> Delivery:

@@ -12,7 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
-from seriatim.core.options import require_whole
+from seriatim.core.limits import check_name
+from seriatim.core.options import LARGEST_WHOLE, require_whole
 from seriatim.engine.broker import ReaderInfo
 from seriatim.engine.seeking import Move
 from seriatim.engine.topic import TopicState
@@ -39,6 +40,8 @@ def put(name: str, topic: TopicState, position: int) -> Move:
 
 
 def advance(name: str, start: int, end: int) -> Move:
+    require_whole("start", start, 0, LARGEST_WHOLE)
+    require_whole("end", end, 0, LARGEST_WHOLE)
     if end < start:
         raise InvalidArgument(f"a reader can't go back from {start} to {end}: register it again")
 
@@ -74,13 +77,16 @@ class Readers(ABC):
         """Let a move ride in the next commit, and wait until it is durable."""
 
     async def register_reader(self, name: str, topic: str, position: int) -> ReaderInfo:
+        check_name("Reader", name)
         await self.move(put(name, self.get_topic(topic), position))
         return ReaderInfo(name, topic, position)
 
     async def move_reader(self, name: str, start: int, end: int) -> None:
+        check_name("Reader", name)
         await self.move(advance(name, start, end))
 
     async def delete_reader(self, name: str) -> None:
+        check_name("Reader", name)
         await self.move(lambda _, work: work.delete_reader(name))
 
     async def list_readers(self) -> list[ReaderInfo]:

@@ -24,7 +24,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.limits import check_name, check_text
+from seriatim.core.options import require_duration, require_time, require_whole
 from seriatim.engine.broker import SnapshotInfo
 from seriatim.engine.options import WEEK
 from seriatim.engine.subscription import SubscriptionState
@@ -56,7 +57,7 @@ def to_offset(subscription_id: int, topic_id: int, offset: int, end: int) -> Mov
 
 def to_time(subscription_id: int, topic_id: int, time: float, end: int) -> Move:
     """Deliver what was published at or after a time, and whatever gets ``end`` or a higher offset."""
-    require_duration("time", time)
+    require_time("time", time)
 
     def move(store: StoreReader, work: Transaction) -> None:
         first = first_published(store, topic_id, time, end)
@@ -124,6 +125,11 @@ def change_snapshot(name: str, expires: float, resource: str | None, now: float)
     return change
 
 
+def _check_resource(resource: str | None) -> None:
+    if resource is not None:
+        check_text("resource", resource)
+
+
 class TimeTravel(ABC):
     """The part of a broker that moves subscriptions, on top of an engine that knows them."""
 
@@ -173,7 +179,9 @@ class TimeTravel(ABC):
     ) -> SnapshotInfo:
         """Keep what a subscription has settled under a name, and what it has not settled in its log, for ``lasts`` seconds."""
         state, now = self.get_subscription(subscription), self.now()
+        check_name("Snapshot name", name)
         require_duration("lasts", lasts)
+        _check_resource(resource)
         if name in self._snapshots_being_taken:
             raise AlreadyExists(f"snapshot {name!r} is just being taken")
         self._snapshots_being_taken.add(name)
@@ -187,11 +195,13 @@ class TimeTravel(ABC):
 
     async def update_snapshot(self, name: str, *, expires: float, resource: str | None) -> SnapshotInfo:
         """Let a snapshot last until another time, with another resource."""
-        require_duration("expires", expires)
+        require_time("expires", expires)
+        _check_resource(resource)
         await self.move(change_snapshot(name, expires, resource, self.now()))
         return next(known for known in await self.list_snapshots() if known.name == name)
 
     async def delete_snapshot(self, name: str) -> None:
+        check_name("Snapshot name", name)
         await self.move(lambda _, work: work.delete_snapshot(name))
 
     async def list_snapshots(self) -> list[SnapshotInfo]:

@@ -42,6 +42,8 @@ from seriatim.core.delivery import (
     Settled,
 )
 from seriatim.core.lanes import EXPIRED, Lanes
+from seriatim.core.limits import reason_of
+from seriatim.core.options import require_duration
 from seriatim.engine.broker import SubscriptionInfo, Told
 from seriatim.engine.commit import RETRY_PAUSE, Change, Commit
 from seriatim.engine.consumer import Consumer, Delivered
@@ -433,12 +435,15 @@ class SubscriptionState:
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
         self._require_open()
-        self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, error))
+        if delay is not None:
+            require_duration("delay", delay)
+        self._apply(self.lanes.give_back(lease.token, self._services.now(), delay, reason_of(error)))
         self.counts.nacked += 1
         self.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
         self._require_open()
+        require_duration("seconds", seconds)
         deadline = self.lanes.extend(lease.token, self._services.now(), seconds)
         self._set_timer()
         return deadline

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from seriatim import errors
+from seriatim.core.limits import said_by
 from seriatim.engine.consumer import Delivered
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError
@@ -205,7 +206,7 @@ def _decode(text: bytearray, blobs: memoryview) -> Message:
 
 def text_of(error: BaseException) -> tuple[str, str]:
     """How an error is said: by its type and its text."""
-    return type(error).__name__, str(error)
+    return type(error).__name__, said_by(error)
 
 
 def error_of(name: str, text: str) -> SeriatimError:

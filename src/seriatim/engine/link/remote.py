@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from seriatim.core.delivery import Lease
+from seriatim.core.limits import reason_of
+from seriatim.core.options import require_duration
 from seriatim.engine.broker import Attachment, Outgoing, Told
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.link.address import connect
@@ -301,11 +303,15 @@ class RemoteAttachment:
         self._remote.ack(self.channel, lease, told)
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
+        if delay is not None:
+            require_duration("delay", delay)
+        error = reason_of(error)
         self._let_go(lease)
         self._remote.send(Nack(self.channel, lease.offset, lease.token, delay, error))
 
     def extend(self, lease: Lease, seconds: float) -> None:
         self._check(lease)
+        require_duration("seconds", seconds)
         self._remote.send(Extend(self.channel, lease.offset, lease.token, seconds))
 
     def stop(self) -> None:

@@ -1,0 +1,245 @@
+"""What the API refuses at once, and what it makes fit: a bad value never harms a good one."""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from seriatim import Batching, Consuming, FlowControl, PublishOptions, PubSub, Queue, RetryPolicy
+from seriatim.errors import InvalidArgument
+from seriatim.testing import run_in_virtual_time
+from tests.client.conftest import Received, ordered, publish
+
+NOT_DURATIONS: list[Any] = ["5", nan, inf, -1, True, 1e300]
+
+NOT_TEXT: Any = 5
+
+
+class Mute(Exception):
+    """An error that can't be shown."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+# -- publishing ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_dict_of_attributes_can_be_used_for_many_messages(run):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        subscription = await topic.subscription("s").create(enable_message_ordering=True)
+        attributes = {}
+        for number in ("1", "2", "3"):
+            attributes["n"] = number
+            topic.publish(b"", ordering_key="k", attributes=attributes)
+        attributes.clear()
+        await topic.flush()
+        assert [message.attributes for message in await subscription.peek("k")] == [{"n": "1"}, {"n": "2"}, {"n": "3"}]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("delay", NOT_DURATIONS)
+def test_a_message_with_a_delay_that_is_none_fails_at_once_and_alone(run, delay):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        good = topic.publish(b"1", ordering_key="k")
+        with pytest.raises(InvalidArgument, match=r"^delay must be"):
+            topic.publish(b"2", ordering_key="k", delay=delay)
+        later = topic.publish(b"3", ordering_key="k")
+        await topic.flush()
+        assert (await good, await later) == ("0", "1")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("attributes", [[("a", "b")], {"a": "\ud800"}, {"a": 1}, "a=b"])
+def test_a_message_with_attributes_that_are_none_fails_at_once_and_alone(run, attributes):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        good = topic.publish(b"1", ordering_key="k")
+        with pytest.raises(InvalidArgument, match=r"^Attribute"):
+            topic.publish(b"2", ordering_key="k", attributes=attributes)
+        await topic.flush()
+        assert await good == "0"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"batching": None}, {"batching": 5}, {"flow_control": {}}, {"message_ordering": "yes"}, {"message_ordering": 1}],
+)
+def test_every_option_of_publishing_has_its_type(options):
+    with pytest.raises(InvalidArgument, match=f"^{next(iter(options))} must be"):
+        PublishOptions(**options)
+
+
+def test_a_topic_takes_no_other_publish_options(run):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        with pytest.raises(InvalidArgument, match=r"^options must be a PublishOptions"):
+            topic.set_publish_options(Batching())
+        assert await topic.publish(b"still works") == "0"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Consuming, {"max_messages": "5"}),
+        (Consuming, {"max_bytes": "5"}),
+        (Consuming, {"max_bytes": nan}),
+        (Consuming, {"max_extension": "5"}),
+        (Consuming, {"max_extension": nan}),
+        (Batching, {"max_milliseconds": nan}),
+        (FlowControl, {"timeout": "5"}),
+        (RetryPolicy, {"min_backoff": nan}),
+        (RetryPolicy, {"max_backoff": "5"}),
+        (RetryPolicy, {"max_attempts": 2.5}),
+        (RetryPolicy, {"mode": None}),
+    ],
+)
+def test_every_other_option_has_its_type(kind, options):
+    with pytest.raises(InvalidArgument, match=f"^{next(iter(options))} must be"):
+        kind(**options)
+
+
+# -- deliveries ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [ValueError("\ud800"), ValueError("x" * 100_000), Mute()])
+def test_a_handler_may_raise_any_error_and_the_store_goes_on(run, error):
+    async def scenario(pubsub):
+        topic, subscription = await ordered(pubsub)
+        other = await pubsub.topic("other").create()
+        received = Received()
+
+        def handler(message):
+            received.add(message)
+            if message.delivery_attempt == 1:
+                raise error
+            message.ack()
+
+        subscription.on("message", handler)
+        subscription.on("error", lambda _: None)
+        subscription.open()
+        await publish(topic, "1", "2")
+        assert await received.wait(4) == ["1", "1", "2", "2"]
+        await subscription.wait_until_empty()
+        assert await other.publish(b"to another topic") == "0"
+        await subscription.close()
+
+    run(scenario)
+
+
+def test_an_error_can_be_given_as_an_exception(run):
+    async def scenario(pubsub):
+        topic, subscription = await ordered(pubsub)
+        await publish(topic, "1")
+        stream = subscription.messages()
+        (await anext(stream)).nack(delay=60, error=ValueError("\udce9"))
+        assert [key.error for key in await subscription.keys()] == ["ValueError: \\udce9"]
+        await publish(topic, "2")
+        with pytest.raises(InvalidArgument, match=r"^A reason must be a str or an exception, not int$"):
+            await subscription.pause_key("k", NOT_TEXT)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("delay", NOT_DURATIONS)
+def test_a_nack_with_a_delay_that_is_none_keeps_the_message_and_its_place(run, delay):
+    async def scenario(pubsub):
+        topic, subscription = await ordered(pubsub)
+        await publish(topic, "1", "2")
+        stream = subscription.messages()
+        first = await anext(stream)
+        with pytest.raises(InvalidArgument, match=r"^delay must be"):
+            first.nack(delay=delay)
+        with pytest.raises(InvalidArgument, match=r"^seconds must be"):
+            first.extend(delay)
+        first.ack()
+        assert (await anext(stream)).data == b"2"
+        assert [key.state for key in await subscription.keys()] == ["leased"]
+
+    run(scenario)
+
+
+def test_a_deadline_that_is_over_rings_once():
+    async def scenario():
+        async with PubSub("memory://") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            received = Received()
+            subscription.on("message", received.add)
+            subscription.open()
+            await publish(topic, "1")
+            await received.wait(1)
+            received.messages[0].extend(0)
+            await received.wait(2)
+            await asyncio.sleep(5)
+            assert received.data == ["1", "1"]
+            assert (await subscription.stats()).leased == 1
+
+    run_in_virtual_time(scenario())
+
+
+# -- options and names --------------------------------------------------------------------------------------------------
+
+
+NOT_CHANGES: list[Any] = [
+    {"retry": None},
+    {"retry": {"max_attempts": 3}},
+    {"window": "2"},
+    {"message_ordering": None},
+    {"ack_deadline": 0},
+    {"ack_deadline": nan},
+    {"release": None},
+    {"dead_letter_topic": 5},
+]
+
+
+def test_options_that_are_none_are_refused_before_anything_is_written(run_with_restarts):
+    async def before(pubsub):
+        topic, subscription = await ordered(pubsub)
+        for change in NOT_CHANGES:
+            with pytest.raises(InvalidArgument):
+                await subscription.set_options(**change)
+        await publish(topic, "1")
+
+    async def after(pubsub):
+        subscription = pubsub.subscription("ordered-sub")
+        assert (await subscription.options()).ordering is True
+        assert [message.data for message in await subscription.peek("k")] == [b"1"]
+
+    run_with_restarts(before, after)
+
+
+@pytest.mark.parametrize("name", [None, "", "\ud800", 5])
+def test_names_that_can_not_be_stored_are_refused(run, name):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        for asked in (pubsub.topic(name).create, topic.subscription(name).create):
+            with pytest.raises(InvalidArgument, match=r"^(Topic|Subscription) name "):
+                await asked()
+        assert await topic.publish(b"") == "0"
+
+    run(scenario)
+
+
+def test_a_queue_refuses_at_once_what_can_never_work(tmp_path):
+    with Queue(f"sqlite:///{tmp_path}/queue.db", "q") as queue:
+        for delay in NOT_DURATIONS:
+            with pytest.raises(InvalidArgument, match=r"^delay must be"):
+                queue.push(b"", "k", delay=delay)
+        queue.push(b"1", "k")
+        queue.push(b"2", "k")
+        item = queue.reserve(5)
+        item.rollback(error=ValueError("\ud800"))
+        with queue.reserve(5) as item:
+            assert item.data == b"1"
+        assert queue.pop(5).data == b"2"

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
 
 import fastavro
 import grpc
 import pytest
 
+from seriatim.engine.broker import Document
+from seriatim.pubsub import schemas
 from tests.pubsub.served import PROJECT, SUBSCRIPTION, TOPIC, server_in_thread
 from tests.pubsub.test_resources import INVALID, NOT_FOUND, status_of
 
@@ -197,3 +203,48 @@ def test_policies_are_kept_and_everything_is_allowed(raw):
     wanted = ["pubsub.topics.publish", "pubsub.topics.delete"]
     assert list(raw.TestIamPermissions(resource=TOPIC, permissions=wanted).permissions) == wanted
     assert status_of(raw.GetIamPolicy, resource="") is INVALID
+
+
+def test_messages_that_would_crash_or_hang_a_reader_are_refused_and_others_are_served_meanwhile(
+    raw, clients, monkeypatch
+):
+    """Nested without end; 10¹⁵ items without a byte; a record that doubles 40 times. Whoever may publish can send these."""
+    double: dict[str, Any] = {"name": "D0", "type": "record", "fields": []}
+    for level in range(1, 41):
+        inner = [{"name": "a", "type": double}, {"name": "b", "type": f"D{level - 1}"}]
+        double = {"name": f"D{level}", "type": "record", "fields": inner}
+    fields = [
+        {"name": "next", "type": ["null", "Evil"]},
+        {"name": "nulls", "type": {"type": "array", "items": "null"}},
+        {"name": "many", "type": ["null", double]},
+    ]
+    definition = json.dumps({"type": "record", "name": "Evil", "fields": fields})
+    raw.CreateSchema(parent=PROJECT, schema_id="order", schema={"type_": AVRO, "definition": definition})
+    bind(raw, BINARY)
+    huge = b"\x80\x80\xe6\xfa\xb5\xab\xcd\x06"  # about 10¹⁵
+    assert publish_status(raw, b"\x02" * 5000) is INVALID
+    assert publish_status(raw, b"\x00" + huge + b"\x00\x00") is INVALID
+    monkeypatch.setattr(schemas, "MAX_VALUES", 5 * schemas.MAX_VALUES)  # so that the check takes its time
+    other, times = clients.raw(), [time.monotonic()]
+    with ThreadPoolExecutor(1) as thread:
+        slow = thread.submit(publish_status, raw, b"\x00\x00\x02")
+        while not slow.done():
+            other.GetTopic(topic=TOPIC)
+            times.append(time.monotonic())
+    assert slow.result() is INVALID
+    assert max(after - before for before, after in pairwise(times)) < (times[-1] - times[0]) / 2
+    assert publish_status(raw, b"\x00\x00\x00") is grpc.StatusCode.OK
+
+
+def test_a_server_starts_with_a_schema_that_it_does_not_accept_any_more(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+    with server_in_thread(url) as server:
+        raw = server.clients.raw()
+        make(raw, "id")
+        bind(raw)
+        revisions = json.dumps([{"name": NAME, "type": AVRO, "definition": "nonsense", "revision_id": "abc"}])
+        server.run(server.engine.put_document(Document("schema", NAME, revisions)))
+    with server_in_thread(url) as server:
+        raw = server.clients.raw()
+        assert raw.GetSchema(name=NAME).definition == "nonsense"
+        assert publish_status(raw, b'{"id": 7, "note": null}') is INVALID

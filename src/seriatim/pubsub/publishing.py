@@ -89,7 +89,7 @@ class PublisherService:
     async def publish(self, request: Any) -> Any:
         topic = self._topics.in_store(request.topic)
         self._broker.require_topic(topic)
-        messages = [Outgoing(*content) for content in self._schemas.checked(topic, contents(request))]
+        messages = [Outgoing(*content) for content in await self._schemas.checked(topic, contents(request))]
         offsets = await self._write(topic, messages, request.ByteSize())
         return PublishResponse(message_ids=map(str, offsets))
 

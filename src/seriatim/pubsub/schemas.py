@@ -6,10 +6,13 @@ Rules
     - A topic with a schema takes a message that is of one of the revisions it allows, the newest first, and notes in its
       attributes which. When its schema is deleted, it takes none.
     - Schemas are documents of the store, one each. This server owns the store, so that what it keeps in memory is true.
+    - What a request costs is bounded: at most ``MAX_VALUES`` values are looked at. What is not checked quickly is checked in a
+      thread, one request after another, so that a publisher of large messages does not keep the others waiting.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -21,8 +24,10 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 from seriatim.engine.broker import Broker, Document
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, NotSupported
+from seriatim.log import logger
 from seriatim.pubsub.paging import page
 from seriatim.wire.avro import AvroSchema
+from seriatim.wire.avro_types import Budget, BudgetSpent
 from seriatim.wire.documents import from_document
 from seriatim.wire.messages import Content
 from seriatim.wire.names import Names
@@ -36,12 +41,30 @@ BASIC, FULL = 1, 2
 JSON, BINARY = 1, 2
 ENCODINGS = {JSON: "JSON", BINARY: "BINARY"}
 
+MAX_VALUES = 1_000_000
+"""What the messages of one request may have together, counted once for each revision that they are compared with."""
+
+QUICK_VALUES, QUICK_BYTES = 10_000, 256 * 1024
+"""What is checked at once, in a few milliseconds."""
+
+
+class Unusable:
+    """Stands for a definition in the store that this version does not accept: no message conforms to it."""
+
+    def __init__(self, reason: InvalidArgument) -> None:
+        self._reason = reason
+
+    def check_binary(self, data: bytes, budget: Budget) -> None:  # noqa: ARG002
+        raise self._reason
+
+    check_json = check_binary
+
 
 class Revision(NamedTuple):
     """One state of a schema, as the API has it and ready for use."""
 
     message: Any
-    avro: AvroSchema
+    avro: AvroSchema | Unusable
 
     @property
     def id(self) -> str:
@@ -56,11 +79,12 @@ class Schemas:
         self.names = Names("schemas", project)
         self._revisions: dict[str, list[Revision]] = {}
         self._bound: dict[str, Any] = {}  # settings, by the name of a topic in the store
+        self._checking = asyncio.Lock()
 
     async def start(self) -> None:
         for document in await self._broker.list_documents(KIND):
             found = [ParseDict(one, Schema(), ignore_unknown_fields=True) for one in json.loads(document.text)]
-            self._revisions[document.name] = [Revision(one, AvroSchema(one.definition)) for one in found]
+            self._revisions[document.name] = [Revision(one, _stored(one)) for one in found]
         for info in await self._broker.list_topics():
             self.bind(info.name, from_document(Topic, info.options.resource).schema_settings)
 
@@ -91,7 +115,7 @@ class Schemas:
             settings.schema = DELETED
         return settings
 
-    def checked(self, topic: str, contents: list[Content]) -> list[Content]:
+    async def checked(self, topic: str, contents: list[Content]) -> list[Content]:
         """What is published, with a note about its schema. Raises InvalidArgument unless all of it is of the topic's schema."""
         settings = self._bound.get(topic)
         if settings is None:
@@ -100,7 +124,23 @@ class Schemas:
             revisions = self._allowed(settings)
         except NotFound:
             raise InvalidArgument("the schema of the topic was deleted: update its schema_settings") from None
-        return [_noted(content, settings, _match(content.data, settings.encoding, revisions)) for content in contents]
+        matches = await self.match([content.data for content in contents], settings.encoding, revisions)
+        return [_noted(content, settings, match) for content, match in zip(contents, matches, strict=True)]
+
+    async def match(self, messages: Sequence[bytes], encoding: int, revisions: Sequence[Revision]) -> list[Revision]:
+        """The revision that each of some messages conforms to. Raises InvalidArgument when one conforms to none."""
+        if sum(map(len, messages)) <= QUICK_BYTES:
+            try:
+                return _match(messages, encoding, revisions, QUICK_VALUES)
+            except BudgetSpent:
+                pass
+        async with self._checking:
+            try:
+                return await asyncio.to_thread(_match, messages, encoding, revisions, MAX_VALUES)
+            except BudgetSpent:
+                raise InvalidArgument(
+                    f"the messages have more than {MAX_VALUES:,} values: publish fewer at once, or smaller ones"
+                ) from None
 
     def _allowed(self, settings: Any) -> list[Revision]:
         """The revisions that a topic takes, the newest first."""
@@ -140,12 +180,25 @@ def _index(revisions: Sequence[Revision], revision_id: str) -> int:
     raise NotFound(f"there is no revision {revision_id!r} of the schema")
 
 
-def _match(data: bytes, encoding: int, revisions: Sequence[Revision]) -> Revision:
-    """The first revision that data is of. Raises what the newest one says when there is none."""
+def _stored(schema: Any) -> AvroSchema | Unusable:
+    try:
+        return AvroSchema(schema.definition)
+    except InvalidArgument as error:
+        logger.warning("no message conforms to revision %s of %s: %s", schema.revision_id, schema.name, error)
+        return Unusable(error)
+
+
+def _match(messages: Sequence[bytes], encoding: int, revisions: Sequence[Revision], values: int) -> list[Revision]:
+    budget = Budget(values)
+    return [_revision_of(data, encoding, revisions, budget) for data in messages]
+
+
+def _revision_of(data: bytes, encoding: int, revisions: Sequence[Revision], budget: Budget) -> Revision:
+    """The first revision that data conforms to. Raises what the newest one says when there is none."""
     refusals = []
     for revision in revisions:
         try:
-            (revision.avro.check_json if encoding == JSON else revision.avro.check_binary)(data)
+            (revision.avro.check_json if encoding == JSON else revision.avro.check_binary)(data, budget)
         except InvalidArgument as error:
             refusals.append(error)
         else:
@@ -241,7 +294,7 @@ class SchemaService:
             revision = Revision(request.schema, compiled(request.schema))
         else:
             revision = self._find(request.name)
-        _match(request.message, request.encoding, [revision])
+        await self._schemas.match([request.message], request.encoding, [revision])
         return SCHEMAS["ValidateMessage"].response()
 
     # -- how ------------------------------------------------------------------------------------------------------------

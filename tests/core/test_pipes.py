@@ -89,11 +89,6 @@ def test_options_that_contradict_each_other_are_refused(choices, complaint):
     assert complaint in str(refusal.value)
 
 
-def test_waiting_doubles_up_to_a_limit():
-    options = PipeOptions(timeout=0.5, max_timeout=3.0)
-    assert [options.backoff(0.5, tries) for tries in (0, 1, 2, 3, 5_000)] == [0.5, 1.0, 2.0, 3.0, 3.0]
-
-
 def test_a_sender_without_memory_begins_above_everything_of_its_former_lives():
     assert first_index(8) > first_index(7) + 1_000_000_000
 

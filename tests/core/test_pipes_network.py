@@ -203,3 +203,46 @@ def test_the_model_would_notice(monkeypatch):
             world.step()
         verdicts.append(classify([int(message) for message in world.received]).guarantee)
     assert level(min(verdicts)) is not Level.ABSOLUTE
+
+
+# --- timeouts follow the round trip ---------------------------------------------------------------------------------
+
+
+def lossy_world(seed: int, **options) -> World:
+    """A fifth of all frames is lost, and a frame takes a millisecond."""
+    lines = [bad_network(number, drop=0.2, duplicate=0.0, shuffle=0, delay=(0.001, 0.001)) for number in (seed, -seed)]
+    return World(PipeOptions(**options), *lines)
+
+
+def send_at_once(world: World, messages: int) -> float:
+    """How long it takes until everything is confirmed, when nothing but the pipe itself causes a wait."""
+    began = now = world.now
+    assert all(world.push(b"%d" % number) for number in range(messages))
+    while world.sender.kept:
+        now = world.now
+        world.step()
+    return now - began
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_sequential_pipe_loses_little_time_to_lost_messages(seed):
+    world = lossy_world(seed, kind=PipeKind.SEQUENTIAL)
+    assert send_at_once(world, 2_000) < 2_000 * 0.015, (
+        "a third of the round trips fail, and each costs about one timeout"
+    )
+    assert world.forth.sent < 2_000 * 2
+
+
+def test_the_end_of_an_indexed_pipe_takes_about_as_long_in_every_run():
+    times = sorted(send_at_once(lossy_world(seed, window=64, frame_messages=4), 300) for seed in range(1, 101))
+    assert times[50] < 0.3
+    assert times[95] < 1.0
+    assert times[-1] < 3.0
+
+
+def test_a_round_trip_that_becomes_longer_is_learned():
+    world = lossy_world(1, kind=PipeKind.SEQUENTIAL, max_timeout=60.0)
+    send_at_once(world, 500)
+    world.forth, world.back = slow_network(), slow_network()
+    send_at_once(world, 100)
+    assert world.forth.sent < 100 + 30, "copies are sent until the new round trip is known, and no longer"

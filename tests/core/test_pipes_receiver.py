@@ -6,6 +6,7 @@ from seriatim.core.guarantees import Level
 from seriatim.core.pipe_receiver import MAX_RANGES, PipeReceiver, ReceiverState
 from seriatim.core.pipes import Confirm, Data, Delivered, Hello, PipeKind, PipeOptions, Welcome
 from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
+from seriatim.core.round_trip import stamp_of
 
 S, R = 7, 3
 
@@ -174,13 +175,13 @@ def test_missing_lower_indexes_are_asked_for_with_backoff_until_one_comes():
         assert machine.deadline is not None
         times.append(machine.deadline)
         (asked,) = machine.advance(times[-1])
-        assert asked == Confirm(S, R, 1, 6, ((1, 2), (4, 4)))
-    assert times == [11.0, 13.0, 17.0, 21.0]
-    take(machine, data(1, b"1"), now=21.5)
+        assert asked == Confirm(S, R, 1, 6, ((1, 2), (4, 4)), stamp=stamp_of(times[-1]))
+    assert times == [11.0, 12.0, 14.0, 18.0]
+    take(machine, data(1, b"1"), now=19.5)
     assert machine.deadline is not None
-    assert machine.deadline <= 22.5, "soon again, for something has come"
-    take(machine, data(2, b"2"), now=21.6)
-    take(machine, data(4, b"4"), now=21.6)
+    assert machine.deadline <= 20.5, "soon again, for something has come"
+    take(machine, data(2, b"2"), now=19.6)
+    take(machine, data(4, b"4"), now=19.6)
     assert machine.state is ReceiverState.FLOWING
 
 

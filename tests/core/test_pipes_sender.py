@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from seriatim.core.guarantees import Level
-from seriatim.core.pipe_sender import PipeSender, SenderState
+from seriatim.core.pipe_sender import STEADY_HELLOS, PipeSender, SenderState
 from seriatim.core.pipes import Confirm, Data, Finished, Hello, OnFull, PipeKind, PipeOptions, Welcome, first_index
 from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
+from seriatim.core.round_trip import stamp_of
 from seriatim.errors import CapacityExceeded, InvalidArgument
 
 S, R = 7, 3  # the epochs of the sender and of its receiver
@@ -35,23 +36,33 @@ def sent(effects) -> list[int]:
     ]
 
 
-def confirm(expected: int, seen: int | None = None, *missing, epoch: int = S, peer: int = R) -> Confirm:
-    return Confirm(epoch, peer, expected, expected if seen is None else seen, missing)
+def confirm(
+    expected: int, seen: int | None = None, *missing, epoch: int = S, peer: int = R, stamp: float = 0, echo: float = 0
+) -> Confirm:
+    """``stamp`` and ``echo`` are given in seconds."""
+    stamps = (stamp_of(stamp), stamp_of(echo))
+    return Confirm(epoch, peer, expected, expected if seen is None else seen, missing, *stamps)
+
+
+def unstamped(effects) -> list:
+    """Effects, whenever their frames were made."""
+    return [effect._replace(stamp=0) if isinstance(effect, Data | Hello) else effect for effect in effects]
 
 
 # --- sessions -------------------------------------------------------------------------------------------------------
 
 
-def test_until_somebody_answers_only_hello_is_said_again_and_again_with_backoff():
+def test_until_somebody_answers_only_hello_is_said_steadily_at_first_and_then_with_backoff():
     machine = PipeSender(PipeOptions(timeout=1.0, max_timeout=4.0), S)
     machine.push(b"a", 0.0)
     said = []
-    for _ in range(5):
+    for _ in range(STEADY_HELLOS + 4):
         assert machine.deadline is not None
         now = max(machine.deadline, 0.0)
-        assert machine.advance(now) == [Hello(S)]
+        assert unstamped(machine.advance(now)) == [Hello(S)]
         said.append(now)
-    assert said == [0.0, 1.0, 3.0, 7.0, 11.0]
+    assert said[:STEADY_HELLOS] == [float(number) for number in range(STEADY_HELLOS)]
+    assert [later - said[STEADY_HELLOS] for later in said[STEADY_HELLOS:]] == [0.0, 2.0, 6.0, 10.0]
     assert machine.state is SenderState.GREETING
 
 
@@ -107,7 +118,7 @@ def test_a_pipe_that_sends_nothing_again_gives_up_what_was_under_way_when_the_re
         "under way when the receiver restarted",
     )
     assert finished == Finished(0, 3)
-    assert machine.advance(1.0) == [Data(S, R + 1, 3, 3, (b"3",))]
+    assert unstamped(machine.advance(1.0)) == [Data(S, R + 1, 3, 3, (b"3",))]
 
 
 def test_a_sender_without_memory_begins_above_its_former_lives():
@@ -192,21 +203,42 @@ def test_when_the_receiver_has_seen_everything_it_is_asked_where_it_stands():
     machine = sender(*numbered(2), timeout=1.0)
     machine.advance(0.0)
     machine.receive(confirm(0, 2), 0.0)
-    assert machine.advance(1.0) == [Data(S, R, 0, 2, ())]
+    assert unstamped(machine.advance(1.0)) == [Data(S, R, 0, 2, ())]
 
 
-def test_the_timeout_is_short_again_when_a_message_is_confirmed_that_was_sent_once():
-    machine = sender(*numbered(3), timeout=1.0, max_timeout=64.0, window=2)
-    machine.advance(0.0)
-    for now in (1.0, 2.0, 4.0):
-        assert sent(machine.advance(now)) == [0, 1]
-    machine.receive(confirm(2), 5.0)  # any of the copies may have been confirmed
-    machine.advance(5.0)
-    assert machine.deadline == 5.0 + 8.0
-    machine.push(b"next", 5.0)
-    machine.advance(5.0)
-    machine.receive(confirm(3), 6.0)
-    assert machine.deadline == 7.0
+def test_the_timeout_follows_the_round_trip_and_doubles_only_while_nothing_is_confirmed():
+    machine = sender(*numbered(4), timeout=1.0, max_timeout=64.0, kind=PipeKind.SEQUENTIAL)
+    machine.advance(10.0)
+    machine.receive(confirm(1, echo=10.0), 10.2)
+    assert machine.advance(10.2) == [Data(S, R, 1, 1, (b"1",), stamp_of(10.2))]
+    assert machine.deadline == pytest.approx(10.2 + 0.2 + 4 * 0.1), "the mean and four deviations"
+    for _ in range(3):
+        assert machine.deadline is not None
+        now = machine.deadline
+        assert sent(machine.advance(now)) == [1]
+    assert machine.deadline == pytest.approx(now + 4 * 0.6)
+    machine.receive(confirm(2, echo=now), now + 0.2)  # the last copy was answered, as quickly as ever
+    machine.advance(now + 0.2)
+    assert machine.deadline is not None
+    assert machine.deadline < now + 0.2 + 0.6
+
+
+def test_a_confirmation_of_an_earlier_copy_tells_the_real_round_trip():
+    machine = sender(*numbered(2), timeout=1.0, max_timeout=64.0, kind=PipeKind.SEQUENTIAL)
+    for now in (10.0, 11.0, 12.0, 14.0):
+        assert sent(machine.advance(now)) == [0]
+    machine.receive(confirm(1, echo=10.0), 15.0)
+    machine.advance(15.0)
+    assert machine.deadline == pytest.approx(15.0 + 5.0 + 4 * 2.5)
+
+
+def test_an_echo_from_nowhere_is_bounded():
+    machine = sender(*numbered(2), timeout=1.0, max_timeout=8.0, kind=PipeKind.SEQUENTIAL)
+    machine.advance(10.0)
+    machine.receive(confirm(1, echo=1e9), 10.1)
+    machine.advance(10.1)
+    assert machine.deadline is not None
+    assert 10.1 < machine.deadline <= 18.1
 
 
 def test_what_is_asked_for_is_sent_again_at_once_and_nothing_else():
@@ -244,13 +276,13 @@ def test_a_strict_pipe_gives_up_what_is_not_confirmed_in_time():
     assert isinstance(lost, LedgerEntry)
     assert (lost.reason, lost.first, lost.last, lost.size) == (Reason.LOST, 0, 1, 2)
     assert finished == Finished(0, 2)
-    assert data == Data(S, R, 2, 2, (b"2",)), "the floor tells the receiver"
+    assert data == Data(S, R, 2, 2, (b"2",), stamp_of(1.0)), "the floor tells the receiver"
 
 
 def test_a_pipe_that_holds_asks_and_never_sends_again():
     machine = sender(*numbered(2), level=Level.STRICT, on_gap=OnGap.HOLD, timeout=1.0)
     machine.advance(0.0)
-    assert machine.advance(1.0) == [Data(S, R, 0, 2, ())]
+    assert unstamped(machine.advance(1.0)) == [Data(S, R, 0, 2, ())]
     assert machine.receive(confirm(0, 2, (0, 0)), 1.0) == []
 
 

@@ -15,7 +15,7 @@ from seriatim.testing import FaultyRoute, run_in_virtual_time
 
 def bad_route(seed: int = 1, **faults: Any) -> FaultyRoute:
     """Drops 20 %, duplicates 20 % and shuffles within 50, with few messages in a frame so that it has something to shuffle."""
-    return FaultyRoute(seed, **({"drop": 0.2, "duplicate": 0.2, "shuffle": 50, "max_frame": 110} | faults))
+    return FaultyRoute(seed, **({"drop": 0.2, "duplicate": 0.2, "shuffle": 50, "max_frame": 142} | faults))
 
 
 async def pass_through(element: Element, count: int) -> list[int]:

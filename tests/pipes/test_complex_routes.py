@@ -174,13 +174,13 @@ def test_a_pipe_repairs_nothing_that_was_broken_before_its_sender():
 
 
 def test_resend_inside_index_is_absolute():
-    pipe = indexed(resend(bad_route(max_frame=220), frame_messages=3), level="strict", on_gap="hold", frame_messages=2)
+    pipe = indexed(resend(bad_route(max_frame=284), frame_messages=3), level="strict", on_gap="hold", frame_messages=2)
     assert pipe.explain().level is Level.ABSOLUTE
     assert received_through(pipe) == list(range(1, 201))
 
 
 def test_resend_around_index_is_reported_as_the_weaker_result():
-    route = bad_route(drop=0.1, max_frame=220)
+    route = bad_route(drop=0.1, max_frame=284)
     wrong = resend(indexed(route, level="strict", gap_timeout=0.1, frame_messages=2, **QUIET), frame_messages=2)
     assert wrong.explain().guarantee == Guarantee.NO_DUPLICATE | Guarantee.NO_LOSS
     verdict = verdict_on(wrong)
@@ -195,5 +195,5 @@ def test_resend_alone_loses_nothing_and_orders_nothing():
 
 
 def test_a_pipe_around_a_sequential_pipe():
-    pipe = indexed(sequential(bad_route(max_frame=220)), frame_messages=2)
+    pipe = indexed(sequential(bad_route(max_frame=284)), frame_messages=2)
     assert received_through(pipe, 60) == list(range(1, 61))

@@ -96,7 +96,7 @@ def test_sequential_without_strictness_a_repeat_is_sent_again_in_its_place():
 
 
 def test_indexed_p1_assigns_each_message_a_monotonic_continuous_index():
-    route = Tapped(max_frame=110)
+    route = Tapped(max_frame=142)
     received_through(indexed(route), 50)
     firsts = {frame.first: len(frame.messages) for frame in route.data()}
     starts = sorted(firsts)
@@ -105,13 +105,13 @@ def test_indexed_p1_assigns_each_message_a_monotonic_continuous_index():
 
 
 def test_indexed_p2_sends_messages_in_index_order():
-    route = Tapped(shuffle=20, max_frame=110)
+    route = Tapped(shuffle=20, max_frame=142)
     assert received_through(indexed(route), 200) == list(range(1, 201))
     assert route.forth.network.displaced > 10
 
 
 def test_indexed_to_enforce_continuity_the_receiver_requests_missing_lower_indexes():
-    route = Tapped(drop=0.2, max_frame=110)
+    route = Tapped(drop=0.2, max_frame=142)
     assert received_through(indexed(route), 200) == list(range(1, 201))
     asked = [frame.missing for frame in route.confirmations() if frame.missing]
     assert asked
@@ -120,7 +120,7 @@ def test_indexed_to_enforce_continuity_the_receiver_requests_missing_lower_index
 
 
 def test_indexed_to_enforce_strictness_the_receiver_drops_the_index_of_what_was_sent():
-    route = Tapped(duplicate=0.9, max_frame=110)
+    route = Tapped(duplicate=0.9, max_frame=142)
     assert received_through(indexed(route), 200) == list(range(1, 201))
     assert route.forth.network.duplicated > 20
 

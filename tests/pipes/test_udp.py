@@ -12,7 +12,7 @@ from seriatim.core.guarantees import DeliveryMode, Guarantee, Level
 from seriatim.core.pipes import Confirm, Data, Hello, Welcome
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.pipes import Pipe, Udp, Watch, indexed, sequential
-from seriatim.pipes.wire import encode, seal
+from seriatim.pipes.wire import HEAD_BYTES, encode, seal
 from tests.pipes.chains import pass_through
 from tests.pipes.test_wire import garbage
 
@@ -56,7 +56,7 @@ def test_messages_as_large_as_datagrams_allow():
                 await inlet.send(b"x" * (pipe.max_frame + 1))
         return sum(sizes)
 
-    assert bounded(scenario()) == 65_507 - 8 - 96 - 4
+    assert bounded(scenario()) == 65_507 - 8 - HEAD_BYTES - 4
 
 
 def test_a_pipe_over_two_sockets_at_once():

@@ -14,13 +14,14 @@ from seriatim.pipes.wire import HEAD_BYTES, MAX_BITS, SEAL_BYTES, VERSION, Aside
 
 NUMBERS = st.integers(0, (1 << 100) - 1)
 SMALL = st.integers(0, 1 << 40)
+STAMPS = st.integers(0, 1 << 63)
 MESSAGES = st.lists(st.binary(max_size=300), max_size=20).map(tuple)
 
 
 @st.composite
 def data_frames(draw) -> Data:
     floor = draw(NUMBERS)
-    return Data(draw(NUMBERS), draw(NUMBERS), floor, floor + draw(SMALL), draw(MESSAGES))
+    return Data(draw(NUMBERS), draw(NUMBERS), floor, floor + draw(SMALL), draw(MESSAGES), draw(STAMPS), draw(STAMPS))
 
 
 @st.composite
@@ -28,12 +29,12 @@ def confirmations(draw) -> Confirm:
     expected = draw(NUMBERS)
     ranges = draw(st.lists(st.tuples(SMALL, SMALL), max_size=MAX_RANGES))
     missing = tuple((expected + lo, expected + lo + size) for lo, size in ranges)
-    return Confirm(draw(NUMBERS), draw(NUMBERS), expected, expected + draw(SMALL), missing)
+    return Confirm(draw(NUMBERS), draw(NUMBERS), expected, expected + draw(SMALL), missing, draw(STAMPS), draw(STAMPS))
 
 
 FRAMES = st.one_of(
-    NUMBERS.map(Hello),
-    st.tuples(NUMBERS, NUMBERS, st.integers(1, 1 << 20)).map(lambda fields: Welcome(*fields)),
+    st.tuples(NUMBERS, STAMPS).map(lambda fields: Hello(*fields)),
+    st.tuples(NUMBERS, NUMBERS, st.integers(1, 1 << 20), STAMPS).map(lambda fields: Welcome(*fields)),
     data_frames(),
     confirmations(),
     st.binary(max_size=50).map(Aside),

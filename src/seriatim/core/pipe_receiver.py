@@ -5,8 +5,8 @@ Rules
 1. ``receive`` says what to hand over; ``settle`` hears that the output has taken it. Only that is confirmed: after
    ``confirmation_interval`` messages, after ``confirm_after``, and at once when the sender seems not to know (it sent
    something again, or asks).
-2. While numbers are missing they are asked for, first after ``request_after`` and then with backoff, until one of them
-   comes.
+2. While numbers are missing they are asked for, first after ``request_after``, and again whenever the round trip
+   (``round_trip.py``) passed without an answer.
 3. Data that names another life of this receiver is answered with the life that it has, and not looked at.
 4. A frame of a lower epoch of the sender than was heard of changes nothing.
 5. A receiver that knows its place (``position``) begins there; any other begins at the floor of the first data that it
@@ -29,6 +29,7 @@ from seriatim.core.pipe_intake import InAnyOrder, InOrder, Intake
 from seriatim.core.pipes import Confirm, Data, Effect, Hello, PipeKind, PipeOptions, Welcome
 from seriatim.core.ranges import Range
 from seriatim.core.resequencing import LedgerEntry, Reason
+from seriatim.core.round_trip import stamp_of
 from seriatim.core.table import TransitionTable
 
 MAX_RANGES = 64
@@ -70,14 +71,15 @@ class PipeReceiver:
     """Hands messages over, and confirms them when they are taken. See the module's rules."""
 
     __slots__ = (
-        "_asked",
         "_confirm_at",
         "_confirmed",
+        "_echo",
         "_intake",
         "_max_ranges",
         "_now",
         "_options",
         "_request_at",
+        "_round_trip",
         "_sender",
         "_state",
         "_wanted",
@@ -96,8 +98,9 @@ class PipeReceiver:
         self._max_ranges = max_ranges
         self._now = -inf
         self._confirm_at = self._request_at = inf
-        self._asked = 0  # how often, since a missing number came
+        self._round_trip = options.request_round_trip()
         self._wanted = self._confirmed = 0
+        self._echo = 0  # the stamp of the data that came last
         self._state = TABLE.start
         if position is not None:
             self._start(position)
@@ -140,7 +143,7 @@ class PipeReceiver:
         elif frame.sender < self._sender:
             return []
         if isinstance(frame, Hello) or frame.receiver != self.epoch:
-            return [Welcome(frame.sender, self.epoch, self._options.capacity)]
+            return [Welcome(frame.sender, self.epoch, self._options.capacity, frame.stamp)]
         return self._take(frame, now)
 
     def settle(self, first: int, end: int) -> None:
@@ -179,6 +182,8 @@ class PipeReceiver:
         if self._intake is None:
             self._start(frame.floor)
         assert self._intake is not None
+        self._echo = frame.stamp
+        self._round_trip.measure(frame.echo, now)
         effects = self._intake.give_up_below(frame.floor, now)
         repeated = not frame.messages  # the sender asks where it stands
         if frame.first + len(frame.messages) - self._intake.taken > self._options.capacity:
@@ -215,7 +220,8 @@ class PipeReceiver:
         if not self._options.resends or wanted >= self._intake.seen:
             self._request_at, self._wanted = inf, wanted
         elif wanted != self._wanted or self._request_at == inf:
-            self._wanted, self._asked = wanted, 0
+            self._wanted = wanted
+            self._round_trip.begin_anew()
             self._request_at = min(self._request_at, now + self._options.request_after)
 
     def _confirmation(self, asks: bool, now: float) -> Confirm:
@@ -224,10 +230,18 @@ class PipeReceiver:
         missing: tuple[Range, ...] = ()
         if asks:
             missing = self._intake.missing()[: self._max_ranges]
-            self._asked += 1
-            self._request_at = now + self._options.backoff(max(self._options.request_after, 0.001), self._asked)
+            self._request_at = now + self._round_trip.timeout
+            self._round_trip.miss()
         self._confirmed, self._confirm_at = self._intake.taken, inf
-        return Confirm(self._sender, self.epoch, self._confirmed, self._intake.seen, missing)
+        return Confirm(
+            self._sender,
+            self.epoch,
+            self._confirmed,
+            self._intake.seen,
+            missing,
+            stamp_of(now) if asks else 0,
+            self._echo,
+        )
 
     # -- small change ---------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 Rules
 -----
 1. A message is kept from ``push`` until it is confirmed, or given up.
-2. Until a receiver has answered (``Welcome``), only ``Hello`` is sent, again and again with backoff. A receiver of a
-   higher epoch has forgotten what was under way: it is sent to it again, or given up when the pipe sends nothing again.
-3. When nothing is confirmed for ``timeout``, then by the pipe's gap policy: what the receiver has not seen is sent
-   again (``request``), or what is under way is given up (``skip``), or the receiver is asked where it stands
-   (``hold``). The timeout doubles each time, and is short again when a message is confirmed that was sent only once:
-   then the round trip is shorter.
+2. Until a receiver has answered (``Welcome``), only ``Hello`` is sent, every ``timeout`` at first and then with
+   backoff. A receiver of a higher epoch has forgotten what was under way: it is sent to it again, or given up when the
+   pipe sends nothing again.
+3. When nothing is confirmed in time, then by the pipe's gap policy: what the receiver has not seen is sent again
+   (``request``), or what is under way is given up (``skip``), or the receiver is asked where it stands (``hold``).
+   How long that is follows the round trip (``round_trip.py``) and doubles each time. A pipe that gives up waits for
+   ``timeout`` at least: impatience would cost messages.
 4. A confirmation that names another epoch changes nothing, and none confirms more than was sent.
 
 Theory of operation
@@ -29,6 +30,7 @@ from math import inf
 
 from seriatim.core.pipes import Confirm, Data, Effect, Finished, Hello, OnFull, PipeOptions, Welcome, first_index
 from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
+from seriatim.core.round_trip import stamp_of
 from seriatim.core.table import TransitionTable
 from seriatim.errors import CapacityExceeded, InvalidArgument
 
@@ -80,6 +82,9 @@ TABLE = TransitionTable(
 MESSAGE_OVERHEAD = 4
 """So many bytes a message may take in a frame besides its own."""
 
+STEADY_HELLOS = 8
+"""How often a sender says hello before it backs off."""
+
 _GREETING, _IDLE = SenderState.GREETING, SenderState.IDLE
 
 
@@ -90,6 +95,7 @@ class PipeSender:
         "_base",
         "_deadline",
         "_floor",
+        "_hellos",
         "_max_bytes",
         "_max_message",
         "_messages",
@@ -97,11 +103,10 @@ class PipeSender:
         "_options",
         "_peer",
         "_queue",
-        "_resent_below",
+        "_round_trip",
         "_seen",
         "_sent",
         "_state",
-        "_tries",
         "_window",
         "epoch",
     )
@@ -114,11 +119,12 @@ class PipeSender:
         self._max_bytes, self._max_message = max_bytes, max_bytes - MESSAGE_OVERHEAD
         self._queue = options.queue
         self._base = first_index(epoch) if first is None else first
-        self._floor = self._sent = self._next = self._seen = self._resent_below = self._base
+        self._floor = self._sent = self._next = self._seen = self._base
         self._messages: list[bytes] = []  # from _base on; those below the floor are done
         self._peer: int | None = None
+        self._hellos = 0
         self._window = options.window
-        self._tries = 0
+        self._round_trip = options.confirmation_round_trip()
         self._deadline = -inf  # of the next Hello, and then of a confirmation
         self._state = TABLE.start
 
@@ -198,6 +204,7 @@ class PipeSender:
         # A receiver that remembers may be ahead of a sender that has just restarted: then all that was sent is confirmed.
         expected = min(frame.expected, self._sent)
         if expected > self._floor:
+            self._round_trip.measure(frame.echo, now)
             self._confirm(expected, now, effects)
         if frame.missing and self._options.resends:
             self._send_missing(frame, now, effects)
@@ -208,8 +215,7 @@ class PipeSender:
         effects: list[Effect] = []
         if self._peer is None:
             if self._deadline <= now:
-                effects.append(Hello(self.epoch))
-                self._wait_on(now)
+                self._greet(now, effects)
             return effects
         if self._deadline <= now:
             self._time_out(now, effects)
@@ -226,6 +232,14 @@ class PipeSender:
                 f"({self.max_message:,}): split it"
             )
 
+    def _greet(self, now: float, effects: list[Effect]) -> None:
+        """A lost greeting keeps everything waiting and costs next to nothing: repeat it a few times before backing off."""
+        effects.append(Hello(self.epoch, stamp_of(now)))
+        self._deadline = now + self._round_trip.timeout
+        self._hellos += 1
+        if self._hellos >= STEADY_HELLOS:
+            self._round_trip.miss()
+
     # -- the receiver ---------------------------------------------------------------------------------------------------
 
     def _welcome(self, frame: Welcome, now: float) -> list[Effect]:
@@ -237,16 +251,15 @@ class PipeSender:
             self._give_up(self._sent, now, "under way when the receiver restarted", effects)
         self._peer = frame.receiver
         self._window = min(self._options.window, frame.room)
-        self._resent_below = max(self._resent_below, self._sent)
         self._sent = self._seen = self._floor
-        self._tries, self._deadline = 0, inf
+        self._deadline = inf
+        self._round_trip.begin_anew()
+        self._round_trip.measure(frame.echo, now)
         self._enter(SenderEvent.WELCOME)
         return effects
 
     def _confirm(self, expected: int, now: float, effects: list[Effect]) -> None:
         effects.append(Finished(self._floor, expected))
-        if expected > self._resent_below:
-            self._tries = 0
         self._move_floor(expected)
         self._wait(now)
         self._enter(SenderEvent.CONFIRM)
@@ -256,7 +269,7 @@ class PipeSender:
         for first, last in frame.missing:
             lo, hi = max(first, done), min(last + 1, self._sent)
             if lo < hi:
-                self._send_again(lo, hi, effects)
+                self._add_frames(lo, hi, now, effects, frame.stamp)
                 done = hi
         self._wait(now)
 
@@ -269,47 +282,42 @@ class PipeSender:
             return
         unseen = max(self._seen, self._floor)
         if policy is OnGap.REQUEST and unseen < self._sent:
-            self._send_again(unseen, self._sent, effects)
+            self._add_frames(unseen, self._sent, now, effects)
         else:
-            effects.append(self._data(self._sent, ()))
+            effects.append(self._data(self._sent, (), now))
         self._wait_on(now)
 
     def _wait(self, now: float) -> None:
         """Wait for a confirmation of what is under way, if anything is."""
-        timeout = self._options.backoff(self._options.timeout, self._tries)
-        self._deadline = now + timeout if self._sent > self._floor else inf
+        self._deadline = now + self._round_trip.timeout if self._sent > self._floor else inf
 
     def _wait_on(self, now: float) -> None:
         """No answer came: wait for longer."""
-        self._deadline = now + self._options.backoff(self._options.timeout, self._tries)
-        self._tries += 1
+        self._deadline = now + self._round_trip.timeout
+        self._round_trip.miss()
 
     # -- frames ---------------------------------------------------------------------------------------------------------
 
     def _send_new(self, end: int, now: float, effects: list[Effect]) -> None:
         is_first = self._sent == self._floor
-        self._add_frames(self._sent, end, effects)
+        self._add_frames(self._sent, end, now, effects)
         self._sent = end
         if is_first:
             self._wait(now)
         self._enter(SenderEvent.SEND)
 
-    def _send_again(self, first: int, end: int, effects: list[Effect]) -> None:
-        self._resent_below = max(self._resent_below, end)
-        self._add_frames(first, end, effects)
-
-    def _add_frames(self, first: int, end: int, effects: list[Effect]) -> None:
+    def _add_frames(self, first: int, end: int, now: float, effects: list[Effect], echo: int = 0) -> None:
         """Send the messages from ``first`` to below ``end`` in as few frames as they fit into."""
         while first < end:
             messages = self._messages[first - self._base : min(end, first + self._options.frame_messages) - self._base]
             if sum(map(len, messages)) + MESSAGE_OVERHEAD * len(messages) > self._max_bytes:
                 messages = _that_fit(messages, self._max_bytes)
-            effects.append(self._data(first, tuple(messages)))
+            effects.append(self._data(first, tuple(messages), now, echo))
             first += len(messages)
 
-    def _data(self, first: int, messages: tuple[bytes, ...]) -> Data:
+    def _data(self, first: int, messages: tuple[bytes, ...], now: float, echo: int = 0) -> Data:
         assert self._peer is not None
-        return Data(self.epoch, self._peer, self._floor, first, messages)
+        return Data(self.epoch, self._peer, self._floor, first, messages, stamp_of(now), echo)
 
     # -- letting go -----------------------------------------------------------------------------------------------------
 
@@ -330,7 +338,7 @@ class PipeSender:
     def _give_up(self, end: int, now: float, detail: str, effects: list[Effect], reason: Reason = Reason.LOST) -> None:
         effects += [self._entry(reason, self._floor, end - 1, now, detail), Finished(self._floor, end)]
         self._move_floor(end)
-        self._tries = 0
+        self._round_trip.begin_anew()
         if self._peer is not None:
             self._wait(now)
         self._enter(SenderEvent.GIVE_UP)

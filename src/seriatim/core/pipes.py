@@ -7,8 +7,9 @@ Rules
 2. The receiver hands messages over in index order, and **confirms** what its output has taken, never before.
 3. *Continuity*: what is not confirmed is sent again. The receiver asks for the numbers that it misses below one that it
    has; the sender, when nothing is confirmed for a while, sends again what the receiver may never have seen. A
-   confirmation names an index and not a transmission, so **any copy of a message confirms it**: a round trip longer
-   than the timeout costs copies, and makes progress all the same.
+   confirmation names an index, so **any copy of a message confirms it**: a round trip longer than the timeout costs
+   copies, and makes progress all the same. It also echoes the time stamp of the transmission that it answers, from
+   which the sender learns the round trip.
 4. *Strictness*: an index that was handed over is dropped, and confirmed again, because the sender seems not to know.
 5. At most ``window`` messages are under way. Because only what the output has taken is confirmed, a slow output fills
    the window, and a full window keeps the sender from taking more: back-pressure needs no rule of its own.
@@ -50,6 +51,7 @@ from seriatim.core.guarantees import Guarantee, Level, Stage, enclose
 from seriatim.core.options import one_of, require_duration, require_whole
 from seriatim.core.ranges import Range
 from seriatim.core.resequencing import LedgerEntry, OnGap
+from seriatim.core.round_trip import RoundTrip
 from seriatim.errors import InvalidArgument
 
 INDEX_BITS = 40
@@ -84,9 +86,9 @@ class PipeOptions:
     """What a pipe restores, how much may be under way, and how long things take. Times are in the unit of ``now``.
 
     ``level`` is what the pipe enforces whatever its route does. ``queue`` bounds what the sender keeps (under way and
-    waiting), ``capacity`` what the receiver keeps (held behind a gap, or not taken by the output yet). ``timeout``
-    doubles up to ``max_timeout`` while nothing is confirmed, and so does ``request_after``, the time that a gap may be
-    mere disorder.
+    waiting), ``capacity`` what the receiver keeps (held behind a gap, or not taken by the output yet). ``timeout`` is
+    how long to wait for a confirmation until the round trip is known; then the wait follows the round trip, from
+    ``min_timeout`` to ``max_timeout``. ``request_after`` is the time for which a gap may be mere disorder.
 
     ``on_gap`` says what happens to a number that does not come: it is asked for (``request``; the default, and the only
     choice, when the level allows no loss), given up after ``gap_timeout`` (``skip``, the default otherwise), or waited
@@ -100,6 +102,7 @@ class PipeOptions:
     on_full: OnFull = OnFull.WAIT
     capacity: int = 4096
     timeout: float = 0.2
+    min_timeout: float = 0.01
     max_timeout: float = 5.0
     request_after: float = 0.02
     on_gap: OnGap | None = None
@@ -117,7 +120,7 @@ class PipeOptions:
             object.__setattr__(self, "on_gap", one_of("on_gap", OnGap, self.on_gap))
         for name in ("window", "queue", "capacity", "frame_messages"):
             require_whole(name, getattr(self, name), 1)
-        for name in ("timeout", "max_timeout", "request_after", "confirm_after"):
+        for name in ("timeout", "min_timeout", "max_timeout", "request_after", "confirm_after"):
             require_duration(name, getattr(self, name))
         if self.kind is PipeKind.SEQUENTIAL:
             object.__setattr__(self, "window", 1)
@@ -185,10 +188,16 @@ class PipeOptions:
     def in_words(self) -> str:
         return str(self.kind) if self.kind is PipeKind.RESEND else f"{self.level} {self.kind}"
 
-    def backoff(self, start: float, tries: int) -> float:
-        """How long to wait after so many tries without an answer."""
-        # Doubling is stopped early: a float overflows after a thousand tries.
-        return min(self.max_timeout, start * 2.0 ** min(tries, 64))
+    def confirmation_round_trip(self) -> RoundTrip:
+        """How long a sender waits for a confirmation. One that gives up then waits for ``timeout`` at least."""
+        lowest = self.timeout if self.gap_policy is OnGap.SKIP else min(self.min_timeout, self.max_timeout)
+        held_back = 0.0 if self.confirmation_interval == 1 else self.confirm_after
+        return RoundTrip(self.timeout, lowest, self.max_timeout, held_back)
+
+    def request_round_trip(self) -> RoundTrip:
+        """How long a receiver waits for what it asked for."""
+        lowest = min(self.min_timeout, self.max_timeout)
+        return RoundTrip(max(self.request_after, lowest), lowest, self.max_timeout)
 
 
 # --- what is left of a guarantee ------------------------------------------------------------------------------------
@@ -239,12 +248,15 @@ def across_crashes(alive: Stage, options: PipeOptions, *, durable_sender: bool, 
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
+# ``stamp`` is the time at which a frame that wants an answer was made, ``echo`` the stamp of the frame that this one answers.
+# Both are in the clock of whoever gets the answer, and 0 where there is none.
 
 
 class Hello(NamedTuple):
     """From the sender: who is there?"""
 
     sender: int
+    stamp: int = 0
 
 
 class Welcome(NamedTuple):
@@ -253,6 +265,7 @@ class Welcome(NamedTuple):
     sender: int
     receiver: int
     room: int
+    echo: int = 0
 
 
 class Data(NamedTuple):
@@ -263,6 +276,8 @@ class Data(NamedTuple):
     floor: int
     first: int
     messages: tuple[bytes, ...]
+    stamp: int = 0
+    echo: int = 0
 
 
 class Confirm(NamedTuple):
@@ -276,6 +291,8 @@ class Confirm(NamedTuple):
     expected: int
     seen: int
     missing: tuple[Range, ...] = ()
+    stamp: int = 0
+    echo: int = 0
 
 
 Frame: TypeAlias = Hello | Welcome | Data | Confirm

@@ -21,10 +21,10 @@ from itertools import accumulate, pairwise
 from seriatim.core.pipe_receiver import MAX_RANGES
 from seriatim.core.pipes import Confirm, Data, Frame, Hello, Welcome
 
-VERSION = 1
+VERSION = 2
 MAX_BITS = 112
 SEAL_BYTES = 8
-HEAD_BYTES = 96
+HEAD_BYTES = 128
 """At most so many bytes of a data frame are not its messages and their lengths."""
 
 _HELLO, _WELCOME, _DATA, _CONFIRM, _ASIDE = range(1, 6)
@@ -44,9 +44,9 @@ def encode(frame: Frame | Aside) -> bytes:
         return _pack(_HELLO, frame)
     if isinstance(frame, Welcome):
         return _pack(_WELCOME, frame)
-    sender, receiver, expected, seen, missing = frame
+    sender, receiver, expected, seen, missing, stamp, echo = frame
     ranges = [number for lo, hi in missing for number in (lo - expected, hi - lo)]
-    return _pack(_CONFIRM, [sender, receiver, expected, seen - expected, *ranges])
+    return _pack(_CONFIRM, [sender, receiver, expected, seen - expected, stamp, echo, *ranges])
 
 
 def decode(data: bytes) -> Frame | Aside | None:
@@ -61,9 +61,9 @@ def decode(data: bytes) -> Frame | Aside | None:
     numbers = _unpack(data)
     if numbers is None:
         return None
-    if kind == _HELLO and len(numbers) == 1:
+    if kind == _HELLO and len(numbers) == 2:
         return Hello(*numbers)
-    if kind == _WELCOME and len(numbers) == 3:
+    if kind == _WELCOME and len(numbers) == 4:
         return Welcome(*numbers) if numbers[2] else None
     return _decode_confirm(numbers) if kind == _CONFIRM else None
 
@@ -84,19 +84,19 @@ def unseal(sealed: bytes, secret: bytes = b"") -> bytes | None:
 
 
 def _encode_data(frame: Data) -> bytes:
-    sender, receiver, floor, first, messages = frame
+    sender, receiver, floor, first, messages, stamp, echo = frame
     lengths = list(map(len, messages))
     longest = max(lengths, default=0)
     width = 1 if longest < 1 << 8 else 2 if longest < 1 << 16 else 4
-    head = _pack(_DATA, [sender, receiver, floor, first - floor, len(messages), width])
+    head = _pack(_DATA, [sender, receiver, floor, first - floor, stamp, echo, len(messages), width])
     return b"".join((head, struct.pack(f">{len(lengths)}{_WIDTHS[width]}", *lengths), *messages))
 
 
 def _decode_data(data: bytes) -> Data | None:
-    read = _read(data, 1, 6)
+    read = _read(data, 1, 8)
     if read is None:
         return None
-    (sender, receiver, floor, ahead, count, width), at = read
+    (sender, receiver, floor, ahead, stamp, echo, count, width), at = read
     if width not in _WIDTHS or at + count * width > len(data):
         return None
     lengths = struct.unpack_from(f">{count}{_WIDTHS[width]}", data, at)
@@ -104,15 +104,15 @@ def _decode_data(data: bytes) -> Data | None:
     if begin + sum(lengths) != len(data):
         return None
     messages = tuple([data[lo:hi] for lo, hi in pairwise(accumulate(lengths, initial=begin))])
-    return Data(sender, receiver, floor, floor + ahead, messages)
+    return Data(sender, receiver, floor, floor + ahead, messages, stamp, echo)
 
 
 def _decode_confirm(numbers: Sequence[int]) -> Confirm | None:
-    if len(numbers) < 4 or len(numbers) % 2 or len(numbers) > 4 + 2 * MAX_RANGES:
+    if len(numbers) < 6 or len(numbers) % 2 or len(numbers) > 6 + 2 * MAX_RANGES:
         return None
-    sender, receiver, expected, ahead, *ranges = numbers
+    sender, receiver, expected, ahead, stamp, echo, *ranges = numbers
     missing = tuple((expected + lo, expected + lo + size) for lo, size in zip(ranges[::2], ranges[1::2], strict=True))
-    return Confirm(sender, receiver, expected, expected + ahead, missing)
+    return Confirm(sender, receiver, expected, expected + ahead, missing, stamp, echo)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from seriatim.core.delivery import Release, RetryPolicy
 from seriatim.engine.broker import Outgoing, SubscriptionInfo
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, StaleLease, StoreFailed
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreFailed
 from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
 
 
@@ -549,6 +549,8 @@ def test_when_a_change_of_options_fails_the_subscription_goes_on_as_it_was(run, 
         await publish(engine, "1", "2")
         await got.wait(2)
         assert not subscription.options.ordering
+        (stored,) = engine._store.catalog().subscriptions
+        assert SubscriptionOptions.from_json(stored.options) == subscription.options, "the store agrees"
 
     run(scenario)
 
@@ -686,3 +688,57 @@ def test_an_engine_can_be_closed_right_after_a_change():
             await engine.close()
 
     asyncio.run(scenario())
+
+
+# -- names in order -----------------------------------------------------------------------------------------------------
+
+
+def test_topics_and_subscriptions_are_listed_by_name_and_page_by_page(run):
+    async def scenario(engine):
+        for name in ("b", "a", "p/2", "p/1", "p0", "c", "p/10"):
+            await engine.create_topic(name)
+            await engine.create_subscription(name, f"on {name}")
+        await engine.create_subscription("a", "another")
+
+        async def topics(**page):
+            return [info.name for info in await engine.list_topics(**page)]
+
+        assert await topics() == ["a", "b", "c", "p/1", "p/10", "p/2", "p0"]
+        assert await topics(limit=2) == ["a", "b"]
+        assert await topics(after="b", limit=2) == ["c", "p/1"]
+        assert await topics(after="bb", limit=1) == ["c"]
+        assert await topics(prefix="p/") == ["p/1", "p/10", "p/2"]
+        assert await topics(prefix="p/", limit=2) == ["p/1", "p/10"]
+        assert await topics(prefix="p/", after="p/10", limit=9) == ["p/2"]
+        assert await topics(prefix="p/", after="a", limit=9) == ["p/1", "p/10", "p/2"]
+        assert await topics(prefix="p/", after="q") == await topics(prefix="x") == await topics(limit=0) == []
+        found = await engine.list_subscriptions(topic="a")
+        assert [info.name for info in found] == ["another", "on a"]
+        assert [info.name for info in await engine.list_subscriptions(prefix="on p", after="on p/1", limit=2)] == [
+            "on p/10",
+            "on p/2",
+        ]
+        await engine.delete_topic("a")
+        assert [info.name for info in await engine.list_subscriptions(limit=1)] == ["on b"]
+        with pytest.raises(NotFound):
+            await engine.list_subscriptions(topic="a")
+        with pytest.raises(InvalidArgument):
+            await engine.list_topics(limit=-1)
+
+    run(scenario)
+
+
+def test_a_page_of_topics_costs_what_a_page_costs(run, monkeypatch):
+    async def scenario(engine):
+        await asyncio.gather(*(engine.create_topic(f"t{number}") for number in range(200)))
+        asked, earliest = [], engine._store.earliest
+
+        def watched(topic_id):
+            asked.append(topic_id)
+            return earliest(topic_id)
+
+        monkeypatch.setattr(engine._store, "earliest", watched)
+        assert len(await engine.list_topics(after="t100", limit=10)) == 10
+        assert len(asked) == 10
+
+    run(scenario)

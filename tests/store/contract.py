@@ -160,6 +160,28 @@ class CatalogContract(StoreContract):
         assert [row.topic_id for row in catalog.subscriptions] == [topic.id]
         assert [record.offset for record in kit.store.read(topic.id, 0, 9)] == [0]
 
+    def test_a_transaction_reads_what_it_has_changed_itself(self, store):
+        with store.transaction() as work:
+            topic = work.create_topic("orders", {"retention": 5})
+            assert not work.has_subscriptions(topic.id)
+            subscription = work.create_subscription(topic.id, "billing", {}, Cursor(0))
+            work.append(topic.id, records([0, 1]))
+            work.update_topic(topic.id, {"retention": 6})
+            work.rename_topic(topic.id, "old orders")
+            assert work.topic(topic.id) == TopicRow(topic.id, "old orders", {"retention": 6}, 2)
+            assert work.has_subscriptions(topic.id)
+            work.delete_subscription(subscription.id)
+            assert not work.has_subscriptions(topic.id)
+            snapshot = SnapshotRow("then", topic.id, Cursor(1, {0: 0b101}), NOW, {"resource": "x"})
+            assert (work.reader("spark"), work.snapshot("then")) == (None, None)
+            work.put_reader(ReaderRow("spark", topic.id, 1))
+            work.put_snapshot(snapshot)
+            assert (work.reader("spark"), work.snapshot("then")) == (("spark", topic.id, 1), snapshot)
+            work.delete_topic(topic.id)
+            assert (work.reader("spark"), work.snapshot("then")) == (None, None)
+            with pytest.raises(NotFound, match="topic"):
+                work.topic(topic.id)
+
     def test_documents_are_kept_replaced_and_deleted(self, kit):
         with kit.store.transaction() as work:
             for row in (("schema", "b", "1"), ("schema", "a", "2"), ("policy", "a", "3"), ("schema", "b", "4")):

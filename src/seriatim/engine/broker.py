@@ -4,7 +4,8 @@
 against this seam and do not know which one they have.
 
 Rules
-    - What a coroutine has returned is durable.
+    - What a coroutine has returned is durable. A caller that is cancelled before may or may not have had its way; what it
+      asked for has happened as a whole or not at all.
     - Whatever goes in is checked before anything changes: InvalidArgument says what can never work. Reasons and error texts are
       made to fit instead (``core.limits.reason_of``).
     - Whatever goes in or comes out is plain data: numbers, text, bytes, and the classes of this module, of ``metrics``,
@@ -182,24 +183,40 @@ class Broker(Protocol):
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo: ...
-    async def update_topic(self, name: str, options: TopicOptions) -> None: ...
+    async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
+        """Change options: those that ``fields`` names, all without it. What is not named stays as it is at that moment, whoever
+        else changes it: updates are applied one after another, in the order in which they were asked for."""
+
     async def delete_topic(self, name: str) -> None: ...
     async def retire_topic(self, name: str) -> None:
         """Delete a topic, and leave its subscriptions what they have: they keep its log, under a name that begins with
         ``RETIRED``, until the last of them is deleted."""
 
-    async def list_topics(self) -> list[TopicInfo]: ...
+    async def list_topics(
+        self, *, prefix: str = "", after: str | None = None, limit: int | None = None
+    ) -> list[TopicInfo]:
+        """Topics by name: those whose names begin with ``prefix`` and come after ``after``, ``limit`` of them
+        at most."""
+
     async def describe_topic(self, name: str) -> TopicInfo: ...
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo: ...
-    async def update_subscription(self, name: str, options: SubscriptionOptions) -> None: ...
+    async def update_subscription(
+        self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
+    ) -> None:
+        """Change options like ``update_topic``. A field may go one level down, such as ``retry.max_attempts``."""
+
     async def detach_subscription(self, name: str) -> None:
         """Drop what a subscription has, and give it nothing more; leases that are out are fenced. There is no way back."""
 
     async def delete_subscription(self, name: str) -> None: ...
-    async def list_subscriptions(self) -> list[SubscriptionInfo]: ...
+    async def list_subscriptions(
+        self, *, topic: str | None = None, prefix: str = "", after: str | None = None, limit: int | None = None
+    ) -> list[SubscriptionInfo]:
+        """Subscriptions, of one topic or of all, in the order of their names and page by page like ``list_topics``."""
+
     async def describe_subscription(self, name: str) -> SubscriptionInfo: ...
 
     # -- messages in, messages out --------------------------------------------------------------------------------------
@@ -316,7 +333,11 @@ class Broker(Protocol):
     async def create_snapshot(
         self, subscription: str, name: str, *, lasts: float = 7 * 24 * 3600.0, resource: str | None = None
     ) -> SnapshotInfo: ...
-    async def update_snapshot(self, name: str, *, expires: float, resource: str | None) -> SnapshotInfo: ...
+    async def update_snapshot(
+        self, name: str, *, expires: float, resource: str | None, fields: Sequence[str] | None = None
+    ) -> SnapshotInfo:
+        """Let a snapshot last until another time, with another resource; or change one of them only (``fields``)."""
+
     async def delete_snapshot(self, name: str) -> None: ...
     async def list_snapshots(self) -> list[SnapshotInfo]: ...
 

@@ -261,14 +261,15 @@ class Commit:
             answer(self._deleted.get(log))
         for condition, _ in self._guarded:
             condition.answer(condition.refusal)
-        for request in self._requests:
-            request.answer(request.refusal)
-        for batch in self._batches:
-            batch.finish()
         for _, written in self._changes:
             written()
         for settler, offsets in self._settled.items():
             settler.confirmed(offsets)
+        # Written last, and therefore told last: what a request deletes was still there for everybody before.
+        for request in self._requests:
+            request.answer(request.refusal)
+        for batch in self._batches:
+            batch.finish()
 
     def fail(self, error: BaseException) -> None:
         """Answer the requests. The obligations are still there for ``take_over``."""

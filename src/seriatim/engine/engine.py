@@ -3,6 +3,9 @@
 Rules
     - Whoever opens an engine owns its store until it is closed.
     - What a method has returned, or its future has been resolved with, is durable.
+    - A change takes effect in the store and here, or in neither. So its part here is carried out by the commit's own callback
+      (``change``) or in a task of the engine's own (``finish``), and a caller that is cancelled splits nothing. Changes are
+      carried out here in the order in which the store has them.
     - Offsets are given in the order in which messages are published; those of a publish that failed are not used again.
     - A store that failed is opened again (``reopening.py``). Meanwhile leases are fenced, and whatever is asked waits. When
       somebody else owns it then, or it can't be used any more, the engine stays down, and says so to everybody who asks.
@@ -36,8 +39,9 @@ from seriatim.engine.broker import (
 from seriatim.engine.commit import Batch, Commit, Committer, Log
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
+from seriatim.engine.names import NameIndex
 from seriatim.engine.operations import Operations
-from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.options import SubscriptionOptions, TopicOptions, patched
 from seriatim.engine.readers import Readers
 from seriatim.engine.reopening import Opener, open_again
 from seriatim.engine.seeking import Move, TimeTravel
@@ -66,6 +70,7 @@ from seriatim.store.base import (
     Store,
     StoreReader,
     SubscriptionRow,
+    TopicRow,
     Transaction,
 )
 
@@ -102,7 +107,10 @@ class Engine(Operations, TimeTravel, Readers):
         self._committer = Committer(store, self._pump, self.failed)
         self._readers = ThreadPoolExecutor(1, "seriatim-reader")
         self._topics: dict[str, TopicState] = {}
+        self._topics_by_id: dict[int, TopicState] = {}
+        self._topic_names = NameIndex()
         self._subscriptions: dict[str, SubscriptionState] = {}
+        self._subscription_names = NameIndex()
         self._being_created: set[str] = set()
         self._unfinished: set[asyncio.Task[None]] = set()
         self._reopening: asyncio.Task[None] | None = None
@@ -154,6 +162,8 @@ class Engine(Operations, TimeTravel, Readers):
         await self._committer.close()
         for subscription in self._subscriptions.values():
             subscription.give_up(StoreLost("the engine was closed before this could be written"))
+        if self._unfinished:
+            await asyncio.wait(self._unfinished)  # while the store is still there for them
         self._readers.shutdown()
         await self._loop.run_in_executor(None, self._store.close)
 
@@ -164,16 +174,20 @@ class Engine(Operations, TimeTravel, Readers):
         options = options or TopicOptions()
         require_kind("options", TopicOptions, options)
         values = options.to_json()
-        row = await self.change(lambda work: work.create_topic(name, values))
-        self._topics[name] = TopicState(row)
-        return TopicInfo(name, self._topics[name].options, 0, 0)
+        row = await self.change(lambda work: work.create_topic(name, values), self._add_topic)
+        return TopicInfo(name, TopicOptions.from_json(row.options), 0, 0)
 
-    async def update_topic(self, name: str, options: TopicOptions) -> None:
+    async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
         topic = self.get_topic(name)
         require_kind("options", TopicOptions, options)
-        values = options.to_json()
-        await self.change(lambda work: work.update_topic(topic.id, values))
-        topic.options = options
+
+        def update(work: Transaction) -> TopicOptions:
+            before = TopicOptions.from_json(_named_topic(work, topic.id, name).options)
+            after = patched(before, options, fields)
+            work.update_topic(topic.id, after.to_json())
+            return after
+
+        await self.change(update, topic.set_options)
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
@@ -183,76 +197,133 @@ class Engine(Operations, TimeTravel, Readers):
         log, options = self.get_topic(topic), options or SubscriptionOptions()
         require_kind("options", SubscriptionOptions, options)
         self._check_dead_letter_topic(log, options)
-        subscription = await self._create_subscription(log, name, options)
-        return subscription.info()
+        await self._create_subscription(log, name, options)
+        return SubscriptionInfo(name, topic, options)
 
-    async def _create_subscription(
+    def _create_subscription(
         self, topic: TopicState, name: str, options: SubscriptionOptions
-    ) -> SubscriptionState:
-        values = options.to_json()
+    ) -> asyncio.Future[SubscriptionRow]:
+        topic_name, values = topic.name, options.to_json()
         if name in self._subscriptions or name in self._being_created:
             raise AlreadyExists(f"subscription {name!r} exists already: choose another name")
         start, meanwhile = Cursor(topic.next_offset), _Meanwhile()
-        topic.followers.append(meanwhile)
-        self._being_created.add(name)
-        try:
-            row = await self.change(lambda work: work.create_subscription(topic.id, name, values, start))
-        finally:
-            self._being_created.remove(name)
-            topic.followers.remove(meanwhile)
-        subscription = self._add_subscription(row, topic)
-        subscription.push([record for record in meanwhile.records if record.offset >= start.floor])
-        return subscription
 
-    async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
+        def create(work: Transaction) -> SubscriptionRow:
+            _named_topic(work, topic.id, topic_name)
+            return work.create_subscription(topic.id, name, values, start)
+
+        def created(row: SubscriptionRow) -> None:
+            subscription = self._add_subscription(row, topic)
+            subscription.push([record for record in meanwhile.records if record.offset >= start.floor])
+
+        def is_over() -> None:
+            self._being_created.remove(name)
+            topic.unfollow(meanwhile)
+
+        creating = self._request(create, created, is_over)
+        topic.follow(meanwhile)
+        self._being_created.add(name)
+        return creating
+
+    async def update_subscription(
+        self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
+    ) -> None:
         """Change the options of a subscription. Leases that are out finish first."""
         subscription = self.get_subscription(name)
         require_kind("options", SubscriptionOptions, options)
-        if options.filter != subscription.options.filter:
-            raise InvalidArgument(f"the filter of subscription {name!r} can't be changed: create another subscription")
-        self._check_dead_letter_topic(subscription.topic, options)
-        await subscription.reconfigure(options)
+        self._changed_options(subscription, options, fields, subscription.options)  # what can be refused is refused now
+        await self.finish(subscription.reconfigure(partial(self._changed_options, subscription, options, fields)))
+
+    def _changed_options(
+        self,
+        subscription: SubscriptionState,
+        given: SubscriptionOptions,
+        fields: Sequence[str] | None,
+        current: SubscriptionOptions,
+    ) -> SubscriptionOptions:
+        options = replace(patched(current, given, fields), detached=current.detached)
+        if options.filter != current.filter:
+            raise InvalidArgument(
+                f"the filter of subscription {subscription.name!r} can't be changed: create another subscription"
+            )
+        if options.dead_letter_topic != current.dead_letter_topic or fields is None:
+            self._check_dead_letter_topic(subscription.topic, options)
+        return options
 
     async def detach_subscription(self, name: str) -> None:
         """Drop what a subscription has, and give it nothing more."""
         await self.finish(self.get_subscription(name).cut_off())
 
     async def delete_subscription(self, name: str) -> None:
+        """Delete a subscription, and with the last one of a retired topic that topic."""
         subscription = self.get_subscription(name)
-        await self.change(lambda work: work.delete_subscription(subscription.id))
-        self._forget(subscription)
         topic = subscription.topic
-        if topic.name.startswith(RETIRED) and not self._subscriptions_to(topic):
-            await self.delete_topic(topic.name)
+
+        def delete(work: Transaction) -> bool:
+            work.delete_subscription(subscription.id)
+            is_last = work.topic(topic.id).name.startswith(RETIRED) and not work.has_subscriptions(topic.id)
+            if is_last:
+                work.delete_topic(topic.id)
+            return is_last
+
+        def deleted(is_last: bool) -> None:
+            self._forget(subscription)
+            if is_last:
+                self._forget_topic(topic)
+
+        try:
+            await self.change(delete, deleted)
+        except NotFound:  # the store knows it by its number
+            raise NotFound(f"subscription {name!r} does not exist: it was just deleted") from None
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, with its messages and its subscriptions."""
         topic = self.get_topic(name)
-        await self.change(lambda work: work.delete_topic(topic.id))
-        self._forget_topic(topic)
+
+        def delete(work: Transaction) -> None:
+            _named_topic(work, topic.id, name)
+            work.delete_topic(topic.id)
+
+        await self.change(delete, lambda _: self._forget_topic(topic))
 
     async def retire_topic(self, name: str) -> None:
         """Delete a topic, and leave its subscriptions what they have."""
         topic = self.get_topic(name)
-        if not self._subscriptions_to(topic):
-            await self.delete_topic(name)
-            return
         retired = f"{RETIRED}/{topic.id}"
-        await self.change(lambda work: work.rename_topic(topic.id, retired))
-        self._rename(topic, retired)
+
+        def retire(work: Transaction) -> bool:
+            _named_topic(work, topic.id, name)
+            if is_kept := work.has_subscriptions(topic.id):
+                work.rename_topic(topic.id, retired)
+            else:
+                work.delete_topic(topic.id)
+            return is_kept
+
+        def applied(is_kept: bool) -> None:
+            if is_kept:
+                self._rename(topic, retired)
+            else:
+                self._forget_topic(topic)
+
+        await self.change(retire, applied)
 
     def _rename(self, topic: TopicState, name: str) -> None:
-        del self._topics[topic.name]
+        self._drop_topic(topic)
         topic.name = name
-        self._topics[name] = topic
+        self._keep_topic(topic)
 
     def _forget_topic(self, topic: TopicState) -> None:
-        del self._topics[topic.name]
-        for subscription in self._subscriptions_to(topic):
-            self._forget(subscription)
+        self._drop_topic(topic)
+        for name in topic.subscriptions.page():
+            self._forget(self._subscriptions[name])
 
-    def _subscriptions_to(self, topic: TopicState) -> list[SubscriptionState]:
-        return [known for known in self._subscriptions.values() if known.topic is topic]
+    def _keep_topic(self, topic: TopicState) -> None:
+        self._topics[topic.name] = self._topics_by_id[topic.id] = topic
+        self._topic_names.add(topic.name)
+
+    def _drop_topic(self, topic: TopicState) -> None:
+        del self._topics[topic.name], self._topics_by_id[topic.id]
+        self._topic_names.remove(topic.name)
 
     def get_topic(self, name: str) -> TopicState:
         try:
@@ -269,8 +340,10 @@ class Engine(Operations, TimeTravel, Readers):
     def require_topic(self, name: str) -> None:
         self.get_topic(name)
 
-    async def list_topics(self) -> list[TopicInfo]:
-        topics = list(self._topics.values())
+    async def list_topics(
+        self, *, prefix: str = "", after: str | None = None, limit: int | None = None
+    ) -> list[TopicInfo]:
+        topics = [self._topics[name] for name in self._topic_names.page(prefix, after, limit)]
         earliest = await self.read(lambda: [self._store.earliest(topic.id) for topic in topics])
         return [
             TopicInfo(topic.name, topic.options, first, topic.next_offset)
@@ -282,8 +355,11 @@ class Engine(Operations, TimeTravel, Readers):
         earliest = await self.read(lambda: self._store.earliest(topic.id))
         return TopicInfo(topic.name, topic.options, earliest, topic.next_offset)
 
-    async def list_subscriptions(self) -> list[SubscriptionInfo]:
-        return [subscription.info() for subscription in self._subscriptions.values()]
+    async def list_subscriptions(
+        self, *, topic: str | None = None, prefix: str = "", after: str | None = None, limit: int | None = None
+    ) -> list[SubscriptionInfo]:
+        names = self._subscription_names if topic is None else self.get_topic(topic).subscriptions
+        return [self._subscriptions[name].info() for name in names.page(prefix, after, limit)]
 
     async def describe_subscription(self, name: str) -> SubscriptionInfo:
         return self.get_subscription(name).info()
@@ -305,15 +381,22 @@ class Engine(Operations, TimeTravel, Readers):
     def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
         subscription = SubscriptionState(row, topic, self)
         self._subscriptions[row.name] = subscription
-        topic.followers.append(subscription)
+        self._subscription_names.add(row.name)
+        topic.subscriptions.add(row.name)
+        topic.follow(subscription)
         return subscription
+
+    def _add_topic(self, row: TopicRow) -> None:
+        self._keep_topic(TopicState(row))
 
     def _forget(self, subscription: SubscriptionState) -> None:
         deleted = NotFound(f"subscription {subscription.name!r} was deleted")
         subscription.failed(deleted)
         subscription.close(deleted)
         subscription.give_up(deleted)
-        subscription.topic.followers.remove(subscription)
+        subscription.topic.unfollow(subscription)
+        subscription.topic.subscriptions.remove(subscription.name)
+        self._subscription_names.remove(subscription.name)
         del self._subscriptions[subscription.name]
 
     # -- publishing -----------------------------------------------------------------------------------------------------
@@ -464,16 +547,36 @@ class Engine(Operations, TimeTravel, Readers):
         """Wait until everything accepted so far is durable."""
         await self.change(lambda _: None)
 
-    async def change(self, change: Callable[[Transaction], T]) -> T:
-        """Let a change ride in the next commit, and wait until it is durable."""
+    async def change(self, change: Callable[[Transaction], T], applied: Callable[[T], None] | None = None) -> T:
+        """Let a change ride in the next commit, and wait until it is durable.
+
+        ``applied`` is called with its result the moment it is durable, whether or not somebody still waits for it.
+        """
+        return await self._request(change, applied)
+
+    def _request(
+        self,
+        change: Callable[[Transaction], T],
+        applied: Callable[[T], None] | None = None,
+        is_over: Callable[[], None] | None = None,
+    ) -> asyncio.Future[T]:
+        """``change``, asked for at once. ``is_over`` is called before ``applied``, and also when the change failed."""
         results: list[T] = []
         future: asyncio.Future[T] = self._loop.create_future()
-        self.commit().request(lambda work: results.append(change(work)), partial(_resolve, future, results.pop))
-        return await future
 
-    async def move(self, move: Move) -> None:
+        def answer(error: BaseException | None) -> None:
+            if is_over is not None:
+                is_over()
+            if error is None and applied is not None:
+                applied(results[0])
+            _resolve(future, results.pop, error)
+
+        self.commit().request(lambda work: results.append(change(work)), answer)
+        return future
+
+    async def move(self, move: Move[T]) -> T:
         """Let a seek, or whatever else has to look at the store first, ride in the next commit."""
-        await self.change(lambda work: move(self._store, work))
+        return await self.change(lambda work: move(self._store, work))
 
     async def read(self, question: Callable[[], T]) -> T:
         """Ask the store something, in the thread that reads."""
@@ -498,7 +601,8 @@ class Engine(Operations, TimeTravel, Readers):
         return self._topics.get(name)
 
     def topic_name(self, topic_id: int | None) -> str | None:
-        return next((topic.name for topic in self._topics.values() if topic.id == topic_id), None)
+        topic = None if topic_id is None else self._topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
 
     def failed(self, error: BaseException) -> None:
         """Something went wrong that no caller waits for: log it, and let every consumer know.
@@ -591,14 +695,16 @@ class Engine(Operations, TimeTravel, Readers):
         for topic in [known for known in self._topics.values() if known.name != rows[known.id].name]:
             self._rename(topic, rows[topic.id].name)
         for row in catalog.topics:
-            self._topics.setdefault(row.name, TopicState(row)).update(row)
-        topics = {topic.id: topic for topic in self._topics.values()}
+            if row.id in self._topics_by_id:
+                self._topics_by_id[row.id].update(row)
+            else:
+                self._add_topic(row)
         subscription_ids = {row.id for row in catalog.subscriptions}
         for gone in [known for known in self._subscriptions.values() if known.id not in subscription_ids]:
             self._forget(gone)
         for subscription_row in catalog.subscriptions:
             if subscription_row.name not in self._subscriptions:
-                self._add_subscription(subscription_row, topics[subscription_row.topic_id])
+                self._add_subscription(subscription_row, self._topics_by_id[subscription_row.topic_id])
 
     def can_write(self) -> bool:
         return not self._committer.is_broken
@@ -669,6 +775,15 @@ class _Meanwhile:
 
     def push(self, records: Sequence[Record | Position]) -> None:
         self.records += records
+
+
+def _named_topic(work: Transaction, topic_id: int, name: str) -> TopicRow:
+    """A topic as it stands in a transaction. Somebody else may have deleted or retired it since it was looked up."""
+    with suppress(NotFound):
+        row = work.topic(topic_id)
+        if row.name == name:
+            return row
+    raise NotFound(f"topic {name!r} does not exist: it was just deleted")
 
 
 def _check_all(files: Sequence[StagedFile]) -> None:

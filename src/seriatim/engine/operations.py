@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from heapq import nsmallest
 from math import inf
@@ -40,6 +41,10 @@ class Operations(ABC):
 
     @abstractmethod
     def now(self) -> float: ...
+
+    @abstractmethod
+    async def finish(self, work: Coroutine[None, None, None]) -> None:
+        """Wait for work that is finished once it has begun."""
 
     @abstractmethod
     def topic_name(self, topic_id: int | None) -> str | None:
@@ -171,10 +176,14 @@ class Operations(ABC):
 
     async def pause(self, subscription: str) -> None:
         """Give out nothing more; leases that are out go on. Survives a restart."""
-        await self.get_subscription(subscription).set_paused(True)
+        await self._set_paused(subscription, True)
 
     async def resume(self, subscription: str) -> None:
-        await self.get_subscription(subscription).set_paused(False)
+        await self._set_paused(subscription, False)
+
+    async def _set_paused(self, subscription: str, paused: bool) -> None:
+        state = self.get_subscription(subscription)
+        await self.finish(state.reconfigure(lambda current: replace(current, paused=paused)))
 
     # -- dead letters ---------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from seriatim.core.delivery import Delivery, Release, RetryPolicy
 from seriatim.core.filters import parse_filter
@@ -100,7 +100,43 @@ class SubscriptionOptions:
         return cls(**known)
 
 
+AnyOptions = TypeVar("AnyOptions", TopicOptions, SubscriptionOptions)
+
+
+def patched(current: AnyOptions, given: AnyOptions, names: Sequence[str] | None) -> AnyOptions:
+    """The current options with the named ones taken from those that were given; None takes all of them.
+
+    A name may go one level down, such as ``retry.max_attempts``.
+    """
+    if names is None:
+        return given
+    whole = _changes(current, given, [name for name in names if "." not in name])
+    inside: dict[str, list[str]] = {}
+    for name in names:
+        outer, dot, inner = name.partition(".")
+        if dot and outer not in whole:
+            inside.setdefault(outer, []).append(inner)
+    for outer, inner_names in inside.items():
+        before, after = (_changes(options, options, [outer])[outer] for options in (current, given))
+        whole[outer] = replace(before, **_changes(before, after, inner_names))  # at once: they are checked together
+    return replace(current, **whole)
+
+
+def _changes(current: object, given: object, names: Sequence[str]) -> dict[str, Any]:
+    known = _names(type(current)) if is_dataclass(current) else set()
+    for name in names:
+        if name not in known:
+            raise InvalidArgument(
+                f"there is no option {name!r} to change; there are {', '.join(sorted(known)) or 'none'}"
+            )
+    return {name: getattr(given, name) for name in names}
+
+
+def _names(kind: type) -> set[str]:
+    return {known.name for known in fields(kind)}
+
+
 def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that this version knows: options of a newer one are kept in the store and ignored here."""
-    names = {known.name for known in fields(kind)}
+    names = _names(kind)
     return {name: value for name, value in values.items() if name in names}

@@ -23,15 +23,15 @@ from seriatim.store.base import ReaderRow, StoreReader, Transaction
 T = TypeVar("T")
 
 
-def put(name: str, topic: TopicState, position: int) -> Move:
+def put(name: str, topic: TopicState, position: int) -> Move[None]:
     require_whole("position", position, 0)
     if position > topic.next_offset:
         raise InvalidArgument(
             f"offset {position} was not given to any message of topic {topic.name!r} yet: the next one is {topic.next_offset}"
         )
 
-    def move(store: StoreReader, work: Transaction) -> None:
-        found = _find(store, name)
+    def move(_: StoreReader, work: Transaction) -> None:
+        found = work.reader(name)
         if found is not None and found.topic_id != topic.id:
             raise AlreadyExists(f"reader {name!r} reads another topic: choose another name, or delete it first")
         work.put_reader(ReaderRow(name, topic.id, position))
@@ -39,14 +39,14 @@ def put(name: str, topic: TopicState, position: int) -> Move:
     return move
 
 
-def advance(name: str, start: int, end: int) -> Move:
+def advance(name: str, start: int, end: int) -> Move[None]:
     require_whole("start", start, 0, LARGEST_WHOLE)
     require_whole("end", end, 0, LARGEST_WHOLE)
     if end < start:
         raise InvalidArgument(f"a reader can't go back from {start} to {end}: register it again")
 
-    def move(store: StoreReader, work: Transaction) -> None:
-        found = _find(store, name)
+    def move(_: StoreReader, work: Transaction) -> None:
+        found = work.reader(name)
         if found is None:
             raise NotFound(f"reader {name!r} does not exist: what it has not read may be gone, register it again")
         if found.position not in {start, end}:
@@ -59,10 +59,6 @@ def advance(name: str, start: int, end: int) -> Move:
     return move
 
 
-def _find(store: StoreReader, name: str) -> ReaderRow | None:
-    return next((row for row in store.catalog().readers if row.name == name), None)
-
-
 class Readers(ABC):
     """The part of a broker that knows readers, on top of an engine that knows topics."""
 
@@ -73,7 +69,7 @@ class Readers(ABC):
     async def load(self, work: Callable[[StoreReader], T]) -> T: ...
 
     @abstractmethod
-    async def move(self, move: Move) -> None:
+    async def move(self, move: Move[T]) -> T:
         """Let a move ride in the next commit, and wait until it is durable."""
 
     async def register_reader(self, name: str, topic: str, position: int) -> ReaderInfo:

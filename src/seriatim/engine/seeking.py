@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TypeAlias, TypeVar
 
 from seriatim.core.limits import check_name, check_text
 from seriatim.core.options import require_duration, require_time, require_whole
@@ -30,15 +30,15 @@ from seriatim.engine.broker import SnapshotInfo
 from seriatim.engine.options import WEEK
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from seriatim.store.base import Catalog, Cursor, SnapshotRow, StoreReader, Transaction
+from seriatim.store.base import Cursor, SnapshotRow, StoreReader, Transaction
 
 T = TypeVar("T")
 
-Move = Callable[[StoreReader, Transaction], None]
-"""What a seek does in its transaction."""
+Move: TypeAlias = Callable[[StoreReader, Transaction], T]
+"""What a seek, or whatever else looks at the store first, does in its transaction."""
 
 
-def to_offset(subscription_id: int, topic_id: int, offset: int, end: int) -> Move:
+def to_offset(subscription_id: int, topic_id: int, offset: int, end: int) -> Move[None]:
     """Deliver what is at or above an offset. ``end`` is the first one that was not given yet."""
     require_whole("offset", offset, 0)
     if offset > end:
@@ -50,25 +50,25 @@ def to_offset(subscription_id: int, topic_id: int, offset: int, end: int) -> Mov
             raise FailedPrecondition(
                 f"messages from offset {offset} on are no longer kept: the earliest offset is {earliest}"
             )
-        work.seek(subscription_id, Cursor(_within(store, topic_id, offset)))
+        work.seek(subscription_id, Cursor(_within(work, topic_id, offset)))
 
     return move
 
 
-def to_time(subscription_id: int, topic_id: int, time: float, end: int) -> Move:
+def to_time(subscription_id: int, topic_id: int, time: float, end: int) -> Move[None]:
     """Deliver what was published at or after a time, and whatever gets ``end`` or a higher offset."""
     require_time("time", time)
 
     def move(store: StoreReader, work: Transaction) -> None:
         first = first_published(store, topic_id, time, end)
-        work.seek(subscription_id, Cursor(_within(store, topic_id, first)))
+        work.seek(subscription_id, Cursor(_within(work, topic_id, first)))
 
     return move
 
 
-def to_snapshot(subscription_id: int, topic_id: int, name: str, now: float) -> Move:
-    def move(store: StoreReader, work: Transaction) -> None:
-        snapshot = find_snapshot(store.catalog(), name, now)
+def to_snapshot(subscription_id: int, topic_id: int, name: str, now: float) -> Move[None]:
+    def move(_: StoreReader, work: Transaction) -> None:
+        snapshot = find_snapshot(work, name, now)
         if snapshot.topic_id != topic_id:
             raise InvalidArgument(
                 f"snapshot {name!r} belongs to another topic: only its own subscriptions can go back to it"
@@ -78,9 +78,9 @@ def to_snapshot(subscription_id: int, topic_id: int, name: str, now: float) -> M
     return move
 
 
-def _within(store: StoreReader, topic_id: int, offset: int) -> int:
+def _within(work: Transaction, topic_id: int, offset: int) -> int:
     """Not past the last message: what failed to be published leaves offsets that the log knows nothing of."""
-    return min(offset, *(row.next_offset for row in store.catalog().topics if row.id == topic_id))
+    return min(offset, work.topic(topic_id).next_offset)
 
 
 def first_published(store: StoreReader, topic_id: int, time: float, end: int) -> int:
@@ -94,20 +94,20 @@ def first_published(store: StoreReader, topic_id: int, time: float, end: int) ->
     return end if not offsets else offsets[0] + bisect_left(offsets, True, key=is_late_enough)
 
 
-def find_snapshot(catalog: Catalog, name: str, now: float) -> SnapshotRow:
-    for row in catalog.snapshots:
-        if row.name == name and row.expires > now:
-            return row
-    raise NotFound(f"snapshot {name!r} does not exist, or has expired")
+def find_snapshot(work: Transaction, name: str, now: float) -> SnapshotRow:
+    row = work.snapshot(name)
+    if row is None or row.expires <= now:
+        raise NotFound(f"snapshot {name!r} does not exist, or has expired")
+    return row
 
 
 def take_snapshot(
     subscription_id: int, topic_id: int, name: str, expires: float, now: float, resource: str | None = None
-) -> Move:
+) -> Move[None]:
     """Write down what a subscription has settled."""
 
     def take(store: StoreReader, work: Transaction) -> None:
-        if any(row.name == name and row.expires > now for row in store.catalog().snapshots):
+        if (known := work.snapshot(name)) is not None and known.expires > now:
             raise AlreadyExists(f"snapshot {name!r} exists already: choose another name, or delete it first")
         options = {} if resource is None else {"resource": resource}
         work.put_snapshot(SnapshotRow(name, topic_id, store.cursor(subscription_id), expires, options))
@@ -115,12 +115,24 @@ def take_snapshot(
     return take
 
 
-def change_snapshot(name: str, expires: float, resource: str | None, now: float) -> Move:
-    """Let a snapshot last until another time, with another resource. What it stands for stays."""
+SNAPSHOT_FIELDS = ("expires", "resource")
 
-    def change(store: StoreReader, work: Transaction) -> None:
-        row = find_snapshot(store.catalog(), name, now)
-        work.put_snapshot(row._replace(expires=expires, options={**row.options, "resource": resource}))
+
+def change_snapshot(
+    name: str, expires: float, resource: str | None, fields: Sequence[str], now: float
+) -> Move[SnapshotInfo]:
+    """Let a snapshot last until another time, with another resource. What it stands for stays."""
+    if unknown := set(fields) - set(SNAPSHOT_FIELDS):
+        raise InvalidArgument(f"a snapshot has no field {min(unknown)!r}: use {', '.join(SNAPSHOT_FIELDS)}")
+
+    def change(_: StoreReader, work: Transaction) -> SnapshotInfo:
+        row = find_snapshot(work, name, now)
+        if "expires" in fields:
+            row = row._replace(expires=expires)
+        if "resource" in fields:
+            row = row._replace(options={**row.options, "resource": resource})
+        work.put_snapshot(row)
+        return SnapshotInfo(name, work.topic(row.topic_id).name, row.expires, row.options.get("resource"))
 
     return change
 
@@ -132,9 +144,6 @@ def _check_resource(resource: str | None) -> None:
 
 class TimeTravel(ABC):
     """The part of a broker that moves subscriptions, on top of an engine that knows them."""
-
-    def __init__(self) -> None:
-        self._snapshots_being_taken: set[str] = set()
 
     @abstractmethod
     def get_subscription(self, name: str) -> SubscriptionState: ...
@@ -153,7 +162,7 @@ class TimeTravel(ABC):
         """Wait for work that is finished once it has begun."""
 
     @abstractmethod
-    async def move(self, move: Move) -> None:
+    async def move(self, move: Move[T]) -> T:
         """Let a move ride in the next commit, and wait until it is durable."""
 
     async def seek_to_offset(self, subscription: str, offset: int) -> None:
@@ -171,7 +180,7 @@ class TimeTravel(ABC):
         state = self.get_subscription(subscription)
         await self._seek(state, to_snapshot(state.id, state.topic.id, snapshot, self.now()))
 
-    async def _seek(self, subscription: SubscriptionState, move: Move) -> None:
+    async def _seek(self, subscription: SubscriptionState, move: Move[None]) -> None:
         await self.finish(subscription.relocate(lambda: self.move(move)))
 
     async def create_snapshot(
@@ -182,23 +191,18 @@ class TimeTravel(ABC):
         check_name("Snapshot name", name)
         require_duration("lasts", lasts)
         _check_resource(resource)
-        if name in self._snapshots_being_taken:
-            raise AlreadyExists(f"snapshot {name!r} is just being taken")
-        self._snapshots_being_taken.add(name)
-        try:
-            state.sieve.settle()
-            await self.drain()  # acks that were accepted belong to it
-            await self.move(take_snapshot(state.id, state.topic.id, name, now + lasts, now, resource))
-        finally:
-            self._snapshots_being_taken.remove(name)
+        state.sieve.settle()
+        await self.drain()  # acks that were accepted belong to it
+        await self.move(take_snapshot(state.id, state.topic.id, name, now + lasts, now, resource))
         return SnapshotInfo(name, state.topic.name, now + lasts, resource)
 
-    async def update_snapshot(self, name: str, *, expires: float, resource: str | None) -> SnapshotInfo:
+    async def update_snapshot(
+        self, name: str, *, expires: float, resource: str | None, fields: Sequence[str] | None = None
+    ) -> SnapshotInfo:
         """Let a snapshot last until another time, with another resource."""
         require_time("expires", expires)
         _check_resource(resource)
-        await self.move(change_snapshot(name, expires, resource, self.now()))
-        return next(known for known in await self.list_snapshots() if known.name == name)
+        return await self.move(change_snapshot(name, expires, resource, fields or SNAPSHOT_FIELDS, self.now()))
 
     async def delete_snapshot(self, name: str) -> None:
         check_name("Snapshot name", name)

@@ -32,7 +32,10 @@ class Services(Protocol):
         """The commit that is being filled."""
 
     def change(self, change: Callable[[Transaction], T]) -> Awaitable[T]:
-        """Let a change ride in the next commit, and wait until it is durable; it may be refused."""
+        """Let a change ride in the next commit, and wait until it is durable; it may be refused.
+
+        Whoever has to change something in memory along with it does so in a task of the engine, which nobody cancels.
+        """
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Awaitable[list[Record]]:
         """Messages with these rising offsets, from the store."""

@@ -137,12 +137,13 @@ class SubscriptionState:
 
     # -- standing somewhere else ----------------------------------------------------------------------------------------
 
-    async def reconfigure(self, options: SubscriptionOptions) -> None:
-        """Go on with other options. Where they need other lanes, leases that are out finish first, and meanwhile nothing is
-        given out; the rest holds from now on."""
+    async def reconfigure(self, change: Callable[[SubscriptionOptions], SubscriptionOptions]) -> None:
+        """Go on with what ``change`` makes of the options: changes are applied one after another, each to what the one before
+        has left. Where they need other lanes, leases that are out finish first, and meanwhile nothing is given out."""
         async with self._changing:
-            await self._write_options(options)
+            options = change(self.options)
             if _shape(options) == _shape(self.options):
+                await self._write_options(options)
                 self.options = options
                 self.lanes.set_retry(options.retry)
                 self.wake()
@@ -156,8 +157,7 @@ class SubscriptionState:
         async with self._changing:
             options = replace(self.options, detached=True)
             self._fence_all()
-            self.sieve.reject_all()
-            await self._exchange_lanes(options, lambda: self._write_options(options))
+            await self._exchange_lanes(options, lambda: self._write_detached(options))
             self.failed(FailedPrecondition(f"subscription {self.name!r} is detached: it gets no messages any more"))
 
     async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
@@ -167,13 +167,9 @@ class SubscriptionState:
             self._fence_all()
             await self._exchange_lanes(self.options, move)
 
-    async def set_paused(self, paused: bool) -> None:
-        """Give out nothing more, or go on. Leases that are out stay out."""
-        async with self._changing:
-            options = replace(self.options, paused=paused)
-            await self._write_options(options)
-            self.options = options
-        self.wake()
+    async def _write_detached(self, options: SubscriptionOptions) -> None:
+        await self._write_options(options)
+        self.sieve.reject_all()
 
     async def _write_options(self, options: SubscriptionOptions) -> None:
         id_, values = self.id, options.to_json()
@@ -188,9 +184,7 @@ class SubscriptionState:
             async with self.steady:
                 await self._until_quiet()  # once more: an operator may have been at work
                 await self.accepted()  # what is noted about failed deliveries must be in the store
-                if move is not None:
-                    await move()
-                loaded = await self._load_anew(options, moved=move is not None)
+                loaded = await self._load_anew(options, move)
                 await self.accepted()  # what was loaded and is not here yet comes before this
                 self._use(loaded, options)
                 until = loaded.until
@@ -207,14 +201,17 @@ class SubscriptionState:
             await self._quiet.wait()
             self._require_open()
 
-    async def _load_anew(self, options: SubscriptionOptions, *, moved: bool) -> Loaded:
+    async def _load_anew(self, options: SubscriptionOptions, move: Callable[[], Awaitable[None]] | None) -> Loaded:
+        if move is None:  # written when everything else has succeeded: what fails before has changed nothing
+            loaded = await self._services.load(lambda store: self.load(store, options))
+            await self._write_options(options)
+            return loaded
+        await move()
         try:
             return await self._services.load(lambda store: self.load(store, options))
         except StoreError as error:
-            if moved:  # the store is at another place than the lanes that there are: those must not go on
-                self._services.failed(
-                    StoreBroken(f"subscription {self.name!r} could not be loaded after a seek: {error}")
-                )
+            # The store says something else than the lanes that there are: those must not go on.
+            self._services.failed(StoreBroken(f"subscription {self.name!r} could not be loaded again: {error}"))
             raise
 
     def _use(self, loaded: Loaded, options: SubscriptionOptions) -> None:

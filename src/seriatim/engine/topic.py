@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from seriatim.engine.metrics import TopicCounts
+from seriatim.engine.names import NameIndex
 from seriatim.engine.options import TopicOptions
 from seriatim.store.base import Position, Record, TopicRow
 
@@ -35,9 +36,20 @@ class TopicState:
         self.options = TopicOptions.from_json(row.options)
         self.next_offset = row.next_offset
         self.counts = TopicCounts()
-        self.followers: list[Follower] = []
+        self.followers: dict[Follower, None] = {}
+        self.subscriptions = NameIndex()
         self._recent: dict[int, Record] = {}
         self._recent_bytes = 0
+
+    def follow(self, follower: Follower) -> None:
+        """Show it every message from now on."""
+        self.followers[follower] = None
+
+    def unfollow(self, follower: Follower) -> None:
+        del self.followers[follower]
+
+    def set_options(self, options: TopicOptions) -> None:
+        self.options = options
 
     def update(self, row: TopicRow) -> None:
         """Take over what the store says. An offset that was given out is never given again."""

@@ -176,6 +176,18 @@ class MemoryTransaction:
         self._over = True
         return self._draft, self._changes
 
+    def topic(self, topic_id: int) -> TopicRow:
+        return self._open_draft().topic(topic_id)
+
+    def has_subscriptions(self, topic_id: int) -> bool:
+        return any(row.topic_id == topic_id for row in self._open_draft().subscriptions.values())
+
+    def reader(self, name: str) -> ReaderRow | None:
+        return self._open_draft().readers.get(name)
+
+    def snapshot(self, name: str) -> SnapshotRow | None:
+        return self._open_draft().snapshots.get(name)
+
     def create_topic(self, name: str, options: Options) -> TopicRow:
         draft = self._open_draft()
         if any(topic.name == name for topic in draft.topics.values()):

@@ -43,12 +43,14 @@ def read_catalog(session: Session) -> Catalog:
         [TopicRow(id_, name, json.loads(options), after) for id_, name, options, after in session.rows("topics")],
         [SubscriptionRow(row[0], row[1], row[2], json.loads(row[3])) for row in session.rows("subscriptions")],
         [ReaderRow(*row) for row in session.rows("readers")],
-        [
-            SnapshotRow(name, topic_id, decode_cursor(cursor), expires, json.loads(options))
-            for name, topic_id, cursor, expires, options in session.rows("snapshots")
-        ],
+        [read_snapshot(row) for row in session.rows("snapshots")],
         session.rows("next_token")[0][0],
     )
+
+
+def read_snapshot(row: Row) -> SnapshotRow:
+    name, topic_id, cursor, expires, options = row
+    return SnapshotRow(name, topic_id, decode_cursor(cursor), expires, json.loads(options))
 
 
 def read_cursor(session: Session, subscription_id: int) -> Cursor:

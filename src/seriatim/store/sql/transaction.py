@@ -32,6 +32,7 @@ from seriatim.store.columns import encode_column
 from seriatim.store.pack import PackHead, encode
 from seriatim.store.rules import end_of, lane_of, require_new, require_position, require_rising
 from seriatim.store.settled import encode_block, encode_cursor
+from seriatim.store.sql.reading import read_snapshot
 from seriatim.store.sql.session import Row, Session
 from seriatim.store.staging import read_staged
 
@@ -69,6 +70,22 @@ class SqlTransaction:
     def __init__(self, session: Session, known: Known) -> None:
         self._session = session
         self._known = known
+
+    def topic(self, topic_id: int) -> TopicRow:
+        next_offset = self._next_offset(topic_id)
+        ((name, options),) = self._session.rows("topic", topic_id)
+        return TopicRow(topic_id, name, json.loads(options), next_offset)
+
+    def has_subscriptions(self, topic_id: int) -> bool:
+        return bool(self._session.rows("subscriptions_of_topic", topic_id))
+
+    def reader(self, name: str) -> ReaderRow | None:
+        found = self._session.rows("reader", name)
+        return ReaderRow(*found[0]) if found else None
+
+    def snapshot(self, name: str) -> SnapshotRow | None:
+        found = self._session.rows("snapshot", name)
+        return read_snapshot(found[0]) if found else None
 
     def create_topic(self, name: str, options: Options) -> TopicRow:
         if self._session.rows("topic_named", name):

@@ -116,6 +116,10 @@ FROM topics WHERE id = $1;
 -- No row when there is no such topic.
 SELECT options FROM topics WHERE id = $1;
 
+-- name: topic
+-- No row when there is no such topic.
+SELECT name, options FROM topics WHERE id = $1;
+
 -- name: topic_named
 -- Whether a name is taken.
 SELECT id FROM topics WHERE name = $1;
@@ -330,6 +334,10 @@ WHERE subscriptions.topic_id = $1 AND dead_letters."offset" BETWEEN $2 AND $3;
 -- Every registered reader.
 SELECT name, topic_id, position FROM readers ORDER BY name;
 
+-- name: reader
+-- No row when there is no such reader.
+SELECT name, topic_id, position FROM readers WHERE name = $1;
+
 -- name: reader_positions
 -- How far the readers of a topic are, and since when they read.
 SELECT position, since FROM readers WHERE topic_id = $1;
@@ -347,6 +355,10 @@ DELETE FROM readers WHERE name = $1 RETURNING name;
 -- name: snapshots
 -- Every snapshot.
 SELECT name, topic_id, cursor, expires, options FROM snapshots ORDER BY name;
+
+-- name: snapshot
+-- No row when there is no such snapshot.
+SELECT name, topic_id, cursor, expires, options FROM snapshots WHERE name = $1;
 
 -- name: snapshot_cursors
 -- What the snapshots of a topic have settled.

@@ -58,6 +58,10 @@ FROM topics WHERE id = ?;
 -- No row when there is no such topic.
 SELECT options FROM topics WHERE id = ?;
 
+-- name: topic
+-- No row when there is no such topic.
+SELECT name, options FROM topics WHERE id = ?;
+
 -- name: topic_named
 -- Whether a name is taken.
 SELECT id FROM topics WHERE name = ?;
@@ -278,6 +282,10 @@ WHERE subscriptions.topic_id = ? AND dead_letters.offset BETWEEN ? AND ?;
 -- Every registered reader.
 SELECT name, topic_id, position FROM readers ORDER BY name;
 
+-- name: reader
+-- No row when there is no such reader.
+SELECT name, topic_id, position FROM readers WHERE name = ?;
+
 -- name: reader_positions
 -- How far the readers of a topic are, and since when they read.
 SELECT position, since FROM readers WHERE topic_id = ?;
@@ -295,6 +303,10 @@ DELETE FROM readers WHERE name = ? RETURNING name;
 -- name: snapshots
 -- Every snapshot.
 SELECT name, topic_id, cursor, expires, options FROM snapshots ORDER BY name;
+
+-- name: snapshot
+-- No row when there is no such snapshot.
+SELECT name, topic_id, cursor, expires, options FROM snapshots WHERE name = ?;
 
 -- name: snapshot_cursors
 -- What the snapshots of a topic have settled.

@@ -10,6 +10,7 @@ import pytest
 
 from seriatim import Consuming, OnExhausted, PubSub, Release, RetryMode, RetryPolicy
 from seriatim.engine.engine import Engine
+from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, NotFound, RedriveRefused, StaleLease, StoreFull
 from tests.client.conftest import Received, ordered, publish
 from tests.engine.conftest import WatchedStore
@@ -404,5 +405,71 @@ def test_metrics_and_the_rates_between_two_of_them(run):
         rates = later.since(earlier)
         assert rates.totals["delivered"] * rates.seconds == pytest.approx(3)
         assert rates.commits > 0
+
+    run(scenario)
+
+
+# -- many hands at once -------------------------------------------------------------------------------------------------
+
+
+def changing_at_once(subscription, number):
+    """Eight changes of one subscription by different callers, none of which names what another changes."""
+    return asyncio.gather(
+        subscription.set_options(ack_deadline=20 + number),
+        subscription.pause() if number % 2 else subscription.resume(),
+        subscription.set_options(window=1 + number % 3),
+        subscription.set_options(retry=RetryPolicy(max_attempts=1 + number)),
+        subscription.set_options(dead_letter_topic="graves" if number % 2 else None),
+        subscription.set_options(release="receipt" if number % 2 else "durable"),
+    )
+
+
+async def assert_all_took_effect(subscription, number):
+    options = await subscription.options()
+    assert (options.ack_deadline, options.paused) == (20 + number, bool(number % 2))
+    assert (options.window, options.retry.max_attempts) == (1 + number % 3, 1 + number)
+    assert options.dead_letter_topic == ("graves" if number % 2 else None)
+    assert options.release is (Release.RECEIPT if number % 2 else Release.DURABLE)
+
+
+def test_options_that_are_changed_at_the_same_time_all_take_effect(run):
+    async def scenario(pubsub):
+        _, subscription = await ordered(pubsub)
+        await pubsub.topic("graves").create()
+        for number in range(30):
+            await changing_at_once(subscription, number)
+            await assert_all_took_effect(subscription, number)
+
+    run(scenario)
+
+
+def test_options_that_two_processes_change_at_the_same_time_all_take_effect(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+
+    async def scenario():
+        async with asyncio.timeout(20), PubSub(url) as owner, PubSub(url) as linked:
+            await ordered(owner)
+            await owner.topic("graves").create()
+            here, there = (pubsub.subscription("ordered-sub") for pubsub in (owner, linked))
+            for number in range(10):
+                await asyncio.gather(
+                    here.set_options(ack_deadline=20 + number),
+                    there.set_options(window=1 + number % 3),
+                    there.pause() if number % 2 else here.resume(),
+                    here.set_options(retry=RetryPolicy(max_attempts=1 + number)),
+                    there.set_options(dead_letter_topic="graves" if number % 2 else None),
+                    there.set_options(release="receipt" if number % 2 else "durable"),
+                )
+                await assert_all_took_effect(here, number)
+
+    asyncio.run(scenario())
+
+
+def test_a_change_of_options_that_nobody_knows_is_refused(run):
+    async def scenario(pubsub):
+        await ordered(pubsub)
+        for fields in (["colour"], ["retry.colour"], ["paused.colour"], ["colour.retry"]):
+            with pytest.raises(InvalidArgument, match="there is no option 'colour'"):
+                await pubsub.broker.update_subscription("ordered-sub", SubscriptionOptions(), fields)
 
     run(scenario)

@@ -125,8 +125,16 @@ def test_resources_and_their_errors(run):
         )
         options = await subscription.options()
         assert (options.retry, options.dead_letter_topic, options.window) == (retry, "graves", 4)
-        await subscription.set_options(ack_deadline=33)
-        assert (await subscription.options()).ack_deadline == 33
+        await asyncio.gather(
+            subscription.set_options(ack_deadline=33),
+            subscription.set_options(retry=RetryPolicy(min_backoff=11, max_backoff=22, max_attempts=6)),
+            subscription.set_options(window=5),
+        )
+        options = await subscription.options()
+        assert (options.ack_deadline, options.window, options.dead_letter_topic) == (33, 5, "graves")
+        assert options.retry == RetryPolicy(min_backoff=11, max_backoff=22, max_attempts=6)
+        await subscription.set_options(dead_letter_topic=None)
+        assert (await subscription.options()).dead_letter_topic is None
         assert sorted(info.name for info in await pubsub.topics()) == ["graves", "orders"]
         assert [(info.name, info.topic) for info in await pubsub.subscriptions()] == [("work", "orders")]
         with pytest.raises(AlreadyExists):

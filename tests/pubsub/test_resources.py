@@ -224,6 +224,50 @@ def test_a_snapshot_without_a_name_gets_one_and_can_be_relabelled(ordered):
     assert ordered.ListSnapshots(project=PROJECT).snapshots == [changed]
 
 
+def test_pages_hold_what_belongs_to_the_project_and_nothing_else(server: ServerThread, raw):
+    """The home project has short names in the store, between which those of others stand."""
+    home = "projects/seriatim"
+    ids = ["abc", "prince", "projects-of-mine", "projects0", "queue"]
+    for name in [
+        *ids,
+        "no id: it has spaces",
+        "a",
+        f"{home}/topics/whole",
+        *(f"projects/x/topics/log{n}" for n in range(9)),
+    ]:
+        server.run(server.engine.create_topic(name))
+
+    def pages(project: str, size: int) -> list[list[str]]:
+        found, token = [], ""
+        while True:
+            page = raw.ListTopics(project=project, page_size=size, page_token=token)
+            found.append([topic.name.rpartition("/")[2] for topic in page.topics])
+            token = page.next_page_token
+            if not token:
+                return found
+
+    assert pages(home, 2) == [["abc", "prince"], ["projects-of-mine", "projects0"], ["queue", "whole"]]
+    assert pages(home, 100) == [sorted([*ids, "whole"])]
+    assert pages("projects/x", 4) == [["log0", "log1", "log2", "log3"], ["log4", "log5", "log6", "log7"], ["log8"]]
+    assert pages("projects/nobody", 4) == [[]]
+    after = raw.ListTopics(project=home, page_token="projects/zzz")
+    assert list(after.topics) == []
+
+
+def test_creating_a_subscription_does_not_look_at_the_others(server: ServerThread, raw, monkeypatch):
+    raw.CreateTopic(name=TOPIC)
+
+    async def refuse(**_: object) -> None:
+        raise AssertionError("all of them were asked for")
+
+    monkeypatch.setattr(server.engine, "list_subscriptions", refuse)
+    raw.CreateSubscription(name=SUBSCRIPTION, topic=TOPIC)
+    raw.CreateSubscription(name=f"{SUBSCRIPTION}-2", topic=TOPIC, retain_acked_messages=True)
+    raw.UpdateSubscription(subscription={"name": SUBSCRIPTION, "labels": {"a": "b"}}, update_mask={"paths": ["labels"]})
+    raw.DeleteSubscription(subscription=SUBSCRIPTION)
+    assert server.run(server.engine.describe_topic(TOPIC)).options.retain_settled == 7 * 24 * 3600
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 

@@ -18,11 +18,15 @@ from seriatim.client.served_stream import ServedAttachment
 from seriatim.core.delivery import Release, RetryPolicy
 from seriatim.engine.broker import Attachment, Broker, Outgoing, SnapshotInfo, SubscriptionInfo, TopicInfo
 from seriatim.engine.consumer import Consumer
+from seriatim.engine.names import NameIndex
 from seriatim.engine.options import WEEK, SubscriptionOptions, TopicOptions
 from seriatim.errors import NotSupported
 from seriatim.wire.names import WINDOW_LABEL, Names
 from seriatim.wire.services import SUBSCRIBER, PubsubMessage, Subscription, Topic
 from seriatim.wire.times import seconds_of, set_seconds
+
+_CHANGEABLE = ("ack_deadline", "retry", "dead_letter_topic", "window", "ordering", "release")
+"""The options that an update can name."""
 
 
 class ServedBroker:
@@ -63,10 +67,12 @@ class ServedBroker:
     async def delete_topic(self, name: str) -> None:
         await self._channel.call("DeleteTopic", topic=self._topics.of(name))
 
-    async def list_topics(self) -> list[TopicInfo]:
+    async def list_topics(
+        self, *, prefix: str = "", after: str | None = None, limit: int | None = None
+    ) -> list[TopicInfo]:
         """What the server knows of their offsets can't be asked: they are said to be 0."""
-        found = await self._all("ListTopics", "topics")
-        return [TopicInfo(self._topics.in_store(topic.name), TopicOptions(resource=None), 0, 0) for topic in found]
+        found = NameIndex(self._topics.in_store(topic.name) for topic in await self._all("ListTopics", "topics"))
+        return [TopicInfo(name, TopicOptions(resource=None), 0, 0) for name in found.page(prefix, after, limit)]
 
     def require_topic(self, name: str) -> None:
         """Whether a topic exists is known to the server: a publish will say."""
@@ -80,17 +86,26 @@ class ServedBroker:
         wanted.topic = self._topics.of(topic)
         return self._info(await self._channel.call("CreateSubscription", wanted))
 
-    async def update_subscription(self, name: str, options: SubscriptionOptions) -> None:
-        """Order can't be turned on or off later: the server refuses that."""
-        before = await self._channel.call("GetSubscription", subscription=self._subscriptions.of(name))
+    async def update_subscription(
+        self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
+    ) -> None:
+        """Order can't be turned on or off later: the server refuses that.
+
+        The window is a label, and the API replaces all labels at once: who else changes labels at the same time may be
+        overwritten.
+        """
+        names = _CHANGEABLE if fields is None else fields
+        if unknown := set(names) - set(_CHANGEABLE):
+            raise NotSupported(f"the Pub/Sub API has no word for {', '.join(sorted(unknown))}")
         wanted = self._message(name, options)
-        for label, value in before.labels.items():
-            if label != WINDOW_LABEL:
-                wanted.labels[label] = value
-        paths = ["ack_deadline_seconds", "retry_policy", "dead_letter_policy", "labels"]
-        if wanted.enable_message_ordering != before.enable_message_ordering:
-            paths.append("enable_message_ordering")
-        await self._channel.call("UpdateSubscription", subscription=wanted, update_mask={"paths": paths})
+        paths = _plain_paths(options, names)
+        if options.retry.max_attempts is not None:
+            wanted.dead_letter_policy.max_delivery_attempts = options.retry.max_attempts
+        if "window" in names or "ordering" in names:
+            before = await self._channel.call("GetSubscription", subscription=self._subscriptions.of(name))
+            paths += _paths_from(before, wanted, names)
+        if paths:
+            await self._channel.call("UpdateSubscription", subscription=wanted, update_mask={"paths": paths})
 
     async def delete_subscription(self, name: str) -> None:
         await self._channel.call("DeleteSubscription", subscription=self._subscriptions.of(name))
@@ -98,8 +113,12 @@ class ServedBroker:
     async def describe_subscription(self, name: str) -> SubscriptionInfo:
         return self._info(await self._channel.call("GetSubscription", subscription=self._subscriptions.of(name)))
 
-    async def list_subscriptions(self) -> list[SubscriptionInfo]:
-        return [self._info(found) for found in await self._all("ListSubscriptions", "subscriptions")]
+    async def list_subscriptions(
+        self, *, topic: str | None = None, prefix: str = "", after: str | None = None, limit: int | None = None
+    ) -> list[SubscriptionInfo]:
+        found = [self._info(message) for message in await self._all("ListSubscriptions", "subscriptions")]
+        known = {info.name: info for info in found if topic in {None, info.topic}}
+        return [known[name] for name in NameIndex(known).page(prefix, after, limit)]
 
     def _message(self, name: str, options: SubscriptionOptions) -> Any:
         if options.release is not Release.DURABLE:
@@ -205,6 +224,34 @@ class ServedBroker:
             token = page.next_page_token
             if not token:
                 return found
+
+
+def _plain_paths(options: SubscriptionOptions, names: Sequence[str]) -> list[str]:
+    """The fields of the API that hold options which can be changed without looking at what there is."""
+    paths = []
+    if "ack_deadline" in names:
+        paths.append("ack_deadline_seconds")
+    if "retry" in names:
+        paths.append("retry_policy")
+    if "dead_letter_topic" in names:
+        kept = options.dead_letter_topic is not None
+        paths.append("dead_letter_policy.dead_letter_topic" if kept else "dead_letter_policy")
+    if "retry" in names and options.retry.max_attempts is not None and "dead_letter_policy" not in paths:
+        paths.append("dead_letter_policy.max_delivery_attempts")
+    return paths
+
+
+def _paths_from(before: Any, wanted: Any, names: Sequence[str]) -> list[str]:
+    """The same for those that depend on what there is; other labels are taken over."""
+    paths = []
+    if "ordering" in names and wanted.enable_message_ordering != before.enable_message_ordering:
+        paths.append("enable_message_ordering")
+    if "window" in names:
+        paths.append("labels")
+        for label, value in before.labels.items():
+            if label != WINDOW_LABEL:
+                wanted.labels[label] = value
+    return paths
 
 
 def open_served(url: str) -> Broker:

@@ -94,7 +94,7 @@ class Subscription:
         named: dict[str, Any] = {**changes}
         if "message_ordering" in named:
             named["ordering"] = named.pop("message_ordering")
-        await self._broker.update_subscription(self.name, replace(await self.options(), **named))
+        await self._broker.update_subscription(self.name, SubscriptionOptions(**named), list(named))
 
     async def delete(self) -> None:
         await self.close()

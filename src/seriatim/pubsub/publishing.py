@@ -10,7 +10,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from seriatim.engine.broker import Broker, Outgoing, TopicInfo
 from seriatim.errors import ResourceExhausted
-from seriatim.pubsub.paging import page
+from seriatim.pubsub.paging import page, page_of_project
 from seriatim.pubsub.resources import TOPIC_UPDATES, Resources, retained_by_subscriptions
 from seriatim.pubsub.schemas import Schemas
 from seriatim.wire.masks import apply_mask
@@ -29,12 +29,15 @@ class PublisherService:
         self._schemas = schemas
         self._resources = resources
         self._topics = resources.topics
+        self._turns = resources.topic_turns
 
     async def create_topic(self, topic: Any) -> Any:
         name = self._topics.in_store(topic.name)
         self._schemas.check_settings(topic.schema_settings)
-        info = await self._broker.create_topic(name, self._resources.topic_options(topic))
-        self._schemas.bind(name, topic.schema_settings)
+        options = self._resources.topic_options(topic)
+        async with self._turns.of(name):
+            info = await self._broker.create_topic(name, options)
+            self._schemas.bind(name, topic.schema_settings)
         return self._described(info)
 
     async def get_topic(self, request: Any) -> Any:
@@ -42,30 +45,30 @@ class PublisherService:
 
     async def update_topic(self, request: Any) -> Any:
         name = self._topics.in_store(request.topic.name)
-        before = await self._broker.describe_topic(name)
-        topic = self._resources.topic(before)
+        async with self._turns.of(name):
+            return await self._update(name, request)
+
+    async def _update(self, name: str, request: Any) -> Any:
+        topic = self._resources.topic(await self._broker.describe_topic(name))
         apply_mask(topic, request.topic, request.update_mask.paths, TOPIC_UPDATES)
         self._schemas.check_settings(topic.schema_settings)
-        options = self._resources.topic_options(topic)
-        if "message_retention_duration" in request.update_mask.paths:
+        options, names = self._resources.topic_options(topic), ["resource"]
+        if any(path.startswith("message_retention_duration") for path in request.update_mask.paths):
             kept = max(options.retain_settled or 0.0, await retained_by_subscriptions(self._broker, name))
-            options = replace(options, retain_settled=kept)
-        else:  # an embedded program may have said it in other words
-            options = replace(before.options, resource=options.resource)
-        await self._broker.update_topic(name, options)
+            options, names = replace(options, retain_settled=kept), ["resource", "retention", "retain_settled"]
+        await self._broker.update_topic(name, options, names)
         self._schemas.bind(name, topic.schema_settings)
         return self._described(await self._broker.describe_topic(name))
 
     async def list_topics(self, request: Any) -> Any:
-        known = {info.name: info for info in await self._broker.list_topics()}
-        names, token = page(self._topics.listed(request.project, known), request, self._topics.of)
-        topics = [self._described(known[name]) for name in names]
+        found, token = await page_of_project(self._topics, request.project, request, self._broker.list_topics)
+        topics = [self._described(info) for info in found]
         return PUBLISHER["ListTopics"].response(topics=topics, next_page_token=token)
 
     async def list_topic_subscriptions(self, request: Any) -> Any:
         topic = (await self._broker.describe_topic(self._topics.in_store(request.topic))).name
         label = self._resources.subscriptions.of
-        mine = [info.name for info in await self._broker.list_subscriptions() if info.topic == topic]
+        mine = [info.name for info in await self._broker.list_subscriptions(topic=topic)]
         names, token = page(sorted(mine, key=label), request, label)
         return PUBLISHER["ListTopicSubscriptions"].response(subscriptions=map(label, names), next_page_token=token)
 
@@ -78,8 +81,9 @@ class PublisherService:
 
     async def delete_topic(self, request: Any) -> Any:
         name = self._topics.in_store(request.topic)
-        await self._broker.retire_topic(name)
-        self._schemas.bind(name, SchemaSettings())
+        async with self._turns.of(name):
+            await self._broker.retire_topic(name)
+            self._schemas.bind(name, SchemaSettings())
         return Empty()
 
     async def detach_subscription(self, request: Any) -> Any:

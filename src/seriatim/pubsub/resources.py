@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -22,6 +23,7 @@ from seriatim.engine.broker import RETIRED, Broker, SnapshotInfo, SubscriptionIn
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, NotFound, NotSupported
 from seriatim.pubsub.options import LONGEST_ACK_DEADLINE, ServerOptions
+from seriatim.pubsub.turns import Turns
 from seriatim.wire.documents import from_document, to_document
 from seriatim.wire.names import WINDOW_LABEL, Names
 from seriatim.wire.push import Endpoint
@@ -58,6 +60,14 @@ _SUBSCRIPTION_DOCUMENT = frozenset(
     }
 )
 _ENGINE_UPDATES = SUBSCRIPTION_UPDATES - _SUBSCRIPTION_DOCUMENT
+_OPTIONS_OF = {
+    "ack_deadline_seconds": ("ack_deadline",),
+    "labels": ("window",),
+    "enable_exactly_once_delivery": ("window",),
+    "retry_policy": ("retry.min_backoff", "retry.max_backoff"),
+    "dead_letter_policy": ("retry.max_attempts", "dead_letter_topic"),
+}
+"""The options of the engine that a field of a subscription stands for."""
 _TOPIC_REFUSED = ("ingestion_data_source_settings", "message_transforms")
 _SUBSCRIPTION_REFUSED = ("bigquery_config", "cloud_storage_config", "bigtable_config", "message_transforms")
 
@@ -70,6 +80,8 @@ class Resources:
         self.topics = Names("topics", options.project)
         self.subscriptions = Names("subscriptions", options.project)
         self.snapshots = Names("snapshots", options.project)
+        self.topic_turns = Turns()
+        self.subscription_turns = Turns()
 
     # -- topics ---------------------------------------------------------------------------------------------------------
 
@@ -110,27 +122,14 @@ class Resources:
             resource=to_document(subscription, _SUBSCRIPTION_DOCUMENT),
         )
 
-    def changed_options(
-        self, before: SubscriptionOptions, subscription: Any, paths: Iterable[str]
-    ) -> SubscriptionOptions:
-        """The options of a subscription of which an update touched these fields. What it did not touch stays as it is: an
-        embedded program may have said more about it than the API has words for."""
+    def changed_options(self, subscription: Any, paths: Iterable[str]) -> tuple[SubscriptionOptions, list[str]]:
+        """The options of a subscription of which an update touched these fields, and the names of the options that it changes.
+        What it did not touch stays as it is: an embedded program may have said more about it than the API has words for."""
         touched = {path.partition(".")[0] for path in paths}
         for field in _ENGINE_UPDATES - touched:
             subscription.ClearField(field)
-        after = self.subscription_options(subscription)
-        changes: dict[str, Any] = {"resource": after.resource}
-        if "ack_deadline_seconds" in touched:
-            changes["ack_deadline"] = after.ack_deadline
-        if touched & {"labels", "enable_exactly_once_delivery"}:
-            changes["window"] = after.window
-        retry = before.retry
-        if "retry_policy" in touched:
-            retry = replace(retry, min_backoff=after.retry.min_backoff, max_backoff=after.retry.max_backoff)
-        if "dead_letter_policy" in touched:
-            retry = replace(retry, max_attempts=after.retry.max_attempts)
-            changes["dead_letter_topic"] = after.dead_letter_topic
-        return replace(before, retry=retry, **changes)
+        names = [name for field in sorted(touched) for name in _OPTIONS_OF.get(field, ())]
+        return self.subscription_options(subscription), ["resource", *names]
 
     def subscription(self, info: SubscriptionInfo) -> Any:
         options = info.options
@@ -199,35 +198,43 @@ def snapshot_document(labels: Any) -> str | None:
     return to_document(Snapshot(labels=labels), ("labels",))
 
 
-async def wanted_retention(broker: Broker, topic: str) -> float:
-    """How many seconds after their acks messages are kept, for a topic itself and for its subscriptions."""
-    info = await broker.describe_topic(topic)
-    own = _retained(from_document(Topic, info.options.resource), "message_retention_duration", None) or 0.0
-    return max(own, await retained_by_subscriptions(broker, topic))
+async def retain(broker: Broker, topic: str, seconds: float, formerly: float = 0.0) -> None:
+    """Let a topic keep messages after their acks for as long as it and its subscriptions want, when one of the subscriptions
+    wants ``seconds`` now and wanted ``formerly`` before. What an embedded program said is not shortened.
 
-
-async def retain(broker: Broker, topic: str, formerly: float) -> None:
-    """Let a topic keep what is wanted now, when ``formerly`` was wanted before. What an embedded program said is not
-    shortened."""
+    Only a subscription that wanted the longest time, and wants it no more, makes it necessary to look at the others.
+    """
+    if seconds == formerly:
+        return
     try:
-        wanted, options = await wanted_retention(broker, topic), (await broker.describe_topic(topic)).options
+        options = (await broker.describe_topic(topic)).options
+        kept = options.retain_settled
+        if kept is None:
+            return
+        wanted = seconds
+        if seconds < formerly:
+            own = _retained(from_document(Topic, options.resource), "message_retention_duration", None) or 0.0
+            wanted = max(own, await retained_by_subscriptions(broker, topic))
+        if kept < wanted or (kept == max(formerly, wanted) and kept != wanted):
+            await broker.update_topic(topic, TopicOptions(retain_settled=wanted), ["retain_settled"])
     except NotFound:  # the last subscription of a retired topic has taken it along
         return
-    kept = options.retain_settled
-    if kept is not None and kept != wanted and (kept == formerly or kept < wanted):
-        await broker.update_topic(topic, replace(options, retain_settled=wanted))
 
 
 async def retained_by_subscriptions(broker: Broker, topic: str) -> float:
     """How many seconds after its ack a message is wanted at most, by a subscription of a topic."""
-    wanted = [0.0]
-    for known in await broker.list_subscriptions():
-        if known.topic == topic:
-            subscription = from_document(Subscription, known.options.resource)
-            if subscription.retain_acked_messages:
-                own = _retained(subscription, "message_retention_duration", None)
-                wanted.append(DEFAULT_RETENTION if own is None else own)
-    return max(wanted)
+    known = await broker.list_subscriptions(topic=topic)
+    return max([0.0, *(retained_by(info.options.resource) for info in known)])
+
+
+@lru_cache(1024)
+def retained_by(resource: str | None) -> float:
+    """How many seconds after its ack a message is wanted by a subscription."""
+    subscription = from_document(Subscription, resource)
+    if not subscription.retain_acked_messages:
+        return 0.0
+    own = _retained(subscription, "message_retention_duration", None)
+    return DEFAULT_RETENTION if own is None else own
 
 
 def check_labels(labels: Any) -> None:

@@ -6,6 +6,7 @@ Rules
     - A topic with a schema takes a message that is of one of the revisions it allows, the newest first, and notes in its
       attributes which. When its schema is deleted, it takes none.
     - Schemas are documents of the store, one each. This server owns the store, so that what it keeps in memory is true.
+      Changes of one schema are applied one after another, each to what the one before has left.
     - What a request costs is bounded: at most ``MAX_VALUES`` values are looked at. What is not checked quickly is checked in a
       thread, one request after another, so that a publisher of large messages does not keep the others waiting.
 """
@@ -16,7 +17,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from google.protobuf.empty_pb2 import Empty
@@ -26,6 +27,7 @@ from seriatim.engine.broker import Broker, Document
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, NotSupported
 from seriatim.log import logger
 from seriatim.pubsub.paging import page
+from seriatim.pubsub.turns import Turns
 from seriatim.wire.avro import AvroSchema
 from seriatim.wire.avro_types import Budget, BudgetSpent
 from seriatim.wire.documents import from_document
@@ -79,6 +81,7 @@ class Schemas:
         self.names = Names("schemas", project)
         self._revisions: dict[str, list[Revision]] = {}
         self._bound: dict[str, Any] = {}  # settings, by the name of a topic in the store
+        self._turns = Turns()
         self._checking = asyncio.Lock()
 
     async def start(self) -> None:
@@ -163,14 +166,29 @@ class Schemas:
         except KeyError:
             raise NotFound(f"schema {name!r} does not exist: create it first") from None
 
-    async def put(self, name: str, revisions: list[Revision]) -> None:
+    async def create(self, name: str, revision: Revision) -> None:
+        async with self._turns.of(name):
+            if name in self._revisions:
+                raise AlreadyExists(f"schema {name!r} exists already: commit a revision of it, or choose another name")
+            await self._put(name, [revision])
+
+    async def change(self, name: str, change: Callable[[list[Revision]], list[Revision]]) -> list[Revision]:
+        """Replace the revisions of a schema by what ``change`` makes of those that there are; returns them."""
+        async with self._turns.of(name):
+            revisions = change(self.revisions(name))
+            await self._put(name, revisions)
+            return revisions
+
+    async def delete(self, name: str) -> None:
+        async with self._turns.of(name):
+            self.revisions(name)
+            await self._broker.delete_document(KIND, name)
+            del self._revisions[name]
+
+    async def _put(self, name: str, revisions: list[Revision]) -> None:
         texts = [MessageToDict(one.message, preserving_proto_field_name=True) for one in revisions]
         await self._broker.put_document(Document(KIND, name, json.dumps(texts)))
         self._revisions[name] = revisions
-
-    async def delete(self, name: str) -> None:
-        await self._broker.delete_document(KIND, name)
-        del self._revisions[name]
 
 
 def _index(revisions: Sequence[Revision], revision_id: str) -> int:
@@ -233,10 +251,8 @@ class SchemaService:
 
     async def create_schema(self, request: Any) -> Any:
         name = self._names.in_store(f"{request.parent}/schemas/{request.schema_id}")
-        if name in self._schemas.all():
-            raise AlreadyExists(f"schema {name!r} exists already: commit a revision of it, or choose another name")
         revision = self._revision(name, request.schema)
-        await self._schemas.put(name, [revision])
+        await self._schemas.create(name, revision)
         return revision.message
 
     async def get_schema(self, request: Any) -> Any:
@@ -258,29 +274,33 @@ class SchemaService:
 
     async def commit_schema(self, request: Any) -> Any:
         name = self._names.in_store(request.name)
-        return await self._append(name, self._revision(name, request.schema))
+        revision = self._revision(name, request.schema)
+        await self._schemas.change(name, lambda revisions: _with(revisions, revision))
+        return revision.message
 
     async def rollback_schema(self, request: Any) -> Any:
         name = self._names.in_store(request.name)
-        revisions = self._schemas.revisions(name)
-        wanted = revisions[_index(revisions, request.revision_id)]
-        return await self._append(name, self._revision(name, wanted.message))
+
+        def roll_back(revisions: list[Revision]) -> list[Revision]:
+            wanted = revisions[_index(revisions, request.revision_id)]
+            return _with(revisions, self._revision(name, wanted.message))
+
+        return (await self._schemas.change(name, roll_back))[-1].message
 
     async def delete_schema_revision(self, request: Any) -> Any:
         resource, _, revision_id = request.name.partition("@")
         name, revision_id = self._names.in_store(resource), revision_id or request.revision_id
-        revisions = self._schemas.revisions(name)
-        gone = _index(revisions, revision_id)
-        if len(revisions) == 1:
-            raise FailedPrecondition("the only revision of a schema can't be deleted: delete the schema")
-        left = revisions[:gone] + revisions[gone + 1 :]
-        await self._schemas.put(name, left)
-        return left[-1].message
+
+        def leave_out(revisions: list[Revision]) -> list[Revision]:
+            gone = _index(revisions, revision_id)
+            if len(revisions) == 1:
+                raise FailedPrecondition("the only revision of a schema can't be deleted: delete the schema")
+            return revisions[:gone] + revisions[gone + 1 :]
+
+        return (await self._schemas.change(name, leave_out))[-1].message
 
     async def delete_schema(self, request: Any) -> Any:
-        name = self._names.in_store(request.name)
-        self._schemas.revisions(name)
-        await self._schemas.delete(name)
+        await self._schemas.delete(self._names.in_store(request.name))
         return Empty()
 
     async def validate_schema(self, request: Any) -> Any:
@@ -311,12 +331,11 @@ class SchemaService:
         set_seconds(made.revision_create_time, time.time())
         return Revision(made, compiled(schema))
 
-    async def _append(self, name: str, revision: Revision) -> Any:
-        revisions = self._schemas.revisions(name)
-        if len(revisions) >= MOST_REVISIONS:
-            raise FailedPrecondition(f"a schema has at most {MOST_REVISIONS} revisions: delete one")
-        await self._schemas.put(name, [*revisions, revision])
-        return revision.message
+
+def _with(revisions: list[Revision], revision: Revision) -> list[Revision]:
+    if len(revisions) >= MOST_REVISIONS:
+        raise FailedPrecondition(f"a schema has at most {MOST_REVISIONS} revisions: delete one")
+    return [*revisions, revision]
 
 
 def _viewed(revision: Revision, view: int) -> Any:

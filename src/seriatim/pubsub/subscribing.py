@@ -14,7 +14,7 @@ from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, NotFound, SeriatimError
 from seriatim.pubsub.consumers import Failures, Members, check_seconds
 from seriatim.pubsub.options import ServerOptions
-from seriatim.pubsub.paging import page
+from seriatim.pubsub.paging import page, page_of_project
 from seriatim.pubsub.pulling import Puller
 from seriatim.pubsub.pushing import Pushers, push_config, require_pullable
 from seriatim.pubsub.resources import (
@@ -22,8 +22,8 @@ from seriatim.pubsub.resources import (
     SUBSCRIPTION_UPDATES,
     Resources,
     retain,
+    retained_by,
     snapshot_document,
-    wanted_retention,
 )
 from seriatim.pubsub.statuses import AcksFailed
 from seriatim.pubsub.streams import Stream, Write
@@ -46,6 +46,9 @@ MOST_AT_ONCE = 1000
 """What a pull gives at most, whatever was asked for."""
 
 
+_SNAPSHOT_FIELDS = {"labels": "resource", "expire_time": "expires"}
+
+
 class SubscriberService:
     """One method for each of the API's, by the same name."""
 
@@ -54,6 +57,7 @@ class SubscriberService:
         self._resources = resources
         self._options = options
         self._names = resources.subscriptions
+        self._turns = resources.subscription_turns
         self._members = Members(broker)
         self._pullers: dict[str, Puller] = {}
         self._streams: set[Stream] = set()
@@ -78,10 +82,10 @@ class SubscriberService:
     async def create_subscription(self, subscription: Any) -> Any:
         name, topic = self._names.in_store(subscription.name), self._resources.topics.in_store(subscription.topic)
         options = self._resources.subscription_options(subscription)
-        formerly = await wanted_retention(self._broker, topic)
-        info = await self._broker.create_subscription(topic, name, options)
-        await retain(self._broker, topic, formerly)
-        await self._pushers.follow(name)
+        async with self._turns.of(name):
+            info = await self._broker.create_subscription(topic, name, options)
+            await self._retain(topic, retained_by(options.resource), 0.0)
+            await self._pushers.follow(name)
         return self._resources.subscription(info)
 
     async def get_subscription(self, request: Any) -> Any:
@@ -98,32 +102,38 @@ class SubscriberService:
 
     async def _update(self, wanted: Any, paths: Sequence[str]) -> Any:
         name = self._names.in_store(wanted.name)
+        async with self._turns.of(name):
+            return await self._update_in_turn(name, wanted, paths)
+
+    async def _update_in_turn(self, name: str, wanted: Any, paths: Sequence[str]) -> Any:
         before = await self._broker.describe_subscription(name)
         subscription = self._resources.subscription(before)
         apply_mask(subscription, wanted, paths, SUBSCRIPTION_UPDATES)
-        options = self._resources.changed_options(before.options, subscription, paths)
-        formerly = await wanted_retention(self._broker, before.topic)
-        await self._broker.update_subscription(name, options)
-        await retain(self._broker, before.topic, formerly)
+        options, names = self._resources.changed_options(subscription, paths)
+        await self._broker.update_subscription(name, options, names)
+        await self._retain(before.topic, retained_by(options.resource), retained_by(before.options.resource))
         if push_config(before.options).push_endpoint or subscription.push_config.push_endpoint:
             await self._pushers.follow(name)
         return self._resources.subscription(await self._broker.describe_subscription(name))
 
     async def list_subscriptions(self, request: Any) -> Any:
-        known = {info.name: info for info in await self._broker.list_subscriptions()}
-        names, token = page(self._names.listed(request.project, known), request, self._names.of)
-        found = [self._resources.subscription(known[name]) for name in names]
+        infos, token = await page_of_project(self._names, request.project, request, self._broker.list_subscriptions)
+        found = [self._resources.subscription(info) for info in infos]
         return SUBSCRIBER["ListSubscriptions"].response(subscriptions=found, next_page_token=token)
 
     async def delete_subscription(self, request: Any) -> Any:
         name = self._names.in_store(request.subscription)
-        topic = (await self._broker.describe_subscription(name)).topic
-        formerly = await wanted_retention(self._broker, topic)
-        await self._broker.delete_subscription(name)
-        self._drop_puller(name)
-        await retain(self._broker, topic, formerly)
-        await self._pushers.follow(name)
+        async with self._turns.of(name):
+            info = await self._broker.describe_subscription(name)
+            await self._broker.delete_subscription(name)
+            self._drop_puller(name)
+            await self._retain(info.topic, 0.0, retained_by(info.options.resource))
+            await self._pushers.follow(name)
         return Empty()
+
+    async def _retain(self, topic: str, seconds: float, formerly: float) -> None:
+        async with self._resources.topic_turns.of(topic):
+            await retain(self._broker, topic, seconds, formerly)
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -206,10 +216,11 @@ class SubscriberService:
 
     async def update_snapshot(self, request: Any) -> Any:
         info = await self._find_snapshot(request.snapshot.name)
-        snapshot = self._resources.snapshot(info)
-        apply_mask(snapshot, request.snapshot, request.update_mask.paths, SNAPSHOT_UPDATES)
+        snapshot, paths = self._resources.snapshot(info), request.update_mask.paths
+        apply_mask(snapshot, request.snapshot, paths, SNAPSHOT_UPDATES)
         expires, document = seconds_of(snapshot.expire_time), snapshot_document(snapshot.labels)
-        info = await self._broker.update_snapshot(info.name, expires=expires, resource=document)
+        fields = sorted({_SNAPSHOT_FIELDS[path.partition(".")[0]] for path in paths})
+        info = await self._broker.update_snapshot(info.name, expires=expires, resource=document, fields=fields)
         return self._resources.snapshot(info)
 
     async def list_snapshots(self, request: Any) -> Any:

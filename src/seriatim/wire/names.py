@@ -44,15 +44,37 @@ class Names:
 
     def of(self, name: str) -> str:
         """The resource name of something in the store."""
-        return name if name.startswith("projects/") else f"{self._home}/{self._kind}/{name}"
+        return name if self.is_whole(name) else f"{self._home}/{self._kind}/{name}"
 
     def listed(self, project: str, names: Iterable[str]) -> list[str]:
         """Which of the names in a store belong to a project, in the order of their resource names."""
+        self._prefix(project)
+        return sorted((name for name in names if self.is_in(project, name)), key=self.of)
+
+    def ranges(self, project: str, after: str) -> list[tuple[str, str | None]]:
+        """Where in a store the names of a project are that come after a resource name: prefixes, each with the name in the
+        store to begin after. Those of the home project may have short names and whole ones."""
+        prefix = self._prefix(project)
+        ranges: list[tuple[str, str | None]] = [(prefix, after or None)]
+        if project == self._home and after < f"{prefix}\U0010ffff":
+            ranges.append(("", after.removeprefix(prefix) or None if after.startswith(prefix) else None))
+        return ranges
+
+    def next_after(self, prefix: str, name: str) -> str:
+        """What to begin after, when a name within a range was the last. Short names are not among the whole ones."""
+        return "projects/\U0010ffff" if not prefix and self.is_whole(name) else name
+
+    @staticmethod
+    def is_whole(name: str) -> bool:
+        """Whether a name in the store is a whole resource name."""
+        return name.startswith("projects/")
+
+    def _prefix(self, project: str) -> str:
         if not _PROJECT.fullmatch(project):
             raise InvalidArgument(f"{project!r} is not a project: write projects/PROJECT")
-        return sorted((name for name in names if self._is_in(project, name)), key=self.of)
+        return f"{project}/{self._kind}/"
 
-    def _is_in(self, project: str, name: str) -> bool:
+    def is_in(self, project: str, name: str) -> bool:
         resource = self.of(name)
         return (
             resource.startswith(f"{project}/{self._kind}/") and _ID.fullmatch(resource.rpartition("/")[2]) is not None

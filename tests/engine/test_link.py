@@ -66,7 +66,7 @@ def test_questions_with_options_are_answered_with_the_same_values_as_at_home(run
         assert await client.describe_subscription("others") == await link.engine.describe_subscription("others")
         assert (await client.describe_subscription("others")).options == options
         assert await client.list_topics() == await link.engine.list_topics()
-        assert [one.name for one in await client.list_subscriptions()] == ["s", "others"]
+        assert [one.name for one in await client.list_subscriptions()] == ["others", "s"]
 
     run_linked(scenario)
 

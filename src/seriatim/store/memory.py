@@ -183,7 +183,8 @@ class MemoryTransaction:
         return any(row.topic_id == topic_id for row in self._open_draft().subscriptions.values())
 
     def reader(self, name: str) -> ReaderRow | None:
-        return self._open_draft().readers.get(name)
+        known = self._open_draft().readers.get(name)
+        return None if known is None else known.row
 
     def snapshot(self, name: str) -> SnapshotRow | None:
         return self._open_draft().snapshots.get(name)

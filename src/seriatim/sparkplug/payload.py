@@ -14,7 +14,8 @@ Rules
     - A field that is absent is None, never zero.
     - A metric is named by its name or, in data, by an alias that the births of its session gave it (``Aliases``).
     - Signed integers travel as unsigned ones of 32 or 64 bits and are turned back.
-    - Values become JSON: bytes as base64, numbers that JSON does not know (NaN, infinities) as text.
+    - Values become JSON: bytes as base64, arrays as lists (``arrays.py``), numbers that JSON does not know (NaN, infinities) as
+      text.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 from seriatim.core.edge_messages import Kind
 from seriatim.errors import InvalidArgument
 from seriatim.extras import require_extra
+from seriatim.sparkplug.arrays import unpack_array
 
 require_extra("mqtt", "google.protobuf", what="reading Sparkplug payloads")
 
@@ -283,6 +285,8 @@ def _metric_as_json(metric: Any, name: str | None, datatype: int | None) -> dict
         found["historical"] = True
     if metric.is_transient:
         found["transient"] = True
+    if metric.HasField("metadata"):
+        found["metadata"] = {part.name: value for part, value in metric.metadata.ListFields()}
     if metric.HasField("properties"):
         found["properties"] = _properties_as_json(metric.properties)
     return found
@@ -294,7 +298,8 @@ def value_as_json(holder: Any, datatype: int | None) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else str(value)
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
+        items = unpack_array(value, TYPES.get(datatype or 0, ""))
+        return base64.b64encode(value).decode() if items is None else items
     if value is None or isinstance(value, bool | int | str):
         return value
     return _NESTED[type(value).DESCRIPTOR.name](value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,17 @@ import click
 from seriatim.cli.output import Columns, Fields, Output
 from seriatim.cli.parameters import Duration
 from seriatim.cli.session import configured
+from seriatim.cli.signals import run_until_signal
 from seriatim.cli.sparkplug_display import HostDisplay
 from seriatim.cli.store import json_option, require_store, run_with_broker, store_option
 from seriatim.config import LoadedConfig
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.core.resequencing import OnEpoch
-from seriatim.errors import NotFound
+from seriatim.errors import FailedPrecondition, NotFound
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
-    from seriatim.sparkplug.connection import MqttAddress
+    from seriatim.sparkplug.connection import MqttAddress, MqttTrust
     from seriatim.sparkplug.host import Host, HostOptions
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -33,11 +35,35 @@ ledger_option = click.option(
 topic_option = click.option("--topic", default="telemetry", show_default=True, help="The topic with the messages.")
 
 
+def mqtt_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Where the MQTT broker is, and how each side knows the other."""
+    for option in (
+        click.option("--mqtt-key", type=file_path, help="The key of that certificate, if it is not in the same file."),
+        click.option("--mqtt-cert", type=file_path, help="The certificate that we show to the broker (PEM)."),
+        click.option("--mqtt-ca", type=file_path, help="Trust brokers whose certificates these CAs signed (PEM)."),
+        click.option(
+            "--mqtt", metavar="URL", help="The MQTT broker: mqtt://[user[:password]@]host[:port], mqtts:// for TLS."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _broker_of(loaded: LoadedConfig, given: Mapping[str, Any]) -> tuple[MqttAddress, MqttTrust]:
+    from seriatim.sparkplug.connection import MqttAddress, MqttTrust
+
+    if not given["mqtt"]:
+        raise click.UsageError("Say where the MQTT broker is: --mqtt mqtt://localhost:1883")
+    address = MqttAddress.parse(given["mqtt"], loaded.values.mqtt_password or None)
+    return address, MqttTrust(given["mqtt_ca"], given["mqtt_cert"], given["mqtt_key"])
+
+
 @click.group("sparkplug", invoke_without_command=True)
-@click.option("--mqtt", metavar="URL", help="The MQTT broker: mqtt://[user[:password]@]host[:port], mqtts:// for TLS.")
-@click.option("--mqtt-ca", type=file_path, help="Trust brokers whose certificates these CAs signed (PEM).")
-@click.option("--mqtt-cert", type=file_path, help="The certificate that this host shows to the broker (PEM).")
-@click.option("--mqtt-key", type=file_path, help="The key of that certificate, if it is not in the same file.")
+@mqtt_options
+@click.option("--mqtt5", is_flag=True, help="Speak MQTT 5 with the broker instead of 3.1.1.")
+@click.option(
+    "--group", "groups", metavar="GROUP", multiple=True, help="Only edge nodes of this group; may be repeated."
+)
 @topic_option
 @ledger_option
 @click.option("--no-ledger", is_flag=True, help="Keep no ledger: what was not released is only counted.")
@@ -80,17 +106,14 @@ def command(context: click.Context, /, **given: Any) -> None:
     Give the password as SERIATIM_MQTT_PASSWORD, so that it is in no list of processes.
     """
     if context.invoked_subcommand is None:
-        if not given["mqtt"]:
-            raise click.UsageError("Say where the MQTT broker is: --mqtt mqtt://localhost:1883")
         context.invoke(_work, **given)
 
 
 @configured
-def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_json: bool, **given: Any) -> None:
-    from seriatim.sparkplug.connection import MqttAddress, MqttTrust
+def _work(loaded: LoadedConfig, /, topic: str, store: str | None, as_json: bool, **given: Any) -> None:
     from seriatim.sparkplug.host import HostOptions
 
-    address = MqttAddress.parse(mqtt, loaded.values.mqtt_password or None)
+    address, trust = _broker_of(loaded, given)
     ordering = NodeOrdering(
         reorder_timeout=given["reorder_timeout"],
         send_rebirth_when_timeout=given["rebirth"],
@@ -104,7 +127,9 @@ def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_
         raw=given["raw"],
         ledger=given["ledger"],
         keep_ledger=not given["no_ledger"],
-        trust=MqttTrust(given["mqtt_ca"], given["mqtt_cert"], given["mqtt_key"]),
+        trust=trust,
+        groups=given["groups"],
+        mqtt5=given["mqtt5"],
     )
     options.check(topic, address)  # before a store is made
     output = Output(as_json, progress=loaded.values.progress)
@@ -115,8 +140,8 @@ def _work(loaded: LoadedConfig, /, mqtt: str, topic: str, store: str | None, as_
 async def _run(broker: Broker, output: Output, topic: str, address: MqttAddress, options: HostOptions) -> None:
     from seriatim.sparkplug.host import Host
 
-    host = Host(broker, topic, address, options)
     display = HostDisplay.for_terminal(enabled=output.progress)
+    host = Host(broker, topic, address, options, notify=display.notice)
     showing = asyncio.create_task(_show(host, display))
     try:
         await host.run()
@@ -135,6 +160,35 @@ async def _show(host: Host, display: HostDisplay) -> None:
 
 def _summary(host: Host) -> Fields:
     return {"nodes": len(host.nodes), **host.counts.as_fields()}
+
+
+@command.command("rebirth")
+@click.argument("node", metavar="GROUP/NODE")
+@mqtt_options
+@click.option(
+    "--timeout",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    help="How long to wait for the birth; 0 does not wait.",
+)
+@json_option
+@configured
+def rebirth(loaded: LoadedConfig, /, node: str, timeout: float, as_json: bool, **given: Any) -> None:
+    """Ask an edge node to send its birth certificates again, and wait until it does.
+
+    Exit status 1 means that no birth came in time.
+    """
+    from seriatim.sparkplug.rebirths import ask_for_rebirth
+    from seriatim.sparkplug.topics import parse_node
+
+    address, trust = _broker_of(loaded, given)
+    asking = ask_for_rebirth(address, parse_node(node), trust=trust, wait=timeout)
+    born = run_until_signal(lambda _: asking)
+    said = f"{node} was born again" if born else f"{node} was asked for a rebirth"
+    Output(as_json).result({"node": node, "born": born}, said)
+    if timeout and not born:
+        raise FailedPrecondition(f"no birth of {node} came within {timeout:g} s: is it connected, and to this broker?")
 
 
 @command.command("nodes")

@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.live import Live
 
@@ -40,6 +41,13 @@ class HostDisplay:
     def show(self, host: Host) -> None:
         if self._live:
             self._live.update(self.line(host), refresh=True)
+
+    def notice(self, text: str) -> None:
+        """Say something that stays, on standard error."""
+        if self._live:
+            self._live.console.print(text, highlight=False, markup=False)
+        else:
+            click.echo(text, err=True)
 
     @staticmethod
     def line(host: Host) -> str:

@@ -1,11 +1,11 @@
 """Values of Sparkplug's array types, which travel packed in bytes.
 
 Rules (the specification's section on array types)
-    - Numbers stand one after another, little-endian, each as wide as its type. A date is a signed 64-bit number of milliseconds.
+    - Numbers stand one after another, little-endian, each as wide as its type. A date is 64 bits of milliseconds.
     - Booleans: how many there are in 32 bits, then one bit each, the highest of a byte first.
     - Texts are UTF-8, each ended by a zero byte.
-    - Bytes that don't fit their type, or more than ``MAX_ITEMS`` items, are no array: ``unpack_array`` returns None, and the value
-      stays what it is, bytes.
+    - Bytes that don't fit their type, or more than ``MAX_ITEMS`` items, are no array: ``unpack_array`` returns None, and the
+      value stays what it is, bytes.
 """
 
 from __future__ import annotations

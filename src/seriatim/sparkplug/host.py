@@ -76,6 +76,9 @@ class HostOptions:
 
     ``ledger`` is the topic for what was not released; unless it is named it is the topic's own name with ``-ledger`` behind
     it. With ``keep_ledger=False`` there is none, and what was not released is only counted.
+
+    ``groups`` limits the host to edge nodes of these groups; without any it hears all of them. ``mqtt5`` speaks MQTT 5 with the
+    broker instead of 3.1.1.
     """
 
     host_id: str = "seriatim"
@@ -87,9 +90,13 @@ class HostOptions:
     reconnect_delay: float = 0.5
     reconnect_limit: float = 60.0
     keepalive: int = 30
+    groups: tuple[str, ...] = ()
+    mqtt5: bool = False
 
     def __post_init__(self) -> None:
         check_id("host id", self.host_id)
+        for group in self.groups:
+            check_id("group id", group)
 
     def check(self, topic: str, address: MqttAddress) -> None:
         """InvalidArgument when no host can work so."""
@@ -107,8 +114,17 @@ class HostOptions:
 class Host:
     """A host application: ``run`` it until it is cancelled."""
 
-    def __init__(self, broker: Broker, topic: str, address: MqttAddress, options: HostOptions | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        topic: str,
+        address: MqttAddress,
+        options: HostOptions | None = None,
+        notify: Callable[[str], None] = logger.info,
+    ) -> None:
+        """``notify`` is told in a sentence whenever there is a connection to the MQTT broker."""
         self._options = options or HostOptions()
+        self._notify = notify
         self._address = address
         self._tls = self._options.trust.for_address(address)
         self._broker = broker
@@ -217,16 +233,17 @@ class Host:
             password=address.password,
             tls_context=self._tls,
             will=aiomqtt.Will(self._state_topic, _state(False, began), qos=1, retain=True),
-            clean_session=True,
+            **_clean_session(self._options.mqtt5),
             keepalive=self._options.keepalive,
             queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda **_: inbox),
         )
 
     async def _subscribe(self, client: aiomqtt.Client) -> None:
-        topics = f"{NAMESPACE}/#"
-        answers = await client.subscribe(topics, qos=1)
-        if any((answer if isinstance(answer, int) else answer.value) >= _REFUSED for answer in answers):
-            raise SubscriptionRefused(f"does not let us subscribe to {topics!r}")
+        groups = [f"{NAMESPACE}/{group}/#" for group in self._options.groups]
+        for topics in (*groups, self._state_topic) if groups else (f"{NAMESPACE}/#",):
+            answers = await client.subscribe(topics, qos=1)
+            if any((answer if isinstance(answer, int) else answer.value) >= _REFUSED for answer in answers):
+                raise SubscriptionRefused(f"does not let us subscribe to {topics!r}")
 
     def _publisher_of_state(self, client: aiomqtt.Client, began: int) -> Callable[[], Awaitable[None]]:
         return lambda: client.publish(self._state_topic, _state(True, began), qos=1, retain=True)
@@ -236,6 +253,7 @@ class Host:
         await say_online()
         self._delay = self._options.reconnect_delay
         self.counts.connections += 1
+        self._notify(f"connected{' again' if self.counts.connections > 1 else ''} to the MQTT broker {self._address}")
         self._requests = asyncio.Queue()
         commands = self._watched(self._send_commands(client, self._requests))
         self.online.set()
@@ -427,6 +445,13 @@ def _node_of(ordered: Ordered[Body]) -> NodeId:
 
 def _milliseconds() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _clean_session(mqtt5: bool) -> dict[str, Any]:
+    """A session that ends with its connection: what was missed is known by its sequence number, not by the broker."""
+    if mqtt5:  # a session expiry of 0, which is the default, and a clean start each time
+        return {"protocol": aiomqtt.ProtocolVersion.V5, "clean_start": True}
+    return {"protocol": aiomqtt.ProtocolVersion.V311, "clean_session": True}
 
 
 def _state(online: bool, timestamp: int) -> bytes:

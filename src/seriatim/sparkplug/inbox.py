@@ -34,7 +34,7 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
 
     def put_nowait(self, message: aiomqtt.Message) -> None:
         if self.full():
-            self._drop()
+            self._drop(message)
         else:
             super().put_nowait(message)
 
@@ -43,10 +43,13 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
         left = [self.get_nowait() for _ in range(self.qsize())]
         self._counts.leave_unread(sum(message.topic.value != own for message in left))
 
-    def _drop(self) -> None:
+    def _drop(self, message: aiomqtt.Message) -> None:
         self._counts.leave_unread(1)
         if not self._dropping:
-            logger.warning("messages come faster than they can be stored: some are dropped unread")
+            logger.warning(
+                "messages come faster than they can be stored: some are dropped unread, the first of them on %s",
+                message.topic.value[:200],
+            )
         self._dropping = True
 
     def _put(self, message: aiomqtt.Message) -> None:

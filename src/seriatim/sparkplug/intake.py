@@ -81,7 +81,8 @@ class Counts:
         what = found.what
         self.malformed[what] += 1
         say = logger.warning if self.malformed[what] == 1 else logger.debug
-        say("malformed (%s, %d so far), not ordered: %s", what, self.malformed[what], found.detail)
+        whose = str(found.node) if found.node is not None else f"MQTT topic {found.topic[:200]!r}"
+        say("%s: malformed (%s, %d so far), not ordered: %s", whose, what, self.malformed[what], found.detail)
 
 
 def read_message(topic: str, data: bytes) -> tuple[NodeId, EdgeMessage[Body]] | Malformed | None:

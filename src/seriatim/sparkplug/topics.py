@@ -100,6 +100,19 @@ def command_topic(node: NodeId) -> str:
     return f"{NAMESPACE}/{node.group}/NCMD/{node.node}"
 
 
+def birth_topic(node: NodeId) -> str:
+    """Where a node says that it is born."""
+    return f"{NAMESPACE}/{node.group}/{Kind.NBIRTH}/{node.node}"
+
+
+def parse_node(text: str) -> NodeId:
+    """The node that ``GROUP/NODE`` names, otherwise InvalidArgument."""
+    group, slash, node = text.partition("/")
+    if not slash:
+        raise InvalidArgument(f"{text!r} names no edge node: write GROUP/NODE")
+    return check_node(NodeId(group, node))
+
+
 def state_topic(host: str) -> str:
     """Where a host application says whether it is there."""
     return f"{NAMESPACE}/{STATE}/{check_id('host id', host)}"

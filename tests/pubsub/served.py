@@ -106,6 +106,10 @@ class Raw:
         for stream in self._streams:
             stream.hang_up()
 
+    def disconnect(self) -> None:
+        """Let the connection break, with everything on it."""
+        self._channel.close()
+
     def __getattr__(self, name: str) -> Any:
         service, method = next((service, methods[name]) for service, methods in SERVICES.items() if name in methods)
         make = self._channel.stream_stream if method.is_streaming else self._channel.unary_unary

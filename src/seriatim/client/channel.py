@@ -22,6 +22,7 @@ from seriatim.errors import (
     SeriatimError,
     Unauthenticated,
 )
+from seriatim.wire.names import RELEASE_ON_CLOSE
 from seriatim.wire.services import SERVICES, Method
 
 PATIENCE = 60.0
@@ -91,7 +92,7 @@ class Channel:
         """A new StreamingPull."""
         path, method = _METHODS["StreamingPull"]
         call = self._channel.stream_stream(path, method.request.SerializeToString, method.response.FromString)
-        return call(metadata=self._metadata, wait_for_ready=True)
+        return call(metadata=[*(self._metadata or ()), RELEASE_ON_CLOSE], wait_for_ready=True)
 
     async def close(self) -> None:
         await self._channel.close()

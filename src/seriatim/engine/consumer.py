@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -56,6 +56,8 @@ class Consumer:
         self.failed = failed
         # to be called when it has room for another reason than what it said
         self.wake: Callable[[], None] = lambda: None
+        # to be called with leases of messages that it did not try: they are given out again, and don't count as attempts
+        self.give_back: Callable[[Iterable[Lease]], None] = lambda _: None
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.ack_deadline = ack_deadline

@@ -26,6 +26,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import repeat
 from operator import attrgetter
 
@@ -270,6 +271,7 @@ class SubscriptionState:
         self._require_open()
         self._consumers.append(consumer)
         consumer.wake = self.wake
+        consumer.give_back = partial(self._give_back, consumer)
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:

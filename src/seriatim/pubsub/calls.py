@@ -23,8 +23,10 @@ from google.protobuf.message import DecodeError
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError
 from seriatim.log import logger
 from seriatim.pubsub.access import Gate
+from seriatim.pubsub.ended import Client
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.statuses import abort
+from seriatim.wire.names import RELEASE_ON_CLOSE
 from seriatim.wire.services import Method
 
 Handler = Callable[[Any, Any], Any]
@@ -86,8 +88,9 @@ class Calls:
                 if first is None:
                     raise InvalidArgument("a stream begins with a request")
                 request = _parse(method, first)
-                with self._counted(await self._caller(name, request, context)):
-                    await answer(request, (_parse(method, data) async for data in requests), context.write)
+                client = _client(await self._caller(name, request, context), context)
+                with self._counted(client.name):
+                    await answer(request, (_parse(method, data) async for data in requests), context.write, client)
 
         return handle
 
@@ -128,6 +131,10 @@ async def statuses(context: Any) -> AsyncIterator[None]:
     except Exception:  # noqa: BLE001 - the client must hear of it, and the server go on
         logger.exception("a call failed")
         await context.abort(grpc.StatusCode.INTERNAL, "the server failed: see its log")
+
+
+def _client(name: str, context: Any) -> Client:
+    return Client(name, str(context.peer()), RELEASE_ON_CLOSE in map(tuple, context.invocation_metadata() or ()))
 
 
 def _parse(method: Method, data: bytes) -> Any:

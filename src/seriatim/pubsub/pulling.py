@@ -6,7 +6,7 @@ Rules
     - The consumer has room only for what somebody waits for. What was pulled stays leased until it is acked or nacked, or its
       deadline has passed: there is no connection whose end could say more.
     - A response is full when it has ``FULL_RESPONSE`` bytes; what does not fit stays where it was.
-    - What came for a pull whose caller has gone is given back.
+    - What came for a pull whose caller has gone is given back, and counts as not tried.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from seriatim.engine.consumer import TURN, Consumer, Delivered
-from seriatim.errors import StaleLease
 from seriatim.pubsub.consumers import Member, Members, is_final
 
 FULL_RESPONSE = 2 * 1024 * 1024
@@ -115,5 +114,4 @@ class Puller:
         while self.missing() < 0:
             lease, record = self._ready.pop()
             self._size -= len(record.data)
-            with suppress(StaleLease):
-                self.member.attachment.nack(lease, 0)
+            self._consumer.give_back([lease])

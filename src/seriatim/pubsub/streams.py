@@ -7,7 +7,8 @@ Rules
     - Every response says whether the subscription is ordered and exactly-once: clients act on it.
     - Messages that wait until the client reads are outstanding like those that it has, so no more than the limits allow can
       pile up. What was lost while it waited is not sent.
-    - When a stream ends, for whatever reason, what is outstanding on it is given out again at once, and counts as not tried.
+    - A stream that the server ends gives everything that is outstanding on it back at once, which counts as not tried. When the
+      client ends it, that happens to what was not sent yet; what the client got it may still ack (``ended.py``).
 
 Theory of operation
     Order across the streams of a subscription is the lanes' business: they lease the next message of a key when the one before
@@ -20,14 +21,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import chain
 from math import inf
 from typing import Any
 
+from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, ResourceExhausted
-from seriatim.pubsub.consumers import Failures, Members, check_seconds, is_final
+from seriatim.pubsub.consumers import Failures, Member, Members, check_seconds, is_final
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.pushing import require_pullable
 from seriatim.pubsub.resources import Resources
@@ -62,6 +65,7 @@ class Stream:
         self._name = resources.subscriptions.in_store(first.subscription)
         self._first = first
         self._pending: deque[Delivered] = deque()
+        self._sending: list[Lease] = []  # what is in a response that the connection has not taken yet
         self._answers: deque[Any] = deque()  # responses without messages
         self._news = asyncio.Event()
         self._error: BaseException | None = None
@@ -75,8 +79,8 @@ class Stream:
             ack_deadline=float(first.stream_ack_deadline_seconds),
         )
 
-    async def run(self, requests: AsyncIterator[Any], write: Write) -> None:
-        """Serve until the client hangs up; raises what ended it otherwise."""
+    async def run(self, requests: AsyncIterator[Any], write: Write, ended: Callable[[Member], None]) -> None:
+        """Serve until the client hangs up: ``ended`` is then called with what it leaves. Raises what ended it otherwise."""
         await require_pullable(self._broker, self._name)
         self._member = self._members.join(self._name, self._consumer)
         listening = asyncio.create_task(self._listen(requests))
@@ -84,8 +88,18 @@ class Stream:
         try:
             await self._speak(write)
         finally:
-            self._members.leave(self._member)
             listening.cancel()
+            if self._error is not None:
+                self._members.leave(self._member)
+            else:
+                self._consumer.give_back(reversed(self._unsent()))
+                ended(self._member)
+
+    def _unsent(self) -> list[Lease]:
+        """Leases whose messages wait to be read from the store or by the client, in order."""
+        unread = list(chain(*self._consumer.batches))
+        self._consumer.batches.clear()
+        return [*self._sending, *(one.lease for one in self._pending), *unread]
 
     def end(self, error: BaseException) -> None:
         """Let the stream end, and say why."""
@@ -182,6 +196,7 @@ class Stream:
         messages = StreamingPullResponse()
         if self._pending and self._fill(messages, options):
             await write(messages)
+            self._sending.clear()
         if self._answers:
             answer = self._answers.popleft()
             _describe(answer, options)
@@ -196,6 +211,7 @@ class Stream:
             lease, record = pending.popleft()
             if not member.holds(lease):  # it expired, or was fenced, while it waited
                 continue
+            self._sending.append(lease)
             received = add(ack_id=member.ack_id(lease))
             fill(received.message, record, names)
             if counts_attempts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 from google.protobuf.empty_pb2 import Empty
@@ -13,6 +14,7 @@ from seriatim.engine.consumer import Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, NotFound, SeriatimError
 from seriatim.pubsub.consumers import Failures, Members, check_seconds
+from seriatim.pubsub.ended import Client, EndedStreams
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.paging import page, page_of_project
 from seriatim.pubsub.pulling import Puller
@@ -61,6 +63,7 @@ class SubscriberService:
         self._members = Members(broker)
         self._pullers: dict[str, Puller] = {}
         self._streams: set[Stream] = set()
+        self._ended_streams = EndedStreams(self._members, options.max_streams_per_client)
         self._ended: SeriatimError | None = None
         self._pushers = Pushers(broker, self._members, self._names)
 
@@ -75,6 +78,7 @@ class SubscriberService:
             stream.end(error)
         for puller in self._pullers.values():
             puller.fail(error)
+        self._ended_streams.stop()
         self._pushers.stop()
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
@@ -172,13 +176,13 @@ class SubscriberService:
                 received.delivery_attempt = lease.attempt
         return response
 
-    async def streaming_pull(self, first: Any, requests: AsyncIterator[Any], write: Write) -> None:
+    async def streaming_pull(self, first: Any, requests: AsyncIterator[Any], write: Write, client: Client) -> None:
         if self._ended is not None:
             raise self._ended
         stream = Stream(self._broker, self._members, self._resources, self._options, first)
         self._streams.add(stream)
         try:
-            await stream.run(requests, write)
+            await stream.run(requests, write, partial(self._ended_streams.add, client=client))
         finally:
             self._streams.discard(stream)
 

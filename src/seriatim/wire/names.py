@@ -17,6 +17,9 @@ from seriatim.errors import InvalidArgument
 WINDOW_LABEL = "seriatim-window"
 """The label of a subscription that says how many messages of a key may be in flight."""
 
+RELEASE_ON_CLOSE = ("seriatim-on-close", "release")
+"""Metadata of a StreamingPull whose client has acked everything when it ends the stream: the rest is released at once."""
+
 _PROJECT = re.compile(r"projects/([A-Za-z0-9][A-Za-z0-9_.:-]{0,99})")
 _RESOURCE = re.compile(rf"({_PROJECT.pattern})/([a-z]+)/([^/]+)")
 _ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9_.~+%-]{2,254}")

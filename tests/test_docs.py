@@ -194,7 +194,9 @@ def test_every_command_on_a_store_takes_its_address_and_prints_json():
     on_a_store = {path for path, command in EVERY_COMMAND.items() if "--store" in options_of(command)}
     leaves = {path for path, command in EVERY_COMMAND.items() if not isinstance(command, click.Group)}
     on_state = {"seriatim state held", "seriatim state info", "seriatim state repartition"}
-    others = {f"seriatim {name}" for name in ("audit", "config", "demo", "explain", "repair", "run")}
+    others = {
+        f"seriatim {name}" for name in ("audit", "config", "demo", "explain", "repair", "run", "sparkplug rebirth")
+    }
     assert leaves - on_a_store - on_state == others
     assert all("--json" in options_of(EVERY_COMMAND[path]) for path in leaves)
 

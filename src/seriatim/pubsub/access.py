@@ -24,6 +24,8 @@ from seriatim.engine.broker import Broker
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
 from seriatim.pubsub.resources import Resources
 
+MAX_NAME_LENGTH = 512
+
 _PUBLISHING = {"Publish": "topic", "GetTopic": "topic"}
 _SUBSCRIBING = dict.fromkeys(
     ("Pull", "StreamingPull", "Acknowledge", "ModifyAckDeadline", "GetSubscription"), "subscription"
@@ -100,12 +102,14 @@ class Gate:
         self._broker = broker
         self._resources = resources
 
-    async def check(self, method: str, request: Any, metadata: Any) -> str:
-        """Raise unless a call is allowed; returns who makes it."""
-        rights = self._access.who(metadata)
+    def who(self, metadata: Any) -> Rights:
+        """Whose call it is, by its headers alone."""
+        return self._access.who(metadata)
+
+    async def check(self, rights: Rights, method: str, request: Any) -> None:
+        """Raise unless a call is allowed."""
         if not rights.admin and not await self._may(rights, method, request):
             raise PermissionDenied(f"the token of {rights.name!r} does not allow {method} there")
-        return rights.name
 
     async def _may(self, rights: Rights, method: str, request: Any) -> bool:
         if (field := _PUBLISHING.get(method)) is not None:
@@ -124,4 +128,5 @@ class Gate:
 
 
 def _matches(topic: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(topic, pattern) for pattern in patterns)
+    """A name that is too long for a topic matches nothing, and costs nothing."""
+    return len(topic) <= MAX_NAME_LENGTH and any(fnmatchcase(topic, pattern) for pattern in patterns)

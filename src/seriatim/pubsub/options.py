@@ -10,7 +10,7 @@ LONGEST_ACK_DEADLINE = 600
 
 _COUNTS = (
     *("window", "max_outstanding_messages", "max_outstanding_bytes", "max_request_bytes", "max_publishing_bytes"),
-    *("max_calls", "max_streams_per_client"),
+    *("max_calls", "max_calls_per_client", "max_streams_per_client"),
 )
 
 
@@ -19,7 +19,9 @@ class ServerOptions:
     """``project``: whose resources have short names in the store. ``min_ack_deadline``: seconds; Google's is 10.
     ``window``: how many messages of a key may be in flight, where a subscription's label does not say.
     ``max_outstanding_*``: for each stream, if its client does not set less. ``max_publishing_bytes``: requests that are being
-    written, of all clients together. A client is a token, or an address where there are no tokens."""
+    written, of all clients together. A client is a token, or an address where there are no tokens. ``request_timeout``: seconds
+    that a request may take to arrive; ``first_request_timeout``: the same for the first one of a stream. ``keepalive``: seconds
+    of silence after which a client is asked whether it is still there."""
 
     project: str = "seriatim"
     min_ack_deadline: int = 10
@@ -29,9 +31,14 @@ class ServerOptions:
     max_request_bytes: int = 20 * 1024 * 1024
     max_publishing_bytes: int = 256 * 1024 * 1024
     max_calls: int = 10_000
+    max_calls_per_client: int = 4000
     max_streams_per_client: int = 1000
+    request_timeout: float = 60.0
+    first_request_timeout: float = 10.0
+    keepalive: float = 10.0
 
     def __post_init__(self) -> None:
-        require_duration("min_ack_deadline", self.min_ack_deadline)
+        for name in ("min_ack_deadline", "request_timeout", "first_request_timeout", "keepalive"):
+            require_duration(name, getattr(self, name))
         for name in _COUNTS:
             require_whole(name, getattr(self, name), 1)

@@ -7,17 +7,16 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import grpc
-from grpc_health.v1 import health
-from grpc_health.v1.health_pb2 import HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from seriatim.engine.broker import Broker
 from seriatim.errors import FailedPrecondition, StoreLost
 from seriatim.pubsub.access import Access, Gate
 from seriatim.pubsub.calls import Calls
+from seriatim.pubsub.health import Health
 from seriatim.pubsub.iam import IamService
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.publishing import PublisherService
@@ -29,15 +28,21 @@ from seriatim.wire.services import SERVICES
 GRACE = 2.0
 """So many seconds calls that are under way have when the server stops."""
 
-_KEEP_ALIVE = (
-    # A client whose machine is gone is found out, and what it had is given to others.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+_CONNECTIONS = (
+    # Who connects and does not finish the handshake, or connects and never calls, gives way to others.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    # What may come before anybody reads: gRPC would let this window grow to megabytes for each call.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 128 * 1024),
     # Clients may find out about us as often as they like.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 1000),
 )
+
+MAX_CALLS_PER_CONNECTION = 2000
+"""More wait in the client: enough for all streams that it may have, and as many other calls."""
 
 _LONGEST_METADATA = 64 * 1024
 
@@ -66,30 +71,32 @@ class Server:
             "google.pubsub.v1.SchemaService": SchemaService(self._schemas),
             "google.iam.v1.IAMPolicy": IamService(broker),
         }
-        self._health = health.aio.HealthServicer()
+        self._health = Health(self._services)
         self._server: Any = None
 
     async def start(self, host: str = "127.0.0.1", port: int = 8085, tls: Tls | None = None) -> int:
         """Serve from now on; returns the port, which was chosen if it was 0."""
         self._server = grpc.aio.server(
-            handlers=[self._handler(name, service) for name, service in self._services.items()],
+            handlers=[
+                *(self._handler(name, service) for name, service in self._services.items()),
+                self._health.handler(),
+            ],
             options=[
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", self._options.max_request_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", _LONGEST_METADATA),
-                ("grpc.max_concurrent_streams", self._options.max_calls),
-                *_KEEP_ALIVE,
+                ("grpc.max_concurrent_streams", MAX_CALLS_PER_CONNECTION),
+                *_CONNECTIONS,
+                *_keep_alive(self._options.keepalive),
             ],
             maximum_concurrent_rpcs=self._options.max_calls,
         )
-        add_HealthServicer_to_server(self._health, self._server)
         port = self._listen(f"{host}:{port}", tls)
         await self._schemas.start()
         await self._subscriber.start()
         await self._server.start()
-        for name in ("", *self._services):
-            await self._health.set(name, HealthCheckResponse.SERVING)
+        await self._health.start()
         return port
 
     def _listen(self, address: str, tls: Tls | None) -> int:
@@ -106,10 +113,18 @@ class Server:
     async def stop(self, grace: float = GRACE) -> None:
         """Take no more calls, end the streams, and let what is under way finish."""
         if self._server is not None:
-            await self._health.enter_graceful_shutdown()
+            await self._health.stop()
             self._subscriber.end(StoreLost("the server is stopping: connect again"))
             await self._server.stop(grace)
 
     def _handler(self, name: str, service: Any) -> Any:
         methods = {method: self._calls.handler(service, method, kinds) for method, kinds in SERVICES[name].items()}
         return grpc.method_handlers_generic_handler(name, methods)
+
+
+def _keep_alive(seconds: float) -> Iterator[tuple[str, int]]:
+    """A client whose machine is gone is found out after twice as many seconds, and what it had is given to others."""
+    milliseconds = max(1, int(seconds * 1000))
+    yield "grpc.keepalive_time_ms", milliseconds
+    yield "grpc.keepalive_timeout_ms", milliseconds
+    yield "grpc.http2.ping_timeout_ms", milliseconds

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -10,6 +12,8 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusMessage
 
 from seriatim.errors import FailedPrecondition, SeriatimError, Status, StoreLost
+from seriatim.log import logger
+from seriatim.pubsub.admission import RequestTimeout
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _DETAILS = "grpc-status-details-bin"
@@ -41,3 +45,21 @@ def details_of(error: SeriatimError) -> tuple[tuple[str, bytes], ...]:
 async def abort(context: Any, error: SeriatimError) -> None:
     """End a call with the status of an error."""
     await context.abort(code_of(error), error.message, details_of(error))
+
+
+@asynccontextmanager
+async def statuses(context: Any) -> AsyncIterator[None]:
+    """Whatever goes wrong ends a call with its status."""
+    try:
+        yield
+    except SeriatimError as error:
+        await abort(context, error)
+    except RequestTimeout as error:
+        await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
+    except grpc.aio.AbortError:  # it has its status already
+        raise
+    except grpc.aio.InternalError as error:  # there was nobody any more to write to
+        logger.debug("a client hung up: %s", error)
+    except Exception:  # noqa: BLE001 - the client must hear of it, and the server go on
+        logger.exception("a call failed")
+        await context.abort(grpc.StatusCode.INTERNAL, "the server failed: see its log")

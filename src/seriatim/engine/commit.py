@@ -355,10 +355,13 @@ class Committer:
     async def close(self) -> None:
         """Write what there is, once, and stop the thread. Obligations that fail now are tried no more: they did not happen."""
         self._closing = True
-        await self.drain()
-        self._broken = self._broken or StoreLost("the engine was closed: open another one")
-        self._queue.put(None)
-        await self._loop.run_in_executor(None, self._thread.join)
+        try:
+            await self.drain()
+        finally:
+            self._broken = self._broken or StoreLost("the engine was closed: open another one")
+            self._forget_waiting(self._broken)  # there is something only if this is cancelled
+            self._queue.put(None)
+            await self._loop.run_in_executor(None, self._thread.join)
 
     # -- when the store has to be opened again --------------------------------------------------------------------------
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from seriatim.core.delivery import Lease
 from seriatim.core.options import is_number, require_whole, shown
 from seriatim.engine.options import require_ack_deadline
 from seriatim.errors import InvalidArgument
+from seriatim.log import logger
 from seriatim.store.base import Record
+
+T = TypeVar("T")
 
 TURN = 64
 """How many messages a consumer gets before the next one has its turn."""
@@ -33,6 +36,8 @@ class Consumer:
     """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, ``failed`` with what
     the store did wrong.
 
+    Whatever one of these raises is logged and goes no further: it must not keep others from their messages.
+
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding. Its leases last for
     ``ack_deadline`` seconds, or for as long as those of its subscription.
     """
@@ -51,9 +56,9 @@ class Consumer:
             raise InvalidArgument(f"max_bytes must be a number above 0, not {shown(max_bytes)}")
         if ack_deadline is not None:
             require_ack_deadline(ack_deadline)
-        self.deliver = deliver
-        self.fenced = fenced
-        self.failed = failed
+        self.deliver = _contained(deliver)
+        self.fenced = _contained(fenced)
+        self.failed = _contained(failed)
         # to be called when it has room for another reason than what it said
         self.wake: Callable[[], None] = lambda: None
         # to be called with leases of messages that it did not try: they are given out again, and don't count as attempts
@@ -98,3 +103,13 @@ class Consumer:
         if self._sizes:
             self._bytes -= self._sizes.pop(offset, 0)
         return self.leases.pop(offset)
+
+
+def _contained(callback: Callable[[T], None]) -> Callable[[T], None]:
+    def call(argument: T) -> None:
+        try:
+            callback(argument)
+        except BaseException as error:  # noqa: BLE001 - see Consumer
+            logger.error("a consumer failed: %r", error, exc_info=error)
+
+    return call

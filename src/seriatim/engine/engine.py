@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -36,7 +37,7 @@ from seriatim.engine.broker import (
     TopicInfo,
     check_outgoing,
 )
-from seriatim.engine.commit import Batch, Commit, Committer, Log
+from seriatim.engine.commit import RETRY_PAUSE, Batch, Commit, Committer, Log
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.names import NameIndex
@@ -119,6 +120,7 @@ class Engine(Operations, TimeTravel, Readers):
         self._down: BaseException | None = None
         self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
         self._changed = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -153,19 +155,31 @@ class Engine(Operations, TimeTravel, Readers):
         """
         if self._committer.is_forked:
             return
-        await self._stop_reopening()
-        self._settle_rejected()
-        for subscription in self._subscriptions.values():
-            subscription.close(StoreLost("the engine was closed: open another one"))
-        self._upkeep.cancel()
-        await asyncio.wait([self._upkeep])
-        await self._committer.close()
-        for subscription in self._subscriptions.values():
-            subscription.give_up(StoreLost("the engine was closed before this could be written"))
-        if self._unfinished:
-            await asyncio.wait(self._unfinished)  # while the store is still there for them
-        self._readers.shutdown()
-        await self._loop.run_in_executor(None, self._store.close)
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close(), name="seriatim-engine-closing")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            await self._stop_reopening()
+            self._settle_rejected()
+            for subscription in self._subscriptions.values():
+                subscription.close(StoreLost("the engine was closed: open another one"))
+            self._upkeep.cancel()
+            await asyncio.wait([self._upkeep])
+        finally:  # whatever happens, the store is given back
+            await self._give_back_store()
+
+    async def _give_back_store(self) -> None:
+        try:
+            await self._committer.close()
+            for subscription in self._subscriptions.values():
+                subscription.give_up(StoreLost("the engine was closed before this could be written"))
+            if self._unfinished:
+                await asyncio.wait(self._unfinished)  # while the store is still there for them
+        finally:
+            self._readers.shutdown()
+            await self._loop.run_in_executor(None, self._store.close)
 
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
@@ -535,9 +549,20 @@ class Engine(Operations, TimeTravel, Readers):
         self._awake.append(sleeper)
 
     def _pump(self) -> None:
-        awake, self._awake = self._awake, []
-        for sleeper in awake:
+        awake, self._awake = deque(self._awake), []
+        try:
+            while awake:
+                self._pump_one(awake.popleft())
+        finally:  # an interrupt has its way, and the others have their turn all the same
+            for sleeper in awake:
+                self.wake(sleeper)
+
+    def _pump_one(self, sleeper: Wakeful) -> None:
+        try:
             sleeper.pump()
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - one subscription's trouble is not another's
+            logger.error("handing out messages failed, and is tried again: %r", error, exc_info=error)
+            self._loop.call_later(RETRY_PAUSE, sleeper.wake)
 
     def first_token(self) -> int:
         """The first token of this owner: no other owner of the store, before or after, gives it or one above it."""

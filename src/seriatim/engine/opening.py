@@ -94,7 +94,11 @@ async def _find(url: str, path: Path, patience: float, lost: Lost) -> Broker:
 
 async def _own(url: str, path: Path) -> _Owner:
     engine = await _opened(asyncio.ensure_future(_Owner.open(url)))
-    await engine.serve(path)
+    try:
+        await engine.serve(path)
+    except BaseException:
+        await engine.close()  # or the store would stay owned by an engine that nobody has
+        raise
     return engine
 
 
@@ -129,6 +133,8 @@ class _Owner(Engine):
             self._server = server
 
     async def close(self) -> None:
-        if self._server is not None:
-            await self._server.close()  # first: whoever owns the store next makes its own socket
-        await super().close()
+        try:
+            if self._server is not None:
+                await self._server.close()  # first: whoever owns the store next makes its own socket
+        finally:
+            await super().close()

@@ -16,6 +16,7 @@ class Wakeful(Protocol):
     """Somebody who hands out messages when there is reason to."""
 
     def pump(self) -> None: ...
+    def wake(self) -> None: ...
 
 
 class Services(Protocol):

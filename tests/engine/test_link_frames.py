@@ -141,7 +141,8 @@ answers = st.one_of(
     st.builds(frames.Hello, numbers, numbers),
     st.builds(frames.Answer, numbers, packed),
     st.builds(frames.Refusal, numbers, texts, texts),
-    st.builds(frames.Deliver, numbers, durations, st.lists(st.builds(Delivered, leases, records))),
+    st.builds(frames.Clock, durations),
+    st.builds(frames.Deliver, numbers, durations, st.lists(st.builds(Delivered, leases, records)), durations),
     st.builds(frames.Fence, numbers, numbers),
     st.builds(frames.Trouble, numbers, texts, texts),
     st.builds(frames.Durable, st.lists(numbers)),
@@ -155,7 +156,7 @@ def comparable(message: Message) -> list[Any]:
 def test_every_message_is_among_those_that_are_tried():
     assert frames._MESSAGES.keys() == {
         *("Hello", "Call", "Answer", "Refusal", "Attach", "Deliver", "Fence", "Trouble", "Acks", "Durable", "Nack"),
-        *("Extend", "Stop", "Detach", "Bye"),
+        *("Extend", "Stop", "Detach", "Bye", "Clock"),
     }
 
 

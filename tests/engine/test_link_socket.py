@@ -130,7 +130,7 @@ def test_long_names_that_differ_have_sockets_that_differ():
 def test_another_version_of_the_link_is_refused_and_the_error_says_what_to_do(run_linked, monkeypatch):
     async def scenario(link, client):
         monkeypatch.setattr(remote, "VERSION", frames.VERSION + 1)
-        with pytest.raises(FailedPrecondition, match=r"speaks version 2 .* version 3: run the same version"):
+        with pytest.raises(FailedPrecondition, match=r"speaks version 3 .* version 4: run the same version"):
             await link.client()
         assert await client.list_topics()
 

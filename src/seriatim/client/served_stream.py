@@ -58,6 +58,9 @@ class ServedAttachment:
 
     # -- what the consumer says -----------------------------------------------------------------------------------------
 
+    def holds(self, lease: Lease) -> bool:
+        return lease.token in self._held
+
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         ack_id = self._let_go(lease)
         if told is None:

@@ -20,6 +20,9 @@ class LocalAttachment:
     def ack_deadline(self) -> float:
         return self._subscription.options.ack_deadline
 
+    def holds(self, lease: Lease) -> bool:
+        return self._consumer.leases.get(lease.offset) is lease
+
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         self._subscription.ack(lease, told)
 

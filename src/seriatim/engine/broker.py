@@ -161,6 +161,9 @@ class Attachment(Protocol):
     def ack_deadline(self) -> float:
         """How long a lease lasts unless it is extended."""
 
+    def holds(self, lease: Lease) -> bool:
+        """Whether a lease is the consumer's, as far as can be known here at once."""
+
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         """A message is done. ``told`` hears when that is durable, or that the lease was lost."""
 

@@ -29,7 +29,7 @@ from seriatim.engine.consumer import Delivered
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError
 
-VERSION = 2
+VERSION = 3
 """Raise it whenever a message, or a class that one carries, changes in a way that the other end would not understand."""
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -41,6 +41,12 @@ _SIZES = struct.Struct("!II")
 class Hello(NamedTuple):
     version: int
     pid: int
+
+
+class Clock(NamedTuple):
+    """What the owner's monotonic clock says; the client's may count from somewhere else."""
+
+    time: float
 
 
 class Call(NamedTuple):
@@ -71,9 +77,12 @@ class Attach(NamedTuple):
 
 
 class Deliver(NamedTuple):
+    """Messages, and when they were sent by the owner's clock: a client that was stopped may read them much later."""
+
     channel: int
     ack_deadline: float
     delivered: list[Delivered]
+    sent: float
 
 
 class Fence(NamedTuple):
@@ -139,7 +148,7 @@ class Bye(NamedTuple):
 
 
 _Questions: TypeAlias = Call | Attach | Acks | Nack | Extend | Stop | Detach
-_Answers: TypeAlias = Answer | Refusal | Deliver | Fence | Trouble | Durable
+_Answers: TypeAlias = Clock | Answer | Refusal | Deliver | Fence | Trouble | Durable
 Message: TypeAlias = Hello | _Questions | _Answers | Bye
 
 _MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}

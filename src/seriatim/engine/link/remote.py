@@ -6,6 +6,8 @@ Rules
     - What a consumer says about a lease is sent and not waited for. A lease that is known to be lost raises StaleLease at once;
       an ack that the owner refuses is reported to ``told``, or logged when there is none.
     - When the connection ends, every lease of it is lost, and consumers hear of that.
+    - A process that is stopped and continued finds deliveries whose time is over, and hears only later that they are lost. So
+      each delivery says when it was sent, and leases whose time is over by the clock are held no more.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ from seriatim.core.delivery import Lease
 from seriatim.core.limits import reason_of
 from seriatim.core.options import require_duration
 from seriatim.engine.broker import Attachment, Outgoing, Told
-from seriatim.engine.consumer import Consumer
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.link.address import connect
 from seriatim.engine.link.connection import Connection
 from seriatim.engine.link.frames import (
@@ -33,6 +36,7 @@ from seriatim.engine.link.frames import (
     Attach,
     Bye,
     Call,
+    Clock,
     Deliver,
     Detach,
     Durable,
@@ -73,8 +77,10 @@ class RemoteBroker:
         self._channels: dict[int, RemoteAttachment] = {}
         self._over: SeriatimError | None = None
         self._ended = asyncio.Event()
+        self._clock_offset = inf  # how far this process' clock is ahead of the owner's, at most
         self._hear: dict[type[Message], Callable[[Any], None]] = {
             Hello: self._greeted,
+            Clock: self._compare_clocks,
             Answer: self._answered,
             Refusal: self._refused,
             Durable: self._durable,
@@ -240,6 +246,15 @@ class RemoteBroker:
 
     # -- what the owner says --------------------------------------------------------------------------------------------
 
+    def age_of(self, time: float) -> float:
+        """How long ago the owner's clock showed this. The clocks are compared by the fastest message of the connection."""
+        offset = asyncio.get_running_loop().time() - time
+        self._clock_offset = min(self._clock_offset, offset)
+        return offset - self._clock_offset
+
+    def _compare_clocks(self, clock: Clock) -> None:
+        self.age_of(clock.time)
+
     def _greeted(self, hello: Hello) -> None:
         if not self._owner.done():
             self._owner.set_result(hello)
@@ -297,6 +312,11 @@ class RemoteAttachment:
         # The owner says it with every delivery, which is before anybody needs to know.
         self.ack_deadline = SubscriptionOptions().ack_deadline
         self._leases: dict[int, Lease] = {}  # by token
+        self._until: dict[int, float] = {}  # by token, by the clock of the loop
+        self._loop = asyncio.get_running_loop()
+
+    def holds(self, lease: Lease) -> bool:
+        return self._until.get(lease.token, -inf) > self._loop.time()
 
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         self._let_go(lease)
@@ -312,13 +332,17 @@ class RemoteAttachment:
     def extend(self, lease: Lease, seconds: float) -> None:
         self._check(lease)
         require_duration("seconds", seconds)
+        if not self.holds(lease):
+            raise StaleLease(f"message {lease.offset} is not leased any more: its time was over before it was extended")
         self._remote.send(Extend(self.channel, lease.offset, lease.token, seconds))
+        self._until[lease.token] = self._loop.time() + seconds
 
     def stop(self) -> None:
         self._remote.send(Stop(self.channel))
 
     def detach(self) -> None:
         self._leases.clear()
+        self._until.clear()
         self._remote.forget(self.channel)
         self._remote.send(Detach(self.channel))
 
@@ -327,10 +351,18 @@ class RemoteAttachment:
     def deliver(self, deliver: Deliver) -> None:
         self.ack_deadline = deliver.ack_deadline
         self._leases.update((one.lease.token, one.lease) for one in deliver.delivered)
-        self.consumer.deliver(deliver.delivered)
+        lasts = self.consumer.ack_deadline or deliver.ack_deadline
+        until = self._loop.time() - self._remote.age_of(deliver.sent) + lasts
+        self._until.update((one.lease.token, until) for one in deliver.delivered)
+        self._loop.call_soon(self._hand_over, deliver.delivered)  # after whatever was read together with it
+
+    def _hand_over(self, delivered: Sequence[Delivered]) -> None:
+        if held := [one for one in delivered if self.holds(one.lease)]:
+            self.consumer.deliver(held)
 
     def fence(self, token: int) -> None:
         if (lease := self._leases.pop(token, None)) is not None:
+            del self._until[token]
             self.consumer.fenced(lease)
 
     def end(self) -> None:
@@ -344,7 +376,7 @@ class RemoteAttachment:
 
     def _let_go(self, lease: Lease) -> None:
         self._check(lease)
-        del self._leases[lease.token]
+        del self._leases[lease.token], self._until[lease.token]
 
 
 def _fail(future: asyncio.Future[Any], error: SeriatimError) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 from seriatim.core.delivery import Lease
@@ -38,6 +39,7 @@ from seriatim.engine.link.frames import (
     Attach,
     Bye,
     Call,
+    Clock,
     Deliver,
     Detach,
     Durable,
@@ -109,12 +111,19 @@ class LinkServer:
                 logger.error("nobody can be let in at '%s' just now: %s", self._path, error)
                 await asyncio.sleep(1)
                 continue
-            if may_enter(peer):
-                keep_from_children(peer)
-                await loop.connect_accepted_socket(self._welcome, peer)
-            else:
-                logger.warning("another user was turned away at '%s'", self._path)
+            try:
+                await self._admit(peer)
+            except Exception as error:  # noqa: BLE001 - the next one may have better luck
+                logger.error("a client could not be let in at '%s': %s", self._path, error)
                 peer.close()
+
+    async def _admit(self, peer: socket) -> None:
+        if may_enter(peer):
+            keep_from_children(peer)
+            await asyncio.get_running_loop().connect_accepted_socket(self._welcome, peer)
+        else:
+            logger.warning("another user was turned away at '%s'", self._path)
+            peer.close()
 
     def _welcome(self) -> Connection:
         session = _Session(self._broker, self._sessions.discard)
@@ -193,6 +202,7 @@ class _Session:
             self._hear = {}
             self.connection.close()
             return
+        self.connection.send(Clock(asyncio.get_running_loop().time()))
         self._hear = {
             Call: self._call,
             Attach: self._attach,
@@ -217,8 +227,8 @@ class _Session:
                 raise InvalidArgument(f"there is no verb {call.verb!r}")
             given = verb.unpack_arguments(call.arguments)
             asked: Awaitable[Any] = getattr(self._broker, verb.name)(*given.args, **given.kwargs)
-        except SeriatimError as error:
-            self.connection.send(Refusal(call.id, *text_of(error)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this question alone
+            self._refuse(call.id, call.verb, error)
             return
         future = asyncio.ensure_future(asked)
         assert isinstance(call.arguments.blobs, Blobs)
@@ -231,11 +241,14 @@ class _Session:
         try:
             self.connection.send(Answer(number, verb.pack_answer(future.result())))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, who asked must hear of it
-            if not isinstance(error, SeriatimError | asyncio.CancelledError):
-                logger.error("'%s' failed for a client: %s", verb.name, error, exc_info=error)
-            self.connection.send(Refusal(number, *text_of(error)))
+            self._refuse(number, verb.name, error)
         self._read_on()
         self._calm.set()
+
+    def _refuse(self, number: int, verb: str, error: BaseException) -> None:
+        if not isinstance(error, SeriatimError | asyncio.CancelledError):
+            logger.error("'%s' failed for a client: %s", verb, error, exc_info=error)
+        self.connection.send(Refusal(number, *text_of(error)))
 
     def _read_on(self) -> None:
         self.connection.read(wanted=not self.connection.is_full and self._asked_size <= MOST_ASKED)
@@ -365,7 +378,8 @@ class _Channel(Consumer):
 
     def _send(self, delivered: list[Delivered]) -> None:
         if delivered:
-            self._connection.send(Deliver(self._number, self.attachment.ack_deadline, delivered))
+            now = asyncio.get_running_loop().time()
+            self._connection.send(Deliver(self._number, self.attachment.ack_deadline, delivered, now))
 
     def _failed(self, error: BaseException) -> None:
         self._connection.send(Trouble(self._number, *text_of(error)))

@@ -118,13 +118,15 @@ class SharedBroker:
 
     async def close(self) -> None:
         self._over = self._over or StoreLost("the store was closed")
-        if self._search is not None:
-            self._search.cancel()
-            await asyncio.wait([self._search])
-        broker, self._broker = self._broker, None
-        self._let_go_on()
-        if broker is not None:
-            await broker.close()
+        try:
+            if self._search is not None:
+                self._search.cancel()
+                await asyncio.wait([self._search])
+        finally:
+            broker, self._broker = self._broker, None
+            self._let_go_on()
+            if broker is not None:
+                await broker.close()
 
 
 class SharedAttachment:
@@ -149,6 +151,9 @@ class SharedAttachment:
     @property
     def ack_deadline(self) -> float:
         return SubscriptionOptions().ack_deadline if self._now is None else self._now.ack_deadline
+
+    def holds(self, lease: Lease) -> bool:
+        return self._now is not None and self._now.holds(lease)
 
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         self._holder(lease).ack(lease, told)

@@ -169,7 +169,7 @@ def test_waiting_for_itself_is_refused(pubsub):
         pubsub.topic("t")
 
     with pytest.raises(FailedPrecondition, match="wait for itself"):
-        pubsub._thread.run(from_within)
+        pubsub._thread.run(from_within())
 
 
 def test_use_after_a_fork_is_refused_and_does_not_hang(pubsub, topic):

@@ -288,7 +288,7 @@ def test_a_handler_error_is_emitted_to_every_error_handler_and_one_that_fails_st
         assert await received.wait(4) == ["1", "1", "1", "2"]
         await subscription.close()
         assert [str(error) for error in seen] == ["number 1", "number 2"]
-        assert "an error handler of subscription 'ordered-sub' failed: worse" in caplog.text
+        assert "an error handler of subscription 'ordered-sub' failed: RuntimeError: worse" in caplog.text
         assert "worse still" in caplog.text
 
     with caplog.at_level(logging.ERROR, "seriatim"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import threading
 import time
@@ -11,7 +13,7 @@ import pytest
 
 from seriatim import Queue, QueueEmpty, RetryPolicy
 from seriatim.client.queue import QueueSize
-from seriatim.errors import FailedPrecondition, NotFound, RedriveRefused, StaleLease, StoreLost
+from seriatim.errors import FailedPrecondition, NotFound, RedriveRefused, StaleLease, StoreFull, StoreLost
 
 WAIT = 10
 
@@ -232,3 +234,93 @@ def test_use_after_a_fork_is_refused_and_does_not_hang(queue):
             os._exit(7)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+# -- pushes that fail, and closing --------------------------------------------------------------------------------------
+
+
+def refuse_bad_items(queue: Queue) -> None:
+    """Let the store have no room for items with the data ``bad``."""
+    broker = queue._pubsub.broker
+    publish = broker.publish
+
+    def picky(topic, messages):
+        if any(message.data == b"bad" for message in messages):
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(StoreFull("no room"))
+            return future
+        return publish(topic, messages)
+
+    broker.publish = picky  # type: ignore[method-assign]
+
+
+def test_after_a_push_that_failed_its_key_goes_on(queue):
+    refuse_bad_items(queue)
+    queue.push(b"1", "call-1")
+    for _ in range(2):
+        with pytest.raises(StoreFull, match="no room"):
+            queue.push(b"bad", "call-1")
+    queue.push(b"2", "call-1")
+    assert drained(queue) == [b"1", b"2"]
+
+
+def test_a_push_raises_its_own_failure_only(queue):
+    refuse_bad_items(queue)
+    failures = []
+
+    def push(data: bytes, key: str | None) -> None:
+        for _ in range(25):
+            try:
+                queue.push(data, key)
+            except StoreFull as error:
+                failures.append((data, str(error)))
+
+    threads = [
+        threading.Thread(target=push, args=(data, key)) for data in (b"bad", b"good") for key in (None, "k", "k")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == [(b"bad", "no room")] * 75
+    assert queue.size().total == 75
+
+
+def test_closing_ends_calls_that_wait_for_an_item_and_the_queue_says_that_it_is_closed(url, recwarn):
+    queue = Queue(url, "calls")
+    ended: list[str] = []
+
+    def wait() -> None:
+        try:
+            queue.reserve()
+        except QueueEmpty as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + WAIT
+    while queue.stats().consumers < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    queue.close()
+    for thread in threads:
+        thread.join(WAIT)
+    assert ended == ["queue 'calls' was closed before it had anything to give"] * 3
+    queue.close()
+    for call in (queue.stats, queue.pause, queue.pop, lambda: queue.push(b"late")):
+        with pytest.raises(FailedPrecondition, match="not open"):
+            call()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_reservation_that_outlives_its_queue_says_so_and_warns_of_nothing(url, recwarn):
+    queue = Queue(url, "calls")
+    queue.push(b"1", "call-1")
+    item = queue.reserve(WAIT)
+    queue.close()
+    for end in (item.commit, item.rollback):
+        with pytest.raises(FailedPrecondition, match="not open"):
+            end()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []

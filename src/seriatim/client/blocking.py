@@ -6,7 +6,10 @@ Rules
       its ``result()``, or don't.
     - ``async with`` becomes ``with``, ``async for`` becomes ``for``.
     - Handlers are plain functions and may block: they run in a pool of threads, at most ``workers`` at once. Messages of one
-      key still come one after another.
+      key still come one after another. Whatever a handler raises is a failure of its message: ``sys.exit()`` in a handler ends
+      neither the program nor the event loop.
+    - Closing waits for the handlers that run and starts no more. A call that waits for something else then (a message, for
+      example) raises FailedPrecondition.
     - Every thread of the program may use it.
 
 Theory of operation
@@ -21,18 +24,21 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from seriatim.client.consumer import MessageStream
-from seriatim.client.message import Message
+from seriatim.client.message import Message, may_start
 from seriatim.client.publisher import Publisher, PublishFuture
 from seriatim.client.pubsub import PubSub
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
 from seriatim.errors import FailedPrecondition, StoreLost
+from seriatim.log import logger
 
 WORKERS = 32
 """How many blocking handlers run at once unless told otherwise."""
@@ -54,35 +60,73 @@ class LoopThread:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self.workers = ThreadPoolExecutor(workers, "seriatim-handler")
-        self._thread = threading.Thread(target=self._loop.run_forever, name="seriatim-loop", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="seriatim-loop", daemon=True)
+        self._entrance = threading.Lock()  # nothing is handed to the loop once it is being closed
+        self._is_closed = False
 
     def start(self) -> None:
+        if self._is_closed:
+            raise FailedPrecondition("this was closed: make another one with PubSub.blocking(...)")
         self._thread.start()
 
-    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it. Interrupting the wait cancels it."""
-        self._require_usable()
-        future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            self._require_this_process()
+            with self._entrance:
+                self._require_usable()
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
+            work.close()
+            raise
         try:
             return future.result()
+        except CancelledError:
+            raise FailedPrecondition("this was closed before it was done") from None
         except BaseException:
             future.cancel()
             raise
 
     def close(self) -> None:
-        """Stop the thread. Handlers that run are waited for."""
-        if self._pid == os.getpid() and self._thread.is_alive():
-            self.workers.shutdown()
-            self.run(self._loop.shutdown_asyncgens)
-            self.run(self._loop.shutdown_default_executor)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Stop the thread. Handlers that run are waited for; whatever else waits is cancelled."""
+        if self._pid != os.getpid():
+            return
+        with self._entrance:
+            is_first, self._is_closed = not self._is_closed, True
+        if not self._thread.is_alive():
+            return
+        if is_first:
+            try:
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+            finally:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
-    def _require_usable(self) -> None:
+    def _run_loop(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+            except BaseException as error:  # noqa: BLE001 - asyncio lets SystemExit through; callers must not wait for ever
+                logger.error("the event loop goes on after %r", error, exc_info=error)
+            else:
+                return
+
+    async def _end(self) -> None:
+        await self._loop.run_in_executor(None, self.workers.shutdown)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
+
+    def _require_this_process(self) -> None:
         if self._pid != os.getpid():
             raise StoreLost("this was opened before a fork, and its thread did not come along: open it again here")
-        if not self._thread.is_alive():
+
+    def _require_usable(self) -> None:
+        if self._is_closed or not self._thread.is_alive():
             raise FailedPrecondition("this is not open: use it inside 'with PubSub.blocking(...) as pubsub'")
         if threading.current_thread() is self._thread:
             raise FailedPrecondition("this would wait for itself: use the async API inside the event loop")
@@ -137,17 +181,23 @@ class Blocking:
                 yield message
         finally:
             if hasattr(iterator, "aclose"):
-                self._call_in_loop(iterator.aclose)
+                with suppress(FailedPrecondition):  # closed meanwhile, and the iterator with it
+                    self._call_in_loop(iterator.aclose)
 
     def on(self, event: str, handler: Callable[[Any], object]) -> None:
         """Call a plain function, which may block, with every message or every error."""
         workers = self._thread.workers
 
-        async def handle(message: Message) -> None:
-            await asyncio.get_running_loop().run_in_executor(workers, handler, self._wrap(message))
+        def work(message: Message) -> None:
+            if may_start(message):  # it may have waited for a free thread
+                handler(self._wrap(message))
 
-        def report(error: BaseException) -> None:
-            workers.submit(handler, error)
+        async def handle(message: Message) -> None:
+            # With its context, by which a handler that closes its own subscription is known.
+            await asyncio.get_running_loop().run_in_executor(workers, copy_context().run, work, message)
+
+        async def report(error: BaseException) -> None:
+            await asyncio.get_running_loop().run_in_executor(workers, copy_context().run, handler, error)
 
         self._call("on", event, handle if event == "message" else report)
 
@@ -156,7 +206,7 @@ class Blocking:
         return self._call_in_loop(partial(getattr(self._target, name), *arguments, **kwargs))
 
     def _call_in_loop(self, work: Callable[[], Any]) -> Any:
-        return self._wrap(self._thread.run(partial(_finish, work)))
+        return self._wrap(self._thread.run(_finish(work)))
 
     def _wrap(self, value: Any) -> Any:
         if isinstance(value, _OURS):

@@ -6,7 +6,7 @@ import asyncio
 
 from seriatim.core.delivery import Lease
 from seriatim.engine.broker import Attachment
-from seriatim.errors import StaleLease
+from seriatim.errors import SeriatimError
 
 EXTEND_AT = 0.5
 """A lease is extended when this share of its time is over."""
@@ -51,9 +51,6 @@ class LeaseKeeper:
     def drop(self, lease: Lease) -> None:
         self._kept.pop(lease.token, None)
 
-    def keeps(self, lease: Lease) -> bool:
-        return lease.token in self._kept
-
     def close(self) -> None:
         self._kept.clear()
         if self._timer is not None:
@@ -75,7 +72,7 @@ class LeaseKeeper:
                 if until > kept.until:
                     self._attachment.extend(kept.lease, until - now)
                     kept.until = until
-            except StaleLease:
+            except SeriatimError:  # it is lost, or nothing can be said any more
                 del self._kept[token]
             else:
                 if kept.until >= kept.limit:

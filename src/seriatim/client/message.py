@@ -45,6 +45,7 @@ class Outcome(Protocol):
     def ack(self, lease: Lease, told: Told | None = None) -> None: ...
     def nack(self, lease: Lease, delay: float | None, error: str | BaseException | None) -> None: ...
     def extend(self, lease: Lease, seconds: float) -> None: ...
+    def may_start(self, lease: Lease) -> bool: ...
 
 
 class Message:
@@ -137,6 +138,11 @@ class Message:
             self.ack()
         else:
             self.nack(error=error)
+
+
+def may_start(message: Message) -> bool:
+    """Whether it makes sense to begin with a message: its lease is not known to be lost, and its consumer goes on."""
+    return message._outcome.may_start(message._delivered.lease)  # noqa: SLF001 - one of us
 
 
 def attributes_of(attributes: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -43,6 +43,15 @@ class PublishOptions:
             require_kind("message_ordering", bool, self.message_ordering)
 
 
+def outgoing(data: bytes, key: str | None, attributes: Mapping[str, str] | None, delay: float) -> Outgoing:
+    """A message to publish. What can never work raises at once."""
+    if attributes is not None:
+        attributes = copy_attributes(attributes)  # whatever becomes of the caller's own is not published
+    check_message(data, key, attributes)
+    require_duration("delay", delay)
+    return Outgoing(key, data, attributes, delay)
+
+
 class PublishFuture(asyncio.Future[str]):
     """The id of a message, once it is durable. It knows whether anybody looked at it."""
 
@@ -81,7 +90,7 @@ class Publisher:
     """Publishes to one topic."""
 
     def __init__(self, sink: Sink, topic_name: str, options: PublishOptions | None = None) -> None:
-        self._sink = sink
+        self.sink = sink
         self._topic_name = topic_name
         self._options = options or PublishOptions()
         self._loop = asyncio.get_running_loop()
@@ -100,14 +109,11 @@ class Publisher:
         delay: float = 0.0,
     ) -> PublishFuture:
         """Publish a message. What can never work raises at once; everything else is in the future."""
-        if attributes is not None:
-            attributes = copy_attributes(attributes)  # whatever becomes of the caller's own is not published
-        check_message(data, ordering_key, attributes)
-        require_duration("delay", delay)
+        message = outgoing(data, ordering_key, attributes, delay)
         if ordering_key is not None and self._options.message_ordering is False:
             raise InvalidArgument("Message ordering must be enabled on topic to use ordering keys")
         future = PublishFuture(loop=self._loop)
-        waiting = _Waiting(Outgoing(ordering_key, data, attributes, delay), future)
+        waiting = _Waiting(message, future)
         self._open[future] = None
         now = self._now()
         try:
@@ -178,7 +184,7 @@ class Publisher:
     def _send(self, batches: Iterable[Batch[_Waiting]]) -> None:
         for batch in batches:
             try:
-                written = self._sink.publish(self._topic_name, [waiting.message for waiting in batch.messages])
+                written = self.sink.publish(self._topic_name, [waiting.message for waiting in batch.messages])
             except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the futures of this batch
                 self._batch_failed(batch, error)
             else:

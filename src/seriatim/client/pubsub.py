@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from seriatim.client.running import inside_handler, leave_handler
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
 from seriatim.engine.broker import Broker, SnapshotInfo, SubscriptionInfo, TopicInfo
@@ -32,7 +36,8 @@ class PubSub:
         self._broker: Broker | None = None
         self._pid = os.getpid()
         self._topics: dict[str, Topic] = {}
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, dict[str | None, Subscription]] = {}  # by name, and by topic if that is known
+        self._closing: asyncio.Task[None] | None = None
 
     @staticmethod
     def blocking(url: str = "memory://", *, standby: bool = False, workers: int | None = None) -> Blocking:
@@ -45,7 +50,9 @@ class PubSub:
         return Blocking(PubSub(url, standby=standby), LoopThread(workers or WORKERS))
 
     async def __aenter__(self) -> PubSub:
-        self._broker, self._pid = await self._open(), os.getpid()
+        if self._broker is not None and self._pid == os.getpid():
+            raise FailedPrecondition("this PubSub is open already: use another one, or close this one first")
+        self._broker, self._pid, self._closing = await self._open(), os.getpid(), None
         return self
 
     async def _open(self) -> Broker:
@@ -62,16 +69,43 @@ class PubSub:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for handlers that run and for what was published, and give the store back. In a forked child: forget it."""
-        if self._broker is not None and self._pid != os.getpid():
-            self._broker = None
+        """Start no more handlers, wait for those that run and for what was published, and give the store back.
+
+        Everything is closed and the store is given back whatever fails on the way; the first failure is raised afterwards. When
+        the wait is cancelled closing goes on. Closing again does no harm; what was closed can be opened again. When a handler
+        calls this, it waits for the other handlers only, and the rest follows when it has returned. In a forked child this
+        forgets the store, which is the parent's.
+        """
+        if self._pid != os.getpid():
+            self._broker = self._closing = None
+        if self._broker is None:
             return
-        for subscription in self._subscriptions.values():
-            await subscription.close()
-        for topic in self._topics.values():
-            await topic.close()
-        broker, self._broker = self.broker, None
-        await broker.close()
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(self._broker), name="seriatim-closing")
+        if inside_handler():
+            for subscription in self._all_subscriptions():
+                await subscription.close()
+        else:
+            await asyncio.shield(self._closing)
+
+    async def _close(self, broker: Broker) -> None:
+        leave_handler()
+        failures: list[BaseException] = []
+        for subscription in self._all_subscriptions():
+            with _noting(failures):
+                subscription.stop()
+        for subscription in self._all_subscriptions():
+            with _noting(failures):
+                await subscription.close()
+        for topic in list(self._topics.values()):
+            with _noting(failures):
+                await topic.close()
+        try:
+            await broker.close()
+        finally:
+            self._broker = None
+        if failures:
+            raise failures[0]
 
     @property
     def broker(self) -> Broker:
@@ -82,19 +116,31 @@ class PubSub:
             raise StoreLost("this PubSub was opened before a fork: open another one in this process")
         return self._broker
 
+    @property
+    def broker_for_consumers(self) -> Broker:
+        """The same for whoever wants messages, which nobody gets any more while this is being closed."""
+        if self._closing is not None:
+            raise FailedPrecondition("this PubSub is being closed: open another one to take messages")
+        return self.broker
+
     def topic(self, name: str) -> Topic:
         """The topic of this name, whether it exists yet or not."""
         return self._topics.setdefault(name, Topic(self, name))
 
     def subscription(self, name: str) -> Subscription:
         """A subscription that exists. To create one, begin with its topic: ``topic.subscription(name)``."""
-        return self._subscriptions.setdefault(name, Subscription(self, name, None))
+        known = self._subscriptions.setdefault(name, {})
+        return next(iter(known.values()), None) or known.setdefault(None, Subscription(self, name, None))
 
     def subscription_of(self, topic: Topic, name: str) -> Subscription:
-        known = self._subscriptions.get(name)
-        if known is None or known.topic is None:
-            known = self._subscriptions[name] = Subscription(self, name, topic)
-        return known
+        known = self._subscriptions.setdefault(name, {})
+        if None in known:  # it was asked for without its topic before
+            known[topic.name] = known.pop(None)
+            known[topic.name].topic = topic
+        return known.setdefault(topic.name, Subscription(self, name, topic))
+
+    def _all_subscriptions(self) -> list[Subscription]:
+        return [subscription for known in self._subscriptions.values() for subscription in known.values()]
 
     async def topics(self) -> list[TopicInfo]:
         """Every topic that exists."""
@@ -119,3 +165,12 @@ class PubSub:
     async def backup(self, path: str | Path) -> None:
         """A consistent copy of the store, while it is in use. A file that exists is never overwritten."""
         await self.broker.backup(str(path))
+
+
+@contextmanager
+def _noting(failures: list[BaseException]) -> Iterator[None]:
+    """Go on after a failure, which is raised at the end; also when somebody is tired of waiting."""
+    try:
+        yield
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - everything else has to be closed, too
+        failures.append(error)

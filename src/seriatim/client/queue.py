@@ -7,13 +7,15 @@ Rules
     - ``pop`` takes an item for good: it is settled before ``pop`` returns, and a crash afterwards loses it. ``reserve`` keeps
       it until ``commit``, and gives it back on ``rollback``, when its time is over, or when the program ends.
     - While an item is reserved its lease is extended, up to ``max_reservation`` seconds.
+    - A push that fails fails alone: it raises, its item is not in the queue, and others of its key go on.
+    - Closing ends every call that waits for an item: it raises QueueEmpty.
     - Every thread of the program may use it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,13 +24,13 @@ from typing import Any, TypeVar
 from seriatim.client.blocking import LoopThread
 from seriatim.client.consumer import Consuming, MessageStream
 from seriatim.client.message import Message
+from seriatim.client.publisher import outgoing
 from seriatim.client.pubsub import PubSub
 from seriatim.client.subscription import Subscription
-from seriatim.client.topic import Topic
 from seriatim.client.views import DeadLetter
 from seriatim.core.delivery import RetryPolicy
 from seriatim.engine.metrics import SubscriptionStats
-from seriatim.errors import AlreadyExists, QueueEmpty
+from seriatim.errors import AlreadyExists, FailedPrecondition, QueueEmpty
 
 SHORTEST_WAIT = 0.1
 """So many seconds a question may take at least: with a timeout of 0 whatever is there is still found."""
@@ -70,7 +72,7 @@ class Queue:
         self._thread.start()
         options = {"ack_deadline": reserve_time, "retry": retry, "dead_letter_topic": dead_letter_topic}
         try:
-            self._pubsub, self._topic, self._subscription = self._run(_open(url, name, options))
+            self._pubsub, self._subscription = self._run(_open(url, name, options))
         except BaseException:
             self._thread.close()
             raise
@@ -84,9 +86,10 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Give back what is reserved, and close the store."""
+        """Give back what is reserved, and close the store. Closing again does no harm."""
         try:
-            self._run(self._pubsub.close())
+            with suppress(FailedPrecondition):  # it is closed already
+                self._run(self._pubsub.close())
         finally:
             self._thread.close()
 
@@ -103,9 +106,10 @@ class Queue:
         """Add an item behind the others of its key, and return its id when it is durable."""
 
         async def publish() -> str:
-            published = self._topic.publish(data, ordering_key=key, attributes=attributes, delay=delay)
-            await self._topic.flush()
-            return await published
+            # Not through the topic's publisher, which holds back a whole key when one message fails: here whoever pushes waits
+            # for each item, and knows.
+            (offset,) = await self._pubsub.broker.publish(self.name, [outgoing(data, key, attributes, delay)])
+            return str(offset)
 
         return self._run(publish())
 
@@ -125,7 +129,7 @@ class Queue:
 
     def commit(self, item: Reservation) -> None:
         """An item is done; returns when that is durable. Raises StaleLease when the reservation was lost."""
-        self._run(self._end(item, item.message.ack_durable()))
+        self._run(self._end(item, item.message.ack_durable))
 
     def rollback(self, item: Reservation, delay: float | None = None, error: str | BaseException | None = None) -> None:
         """Put an item back at its place, after ``delay`` seconds or as the retry policy says. Its key waits for it."""
@@ -133,7 +137,7 @@ class Queue:
         async def give_back() -> None:
             item.message.nack(delay, error)
 
-        self._run(self._end(item, give_back()))
+        self._run(self._end(item, give_back))
 
     # -- looking, and an operator's hand --------------------------------------------------------------------------------
 
@@ -174,7 +178,7 @@ class Queue:
     # -- how ------------------------------------------------------------------------------------------------------------
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._thread.run(lambda: work)
+        return self._thread.run(work)
 
     async def _take(self, patience: float | None) -> tuple[Message, MessageStream]:
         """One message, and the stream that holds its lease."""
@@ -185,16 +189,18 @@ class Queue:
         except TimeoutError:
             stream.close()
             raise QueueEmpty(f"queue {self.name!r} had nothing to give within {patience} seconds") from None
+        except StopAsyncIteration:
+            raise QueueEmpty(f"queue {self.name!r} was closed before it had anything to give") from None
         except BaseException:
             stream.close()
             raise
         stream.stop()
         return message, stream
 
-    async def _end(self, item: Reservation, say: Coroutine[Any, Any, None]) -> None:
+    async def _end(self, item: Reservation, say: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Say what became of an item, and let its stream go."""
         try:
-            await say
+            await say()
         finally:
             if not item.is_over:
                 item.is_over = True
@@ -242,7 +248,7 @@ class Reservation:
             self.rollback(error=error)
 
 
-async def _open(url: str, name: str, options: dict[str, Any]) -> tuple[PubSub, Topic, Subscription]:
+async def _open(url: str, name: str, options: dict[str, Any]) -> tuple[PubSub, Subscription]:
     pubsub = await PubSub(url).__aenter__()
     try:
         topic = pubsub.topic(name)
@@ -254,4 +260,4 @@ async def _open(url: str, name: str, options: dict[str, Any]) -> tuple[PubSub, T
     except BaseException:
         await pubsub.close()
         raise
-    return pubsub, topic, subscription
+    return pubsub, subscription

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
-from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRunner, MessageStream
+from seriatim.client.consumer import Consuming, ErrorHandler, Handler, HandlerRunner, MessageStream, is_cancelled
 from seriatim.client.message import Message
+from seriatim.client.running import Calls
 from seriatim.client.views import DeadLetter, KeyView, PeekedMessage, offset_of
 from seriatim.core.delivery import Release, RetryPolicy
+from seriatim.core.limits import describe
 from seriatim.core.options import one_of
 from seriatim.engine.broker import Broker, SnapshotInfo
 from seriatim.engine.metrics import SubscriptionStats
@@ -52,7 +55,7 @@ class Subscription:
         self.topic = topic
         self._handlers: list[Handler] = []
         self._error_handlers: list[ErrorHandler] = []
-        self._reports: set[asyncio.Task[None]] = set()
+        self._reports = Calls()
         self._runner: HandlerRunner | None = None
         self._streams: list[MessageStream] = []
 
@@ -105,10 +108,13 @@ class Subscription:
     def on(self, event: Literal["message", "error"], handler: Callable[[Any], object]) -> None:
         """Call ``handler`` with every message, or with every error: of a handler, and of the store while this is open.
 
-        It may be a plain or an async function.
+        It may be a plain or an async function. Of several handlers all are called, in the order in which they were registered;
+        one that comes while this is open gets the messages from then on.
         """
         if event == "message":
             self._handlers.append(handler)
+            if self._runner is not None:
+                self._runner.handle = self._handler()
         elif event == "error":
             self._error_handlers.append(handler)
         else:
@@ -116,29 +122,47 @@ class Subscription:
 
     def open(self, consuming: Consuming | None = None, **limits: Unpack[Limits]) -> None:
         """Begin to call the handlers, with as many messages at once as ``Consuming`` or the limits allow."""
-        if self._runner is not None:
-            raise FailedPrecondition(f"subscription {self.name!r} is open already")
+        if self._runner is not None and not self._runner.is_over:
+            raise FailedPrecondition(f"subscription {self.name!r} is open already, or its handlers still run")
         if not self._handlers:
             raise FailedPrecondition(f"subscription {self.name!r} has no handler: call on('message', handler) first")
-        consuming = replace(consuming or Consuming(), **limits)
-        handle = self._handlers[0] if len(self._handlers) == 1 else self._handle_all
-        self._runner = HandlerRunner(self._broker, self.name, consuming, handle, self._report)
+        broker, consuming = self._pubsub.broker_for_consumers, replace(consuming or Consuming(), **limits)
+        self._runner = HandlerRunner(broker, self.name, consuming, self._handler(), self._report)
+
+    def stop(self) -> None:
+        """Start no more handlers and end every iteration; what is at work goes on. Wait for handlers with ``close``."""
+        with ExitStack() as everything:
+            if self._runner is not None:
+                everything.callback(self._runner.stop)
+            for stream in self._streams:
+                everything.callback(stream.end)
 
     async def close(self) -> None:
-        """Take no more messages, wait for the handlers that run, and end every iteration."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.close()
-        if self._reports:
-            await asyncio.wait(self._reports)
-        while self._streams:
-            self._streams.pop().close()
+        """Start nothing more, end every iteration, and wait for the handlers that run. Closing again does no harm.
+
+        Whatever the handlers say is accepted. When a handler calls this, it waits for the other handlers only.
+        """
+        runner = self._runner
+        try:
+            self.stop()
+            if runner is not None:
+                await runner.close()
+            await self._reports.wait()
+        finally:
+            if self._runner is runner and runner is not None and runner.is_over:
+                self._runner = None
+            self._close_streams()
+
+    def _close_streams(self) -> None:
+        with ExitStack() as everything:
+            while self._streams:
+                everything.callback(self._streams.pop().close)
 
     def messages(self, consuming: Consuming | None = None, **limits: Unpack[Limits]) -> MessageStream:
         """An async iterator of messages. Close it (``close()``) to give back what was not settled."""
         # A stream is worked off one by one: taking many messages would only keep them from others.
         consuming = replace(consuming or Consuming(max_messages=16), **limits)
-        stream = MessageStream(self._broker, self.name, consuming)
+        stream = MessageStream(self._pubsub.broker_for_consumers, self.name, consuming)
         self._streams = [known for known in self._streams if not known.is_closed] + [stream]
         return stream
 
@@ -150,38 +174,41 @@ class Subscription:
         finally:
             stream.close()
 
+    def _handler(self) -> Handler:
+        return self._handlers[0] if len(self._handlers) == 1 else self._handle_all
+
     async def _handle_all(self, message: Message) -> None:
-        for handler in self._handlers:
+        for handler in tuple(self._handlers):
             result = handler(message)
             if asyncio.iscoroutine(result):
                 await result
 
     def _report(self, error: BaseException) -> None:
         if not self._error_handlers:
-            logger.error("a handler of subscription %r failed: %s", self.name, error, exc_info=error)
+            logger.error("a handler of subscription %r failed: %s", self.name, describe(error), exc_info=error)
             return
         for handler in self._error_handlers:
             try:
                 result = handler(error)
-            except Exception as trouble:  # noqa: BLE001 - nobody is left to tell, and messages must go on
+            except BaseException as trouble:  # noqa: BLE001 - nobody is left to tell, and messages must go on
                 self._log_trouble(trouble)
             else:
                 if asyncio.iscoroutine(result):
-                    self._finish_report(result)
+                    self._reports.start(self._finish_report(result))
 
-    def _finish_report(self, result: Coroutine[Any, Any, object]) -> None:
-        async def finish() -> None:
-            try:
-                await result
-            except Exception as trouble:  # noqa: BLE001 - see _report
-                self._log_trouble(trouble)
+    async def _finish_report(self, result: Coroutine[Any, Any, object]) -> None:
+        try:
+            await result
+        except BaseException as trouble:
+            if isinstance(trouble, GeneratorExit) or is_cancelled(trouble):
+                raise
+            self._log_trouble(trouble)
+        finally:
+            result.close()
 
-        task = asyncio.get_running_loop().create_task(finish())
-        self._reports.add(task)
-        task.add_done_callback(self._reports.discard)
-
-    def _log_trouble(self, trouble: Exception) -> None:
-        logger.error("an error handler of subscription %r failed: %s", self.name, trouble, exc_info=trouble)
+    def _log_trouble(self, trouble: BaseException) -> None:
+        text = describe(trouble)
+        logger.error("an error handler of subscription %r failed: %s", self.name, text, exc_info=trouble)
 
     async def wait_until_empty(self) -> None:
         """Return when nothing waits, nothing is out, and every ack is durable."""

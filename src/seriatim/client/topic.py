@@ -22,12 +22,14 @@ class Topic:
     def __init__(self, pubsub: PubSub, name: str) -> None:
         self._pubsub = pubsub
         self.name = name
+        self._options: PublishOptions | None = None
         self._publisher: Publisher | None = None
 
     @property
     def publisher(self) -> Publisher:
-        if self._publisher is None:
-            self._publisher = Publisher(self._pubsub.broker, self.name)
+        broker = self._pubsub.broker
+        if self._publisher is None or self._publisher.sink is not broker:  # it was opened again since
+            self._publisher = Publisher(broker, self.name, self._options)
         return self._publisher
 
     async def create(self, **options: Any) -> Topic:
@@ -43,7 +45,9 @@ class Topic:
         return self._pubsub.subscription_of(self, name)
 
     def set_publish_options(self, options: PublishOptions) -> None:
+        """Apply them from now on, to what waits in batches, too."""
         self.publisher.set_options(options)
+        self._options = options
 
     def publish(
         self,
@@ -90,5 +94,6 @@ class Topic:
         return self.publisher.paused_keys()
 
     async def close(self) -> None:
+        """Send what waits in batches, and wait until it is durable or has failed."""
         if self._publisher is not None:
             await self._publisher.close()

@@ -13,7 +13,14 @@ from seriatim.client.publisher import Publisher, PublishOptions
 from seriatim.core.batching import Batching
 from seriatim.core.flow import FlowControl
 from seriatim.engine.engine import Engine
-from seriatim.errors import FlowControlTimeout, IllegalTransition, InvalidArgument, PublishingPaused, StoreFull
+from seriatim.errors import (
+    FlowControlTimeout,
+    IllegalTransition,
+    InvalidArgument,
+    OutcomeUnknown,
+    PublishingPaused,
+    StoreFull,
+)
 from tests.engine.conftest import WatchedStore
 
 LATE = Batching(max_messages=1000, max_milliseconds=60_000)
@@ -293,3 +300,161 @@ def test_closing_sends_what_is_open():
         assert [future.result() for future in futures] == ["0", "1"]
 
     run(scenario, PublishOptions(batching=LATE))
+
+
+# -- what is given up before it is admitted -----------------------------------------------------------------------------
+
+ONE = FlowControl(max_outstanding_messages=1)
+SHORT = 0.05
+
+
+def waiting_for_room(timeout: float | None) -> PublishOptions:
+    return PublishOptions(Batching(1), flow_control=replace(ONE, timeout=timeout))
+
+
+@pytest.mark.parametrize("timeout", [0, SHORT])
+def test_a_message_that_finds_no_room_in_time_pauses_its_key_so_that_a_retry_keeps_the_order(timeout):
+    async def scenario(stage):
+        stage.store.gate.clear()
+        (busy,) = stage.publish("busy")
+        (one,) = stage.publish("1", key="k")
+        await asyncio.sleep(SHORT / 2)
+        (two,) = stage.publish("2", key="k")
+        with pytest.raises(FlowControlTimeout):
+            await one
+        with pytest.raises(PublishingPaused, match=r"resume_publishing\('k'\)"):
+            await two  # also when it could have waited longer
+        assert stage.publisher.paused_keys() == ("k",)
+        stage.store.gate.set()
+        await busy
+        stage.publisher.resume("k")
+        for data in ("1", "2"):
+            await stage.publish(data, key="k")[0]
+        assert stage.stored() == [b"busy", b"1", b"2"]
+
+    run(scenario, waiting_for_room(timeout))
+
+
+def test_what_waits_for_room_behind_a_failed_message_of_its_key_fails_with_it_and_others_go_on():
+    async def scenario(stage):
+        stage.store.gate.clear()
+        stage.store.failures.append(StoreFull("no room"))
+        (one,) = stage.publish("1", key="k")
+        (two, three), (other,) = stage.publish("2", "3", key="k"), stage.publish("other", key="o")
+        stage.store.gate.set()
+        with pytest.raises(StoreFull):
+            await one
+        assert two.done()
+        assert three.done()
+        stage.publisher.resume("k")  # at once: nothing of the key is left that could pass a retry
+        assert await stage.publish("1", key="k")[0]
+        assert await other
+        for behind in (two, three):
+            with pytest.raises(PublishingPaused):
+                await behind
+        assert stage.stored() == [b"other", b"1"]
+
+    run(scenario, waiting_for_room(None))
+
+
+def test_a_message_of_a_paused_key_is_refused_at_once_also_when_it_would_have_to_wait_for_room():
+    async def scenario(stage):
+        stage.store.failures.append(StoreFull("no room"))
+        with pytest.raises(StoreFull):
+            await stage.publish("1", key="k")[0]
+        stage.store.gate.clear()
+        stage.publish("busy")
+        (two,) = stage.publish("2", key="k")
+        assert two.done()
+        stage.publisher.resume("k")
+        stage.store.gate.set()
+        await stage.publish("1", key="k")[0]
+        assert stage.stored() == [b"busy", b"1"]
+        with pytest.raises(PublishingPaused):
+            await two
+
+    run(scenario, waiting_for_room(None))
+
+
+@pytest.mark.parametrize("way", ["cancel", "timeout"])
+def test_a_message_whose_future_is_cancelled_before_it_is_admitted_is_never_stored(way):
+    async def scenario(stage):
+        stage.store.gate.clear()
+        (first,) = stage.publish("first")
+        (second,) = stage.publish("second", key="k")
+        if way == "cancel":
+            second.cancel()
+        else:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await second
+        (third,) = stage.publish("third", key="k")
+        stage.store.gate.set()
+        await asyncio.gather(first, third)
+        await stage.publisher.flush()
+        assert stage.stored() == [b"first", b"third"]
+        assert stage.publisher.paused_keys() == ()
+
+    run(scenario, waiting_for_room(None))
+
+
+def test_those_behind_a_large_message_that_is_withdrawn_are_admitted_if_they_fit():
+    async def scenario(stage):
+        stage.store.gate.clear()
+        stage.publish("x" * 60)
+        large, small = stage.publish("y" * 60, "z" * 10)
+        large.cancel()
+        assert stage.batches == [[b"x" * 60], [b"z" * 10]]
+        stage.store.gate.set()
+        await small
+
+    run(scenario, PublishOptions(Batching(1), flow_control=FlowControl(max_outstanding_bytes=100)))
+
+
+@pytest.mark.parametrize("ending", ["flush", "close"])
+def test_flush_and_close_wait_until_a_message_whose_future_was_cancelled_is_durable(ending):
+    async def scenario(stage):
+        stage.store.gate.clear()
+        first, second = stage.publish("a", "b")
+        first.cancel()
+        turns = 0
+        ended = asyncio.create_task(getattr(stage.publisher, ending)())
+        await stage.store.until_writing()
+        second.cancel()
+        while not ended.done() and turns < 100:
+            turns += 1
+            await asyncio.sleep(0)
+        assert not ended.done()
+        stage.store.gate.set()
+        await ended
+        assert stage.stored() == [b"a", b"b"]
+
+    run(scenario, PublishOptions(LATE))
+
+
+def test_several_flushes_wait_at_once_and_one_that_is_cancelled_disturbs_no_other():
+    async def scenario(stage):
+        stage.store.gate.clear()
+        stage.publish("a")
+        flushes = [asyncio.create_task(stage.publisher.flush()) for _ in range(3)]
+        await stage.store.until_writing()
+        flushes[0].cancel()
+        stage.store.gate.set()
+        await asyncio.gather(*flushes[1:])
+        assert stage.stored() == [b"a"]
+
+    run(scenario, PublishOptions(LATE))
+
+
+def test_a_publish_that_is_cut_off_on_its_way_has_an_unknown_outcome():
+    async def scenario(stage):
+        def cut_off(topic, messages):
+            written = asyncio.get_running_loop().create_future()
+            written.cancel()
+            return written
+
+        stage.engine.publish = cut_off
+        with pytest.raises(OutcomeUnknown, match="may be stored or not"):
+            await stage.publish("a")[0]
+
+    run(scenario, PublishOptions(Batching(1)))

@@ -125,7 +125,8 @@ class NaiveBatcher:
             return []
         refused = [message for batch in self.waiting(key) for message in batch.messages]
         self.batches = [batch for batch in self.batches if batch.key != key]
-        self.paused.append(key)
+        if key not in self.paused:
+            self.paused.append(key)
         return refused
 
     def outstanding(self) -> tuple[int, int]:
@@ -133,11 +134,11 @@ class NaiveBatcher:
         return waiting, sum(len(batch.messages) for batch in self.batches) - waiting
 
     def state(self, key: str) -> LineState:
-        if key in self.paused:
-            return LineState.PAUSED
         if self.flying(key):
             return LineState.BACKLOGGED if self.waiting(key) else LineState.SENDING
-        return LineState.FILLING if self.waiting(key) else LineState.IDLE
+        if self.waiting(key):
+            return LineState.FILLING
+        return LineState.PAUSED if key in self.paused else LineState.IDLE
 
 
 class NaiveGate:

@@ -337,6 +337,31 @@ def test_a_resumed_key_starts_afresh():
     assert machine.confirm(2) == ()
 
 
+def test_a_key_that_is_paused_from_outside_sends_what_it_has_and_refuses_what_comes():
+    machine = batcher(max_messages=2)
+    add_all(machine, "k", "abc")  # two in flight, one behind them
+    machine.pause("k")
+    with pytest.raises(PublishingPaused, match="resume_publishing"):
+        machine.add("k", "d", 1, 0)
+    assert machine.confirm(1) == ()
+    assert contents(machine.flush()) == ["c"]
+    assert machine.state("k") is LineState.SENDING
+    assert machine.confirm(2) == ()
+    assert machine.state("k") is LineState.PAUSED
+    machine.resume("k")
+    assert machine.state("k") is LineState.IDLE
+
+
+def test_a_key_may_be_resumed_before_what_it_has_is_sent():
+    machine = batcher(max_messages=2)
+    add_all(machine, "k", "ab")
+    machine.pause("k")
+    assert machine.paused_keys() == ("k",)
+    machine.resume("k")
+    add_all(machine, "k", "cd")
+    assert contents(machine.confirm(1)) == ["cd"]
+
+
 def test_paused_keys_are_listed_in_order_of_pausing():
     machine = batcher(max_messages=1)
     for key in "abc":
@@ -351,7 +376,7 @@ def test_paused_keys_are_listed_in_order_of_pausing():
 def test_resuming_a_key_that_is_not_paused_is_illegal():
     with pytest.raises(IllegalTransition) as error:
         batcher().resume("k")
-    assert error.value.message == "publishing line: 'resume' is not possible while 'idle'; possible now: open"
+    assert error.value.message == "publishing line: 'resume' is not possible while 'idle'; possible now: open, pause"
 
 
 @pytest.mark.parametrize("settle", [Batcher.confirm, Batcher.fail])
@@ -448,6 +473,7 @@ COMMANDS = {
     LineEvent.OPEN: lambda machine: machine.add("k", "z", 1, 0),
     LineEvent.CONFIRM: lambda machine: machine.confirm(1),
     LineEvent.FAIL: lambda machine: machine.fail(1),
+    LineEvent.PAUSE: lambda machine: machine.pause("k"),
     LineEvent.RESUME: lambda machine: machine.resume("k"),
 }
 LEGAL = {(state, event) for state, event, _ in LINES} | {(LineState.FILLING, LineEvent.OPEN)}  # the message joins
@@ -489,6 +515,14 @@ def test_every_transition_of_the_table_happens_and_no_other():
             machine.add("k", "i", 1, 0)
         machine.fail(batch.number)
         machine.resume("k")
+    for state in (LineState.IDLE, LineState.FILLING, LineState.SENDING, LineState.BACKLOGGED):
+        paused = reach(state)
+        paused.pause("k")
+        seen.add((state, LineEvent.PAUSE, paused.state("k")))
+    watched = Watched(Batching(max_messages=1))
+    watched.add("k", "a", 1, 0)
+    watched.pause("k")
+    watched.confirm(1)
     seen.add((LineState.PAUSED, LineEvent.RESUME, LineState.IDLE))  # a paused key has no line to move
     assert seen == set(LINES)
 
@@ -557,6 +591,15 @@ class BatcherAgainstModel(RuleBasedStateMachine):
             assert plain(self.machine.confirm(number)) == self.model.confirm(number)
         else:
             assert list(self.machine.fail(number)) == self.model.fail(number)
+
+    @rule(key=st.sampled_from(KEYS))
+    def pause(self, key):
+        if key in self.model.paused:
+            with pytest.raises(IllegalTransition):
+                self.machine.pause(key)
+        else:
+            self.machine.pause(key)
+            self.model.paused.append(key)
 
     @rule(key=st.sampled_from(KEYS))
     def resume(self, key):

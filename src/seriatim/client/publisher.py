@@ -4,10 +4,12 @@ Rules
     - ``core.batching`` decides when a batch is sent, ``core.flow`` who may publish. Nothing here does.
     - A message takes its place in line when ``publish`` is called. Its future is resolved with its id when it is durable.
     - A flow control slot is held from admission until the message is durable, or has failed.
-    - When a publish of a key fails, the key is paused until ``resume``: what was behind fails too, and later messages are
-      refused, so that nothing overtakes.
-    - ``flush`` covers every publish called before it, also those that wait for admission, and raises the first failure that
-      nobody awaited.
+    - When a publish of a key fails, also one that found no room in time, the key is paused until ``resume``: what was behind
+      fails too, and later messages are refused, so that nothing overtakes.
+    - A message whose future is cancelled while it waits for admission is withdrawn: it is never sent, and others go on. Once
+      admitted it is on its way, and cancelling its future only means that nobody wants to hear of it.
+    - ``flush`` covers every publish called before it, also those that wait for admission and those whose future was cancelled,
+      and raises the first failure that nobody awaited.
 """
 
 from __future__ import annotations
@@ -15,17 +17,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from seriatim.core.batching import Batch, Batcher, Batching
-from seriatim.core.flow import FlowControl, FlowGate
+from seriatim.core.flow import FlowControl, FlowGate, TicketState
 from seriatim.core.limits import check_message, copy_attributes
 from seriatim.core.options import require_duration, require_kind
 from seriatim.engine.broker import Outgoing
-from seriatim.errors import FlowControlTimeout, InvalidArgument, PublishingPaused
+from seriatim.errors import FlowControlTimeout, InvalidArgument, OutcomeUnknown, PublishingPaused
 
 MOST_UNSEEN = 1_000
 """How many failures that nobody awaited are kept for ``flush`` at most."""
+
+CUT_OFF = "the publish was cut off before it was answered: it may be stored or not, look before you publish it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,14 @@ class PublishFuture(asyncio.Future[str]):
     """The id of a message, once it is durable. It knows whether anybody looked at it."""
 
     observed = False
+    withdraw: Callable[[], None] | None = None  # while the message can be taken back
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Take the message back if it still waits for admission; otherwise it is on its way."""
+        is_cancelled = super().cancel(msg)
+        if is_cancelled and self.withdraw is not None:
+            self.withdraw()
+        return is_cancelled
 
     def __await__(self) -> Generator[Any, None, str]:
         self.observed = True
@@ -96,7 +109,9 @@ class Publisher:
         self._loop = asyncio.get_running_loop()
         self._batcher: Batcher[_Waiting] = Batcher(self._options.batching)
         self._gate: FlowGate[_Waiting] = FlowGate(self._options.flow_control)
-        self._open: dict[PublishFuture, None] = {}  # not resolved yet, in order of publishing
+        self._open: dict[_Waiting, None] = {}  # neither durable nor failed, in order of publishing
+        self._queued: dict[str, dict[_Waiting, None]] = {}  # those that wait for admission, by key
+        self._landing: asyncio.Future[None] | None = None  # resolved when the next of them is durable or has failed
         self._unseen: list[PublishFuture] = []  # failed, in order
         self._timer: asyncio.TimerHandle | None = None
 
@@ -114,27 +129,40 @@ class Publisher:
             raise InvalidArgument("Message ordering must be enabled on topic to use ordering keys")
         future = PublishFuture(loop=self._loop)
         waiting = _Waiting(message, future)
-        self._open[future] = None
+        self._open[waiting] = None
+        try:
+            self._batcher.require_accepted(ordering_key)  # now, or it would pass what failed if the key is resumed
+        except PublishingPaused as error:
+            self._settle_failure(waiting, error)
+        else:
+            self._request(waiting)
+        return future
+
+    def _request(self, waiting: _Waiting) -> None:
         now = self._now()
         try:
-            if self._gate.request(waiting, len(data), now):
+            if self._gate.request(waiting, len(waiting.message.data), now):
                 self._add_one(waiting, now)
                 if self._timer is not None:
-                    return future  # it rings early enough: no batch is older than the one that it was set for
+                    return  # it rings early enough: no batch is older than the one that it was set for
+            else:
+                self._queue(waiting)
         except FlowControlTimeout as error:
-            self._settle_failure(future, error)
+            self._expire([(waiting, error)])
         self._set_timer()
-        return future
 
     async def flush(self) -> None:
         """Send everything now, and wait until everything published before is durable."""
-        mine = list(self._open)
-        # Each round sends what is open; what waits for admission is sent by a later round.
-        while any(not future.done() for future in mine):
+        await self._land(list(self._open))
+        self._raise_first_unseen()
+
+    async def _land(self, waiting: list[_Waiting]) -> None:
+        """Send what is open and wait for it, round by round: what waits for admission is sent by a later one."""
+        while waiting := [one for one in waiting if one in self._open]:
+            landing = self._landing = self._landing or self._loop.create_future()
             self._send(self._batcher.flush())
             self._set_timer()
-            await asyncio.wait([future for future in mine if not future.done()], return_when=asyncio.FIRST_COMPLETED)
-        self._raise_first_unseen()
+            await asyncio.shield(landing)  # others may wait for it, too
 
     def resume(self, key: str) -> None:
         """Accept messages of a key again whose publish failed."""
@@ -156,8 +184,7 @@ class Publisher:
     async def close(self) -> None:
         """Send what is open and wait for it. Failures stay with their futures."""
         while self._open:
-            self._send(self._batcher.flush())
-            await asyncio.wait(list(self._open), return_when=asyncio.FIRST_COMPLETED)
+            await self._land(list(self._open))
         if self._timer is not None:
             self._timer.cancel()
 
@@ -167,9 +194,30 @@ class Publisher:
         return self._loop.time()
 
     def _add(self, admitted: Iterable[_Waiting]) -> None:
-        """Put admitted messages into their batches."""
+        """Put messages that waited for admission into their batches."""
         for waiting in admitted:
+            self._leave_queue(waiting)
             self._add_one(waiting, self._now())
+
+    def _queue(self, waiting: _Waiting) -> None:
+        waiting.future.withdraw = partial(self._withdraw, waiting)
+        if waiting.message.key is not None:
+            self._queued.setdefault(waiting.message.key, {})[waiting] = None
+
+    def _leave_queue(self, waiting: _Waiting) -> None:
+        waiting.future.withdraw = None
+        key = waiting.message.key
+        if key is not None and (queued := self._queued.get(key)) is not None:
+            queued.pop(waiting, None)
+            if not queued:
+                del self._queued[key]
+
+    def _withdraw(self, waiting: _Waiting) -> None:
+        """Nobody wants a message any more that has not been admitted."""
+        self._leave_queue(waiting)
+        self._landed(waiting)
+        self._add(self._gate.cancel(waiting))
+        self._set_timer()
 
     def _add_one(self, waiting: _Waiting, now: float) -> None:
         message = waiting.message
@@ -192,7 +240,7 @@ class Publisher:
 
     def _when_written(self, batch: Batch[_Waiting]) -> Callable[[asyncio.Future[range]], None]:
         def done(written: asyncio.Future[range]) -> None:
-            error = asyncio.CancelledError() if written.cancelled() else written.exception()
+            error = OutcomeUnknown(CUT_OFF) if written.cancelled() else written.exception()
             if error is None:
                 self._batch_written(batch, written.result())
             else:
@@ -205,7 +253,7 @@ class Publisher:
     def _batch_written(self, batch: Batch[_Waiting], offsets: range) -> None:
         for waiting, offset in zip(batch.messages, offsets, strict=True):
             future = waiting.future
-            self._open.pop(future, None)
+            self._landed(waiting)
             if not future.done():
                 future.set_result(str(offset))
         self._send(self._batcher.confirm(batch.number))
@@ -214,19 +262,33 @@ class Publisher:
     def _batch_failed(self, batch: Batch[_Waiting], error: BaseException) -> None:
         behind = self._batcher.fail(batch.number)
         self._fail(batch.messages, error)
-        refusal = PublishingPaused(
-            f"Not published, because an earlier message of key {batch.key!r} failed ({error}); "
-            f"call resume_publishing({batch.key!r}) and publish again"
-        )
+        refusal = _behind(batch.key, error)
         self._fail(behind, refusal)
+        self._fail_queued(batch.key, refusal)
+
+    def _fail_queued(self, key: str | None, refusal: PublishingPaused) -> None:
+        """What waits for admission behind a message that failed must not pass it when the key is resumed."""
+        for waiting in list(self._queued.get(key, ())) if key is not None else ():
+            if self._gate.state(waiting) is TicketState.WAITING:  # not admitted just now, in place of one before it
+                self._leave_queue(waiting)
+                self._settle_failure(waiting, refusal)
+                self._add(self._gate.cancel(waiting))
 
     def _fail(self, failed: Sequence[_Waiting], error: BaseException) -> None:
         for waiting in failed:
-            self._settle_failure(waiting.future, error)
+            self._settle_failure(waiting, error)
         self._release(failed)
 
-    def _settle_failure(self, future: PublishFuture, error: BaseException) -> None:
-        self._open.pop(future, None)
+    def _landed(self, waiting: _Waiting) -> None:
+        """A message is durable, has failed, or was withdrawn."""
+        self._open.pop(waiting, None)
+        if self._landing is not None:
+            landing, self._landing = self._landing, None
+            landing.set_result(None)
+
+    def _settle_failure(self, waiting: _Waiting, error: BaseException) -> None:
+        future = waiting.future
+        self._landed(waiting)
         if not future.done():
             future.set_exception(error)
             self._unseen.append(future)
@@ -240,7 +302,12 @@ class Publisher:
 
     def _expire(self, timed_out: Iterable[tuple[_Waiting, BaseException]]) -> None:
         for waiting, error in timed_out:
-            self._settle_failure(waiting.future, error)
+            self._leave_queue(waiting)
+            self._settle_failure(waiting, error)
+            if (key := waiting.message.key) is not None:
+                if not self._batcher.is_paused(key):
+                    self._batcher.pause(key)
+                self._fail_queued(key, _behind(key, error))
 
     def _raise_first_unseen(self) -> None:
         unseen, self._unseen = self._unseen, []
@@ -264,3 +331,10 @@ class Publisher:
         self._expire(expired.timed_out)
         self._add(expired.admitted)
         self._set_timer()
+
+
+def _behind(key: str | None, error: BaseException) -> PublishingPaused:
+    return PublishingPaused(
+        f"Not published, because an earlier message of key {key!r} failed ({error}); "
+        f"call resume_publishing({key!r}) and publish again"
+    )

@@ -13,11 +13,14 @@ Rules
 5. At most one batch of a key is in flight. Its confirmation sends the next. Its failure **pauses** the key: whatever
    waits behind it is refused, and so is every later message until the key is resumed, so that nothing overtakes.
 6. Keyless messages have no order to lose: any number of their batches are in flight, and a failure pauses nothing.
+7. A key can also be **paused** from outside, because one of its messages was lost before it came here. What its line holds is
+   older, and goes on; later messages are refused until the key is resumed.
 
 Theory of operation
 -------------------
-A line is in one of four states by two questions (is something in flight? does something wait?), or paused. An idle line
-is forgotten, so idle keys cost nothing. The keyless line walks through the same states, but takes each confirmation for
+A line is in one of four states by two questions (is something in flight? does something wait?), or paused. A line that was
+paused from outside and still holds something keeps its state, and becomes paused instead of idle. An idle line is forgotten,
+so idle keys cost nothing. The keyless line walks through the same states, but takes each confirmation for
 granted as soon as a batch is sent, so nothing ever waits behind it.
 
 All open batches share one delay, so they ripen in the order in which they were opened: an ordered map is the whole
@@ -59,6 +62,7 @@ class LineEvent(StrEnum):
     SEND = "send"
     CONFIRM = "confirm"
     FAIL = "fail"
+    PAUSE = "pause"
     RESUME = "resume"
 
 
@@ -66,17 +70,25 @@ LINES = TransitionTable(
     "publishing line",
     LineState.IDLE,
     {
-        LineState.IDLE: {LineEvent.OPEN: frozenset({LineState.FILLING})},
-        LineState.FILLING: {LineEvent.SEND: frozenset({LineState.SENDING, LineState.BACKLOGGED})},
+        LineState.IDLE: {
+            LineEvent.OPEN: frozenset({LineState.FILLING}),
+            LineEvent.PAUSE: frozenset({LineState.PAUSED}),
+        },
+        LineState.FILLING: {
+            LineEvent.SEND: frozenset({LineState.SENDING, LineState.BACKLOGGED}),
+            LineEvent.PAUSE: frozenset({LineState.FILLING}),
+        },
         LineState.SENDING: {
             LineEvent.OPEN: frozenset({LineState.BACKLOGGED}),
-            LineEvent.CONFIRM: frozenset({LineState.IDLE}),
+            LineEvent.CONFIRM: frozenset({LineState.IDLE, LineState.PAUSED}),
             LineEvent.FAIL: frozenset({LineState.PAUSED}),
+            LineEvent.PAUSE: frozenset({LineState.SENDING}),
         },
         LineState.BACKLOGGED: {
             LineEvent.OPEN: frozenset({LineState.BACKLOGGED}),
             LineEvent.CONFIRM: frozenset({LineState.FILLING}),
             LineEvent.FAIL: frozenset({LineState.PAUSED}),
+            LineEvent.PAUSE: frozenset({LineState.BACKLOGGED}),
         },
         LineState.PAUSED: {LineEvent.RESUME: frozenset({LineState.IDLE})},
     },
@@ -142,7 +154,7 @@ class Batcher(Generic[M]):
         self._filling: OrderedDict[str | None, _Line[M]] = OrderedDict()  # batches not ripe yet, in order of opening
         self._sealed: defaultdict[str | None, deque[tuple[tuple[M, ...], int]]] = defaultdict(deque)  # full, with sizes
         self._flights: dict[int, Batch[M]] = {}
-        self._paused: dict[str, None] = {}  # a set that keeps the order of pausing
+        self._paused: dict[str | None, None] = {}  # a set that keeps the order of pausing
         self._last_number = 0
         self._waiting = 0
         self._in_flight = 0
@@ -151,7 +163,9 @@ class Batcher(Generic[M]):
         """Put a message of ``size`` bytes into its line."""
         if size < 0:
             require_whole("size", size, 0)
-        line = self._lines.get(key) or self._new_line(key)
+        if key in self._paused:
+            self.require_accepted(key)
+        line = self._lines.get(key) or _Line(key)
         sent: tuple[Batch[M], ...] = ()
         if line.messages and line.size + size > self._options.max_bytes:
             sent = self._seal(line)
@@ -207,30 +221,42 @@ class Batcher(Generic[M]):
         self._waiting -= len(refused)
         return refused
 
+    def pause(self, key: str) -> None:
+        """A message of a key was lost before it came here: refuse later ones. What waits or is in flight goes on."""
+        state = LineState.PAUSED if self.is_paused(key) else self.state(key)
+        LINES.check(state, LineEvent.PAUSE, LineState.PAUSED if state is _IDLE else state)
+        self._paused[key] = None
+
     def resume(self, key: str) -> None:
         """Accept messages of a paused key again."""
-        LINES.check(self.state(key), LineEvent.RESUME, LineState.IDLE)
+        state = self.state(key)
+        if key not in self._paused or state is LineState.PAUSED:
+            LINES.check(state, LineEvent.RESUME, LineState.IDLE)
         del self._paused[key]
 
     def state(self, key: str) -> LineState:
         """What the line of ``key`` is doing."""
-        if key in self._paused:
-            return LineState.PAUSED
         line = self._lines.get(key)
-        return LineState.IDLE if line is None else line.state
+        if line is not None:
+            return line.state
+        return LineState.PAUSED if key in self._paused else LineState.IDLE
+
+    def is_paused(self, key: str | None) -> bool:
+        """Whether messages of ``key`` are refused."""
+        return key in self._paused
+
+    def require_accepted(self, key: str | None) -> None:
+        """Raise PublishingPaused when messages of ``key`` are refused."""
+        if key in self._paused:
+            raise PublishingPaused(f"Key {key!r} is paused by a failed publish; call resume_publishing({key!r}) first")
 
     def paused_keys(self) -> tuple[str, ...]:
         """The paused keys, in order of pausing."""
-        return tuple(self._paused)
+        return tuple(key for key in self._paused if key is not None)
 
     def outstanding(self) -> Outstanding:
         """How many messages are not confirmed yet."""
         return Outstanding(self._waiting, self._in_flight)
-
-    def _new_line(self, key: str | None) -> _Line[M]:
-        if key in self._paused:
-            raise PublishingPaused(f"Key {key!r} is paused by a failed publish; call resume_publishing({key!r}) first")
-        return _Line(key)
 
     def _deadline(self, line: _Line[M]) -> float:
         return line.opened + self._options.max_milliseconds / 1000
@@ -294,7 +320,7 @@ class Batcher(Generic[M]):
     def _free(self, line: _Line[M]) -> tuple[Batch[M], ...]:
         """Nothing of the line is in flight any more: send its next batch, if one is full or ripe."""
         if line.state is _SENDING:
-            self._move(line, _CONFIRM, _IDLE)
+            self._move(line, _CONFIRM, LineState.PAUSED if line.key in self._paused else _IDLE)
             del self._lines[line.key]
             return ()
         self._move(line, _CONFIRM, _FILLING)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
+from itertools import chain
+from math import nan
+from types import NoneType
 
 import pytest
 
 from seriatim.engine.commit import Committer
-from seriatim.errors import OutcomeUnknown, StoreFull, StoreLost
-from seriatim.store.base import Cursor, Position, Record, TroubleRow
+from seriatim.errors import InvalidArgument, OutcomeUnknown, StoreFull, StoreLost
+from seriatim.store.base import Cursor, Position, Record, Transaction, TroubleRow
 from tests.engine.conftest import WatchedStore
 
 
@@ -20,9 +23,13 @@ class Listener:
     def __init__(self, row_id: int) -> None:
         self.id = row_id
         self.heard: list[list[int]] = []
+        self.refusals: list[tuple[list[int], BaseException]] = []
 
     def confirmed(self, offsets: Sequence[int]) -> None:
         self.heard.append(list(offsets))
+
+    def refused(self, offsets: Sequence[int], error: BaseException) -> None:
+        self.refusals.append((list(offsets), error))
 
 
 class ListeningLog(Listener):
@@ -174,13 +181,135 @@ def test_a_copy_that_a_failed_commit_left_is_written_at_its_place_before_what_ca
         bench.store.failures.append(StoreFull("no room"))
         bench.store.watch()
         bench.store.gate.clear()
-        bench.committer.next().copy(bench.log, Record(0, "k", b"dead letter"))
+        copies = {bench.log: [Record(0, "k", b"dead letter")]}
+        bench.committer.next().oblige(lambda _: None, lambda: None, copies=copies)
         await bench.store.until_writing()
         bench.append(1)
         bench.store.gate.set()
         await bench.drain()
         assert bench.offsets() == [0, 1]
         assert bench.log.heard == [[0, 1]]
+
+    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    run(scenario)
+
+
+def raise_(error: BaseException):
+    def change(_: Transaction) -> None:
+        raise error
+
+    return change
+
+
+REFUSALS = [
+    UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+    TypeError("not a number"),
+    OverflowError("too large"),
+    InvalidArgument("can never work"),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_an_obligation_that_is_refused_fails_alone_and_once(error):
+    async def scenario(bench):
+        bench.append(0, 1, 2)
+        await bench.drain()
+        heard: list[object] = []
+        for number in range(5):
+            bench.committer.next().oblige(
+                lambda work, number=number: work.pause_key(bench.subscription, f"k{number}", None),
+                lambda number=number: heard.append(number),
+            )
+        bench.committer.next().oblige(raise_(error), lambda: heard.append("written"), heard.append)
+        bench.committer.next().note_trouble(bench.subscription, TroubleRow(1, 1, 5.0, "why", False))
+        bench.settle(0)
+        bench.append(3)
+        bench.committer.next().request(lambda work: work.create_topic("other", {}), heard.append)
+        await bench.drain()
+        assert sorted(map(str, heard)) == sorted(map(str, [*range(5), error, None]))
+        assert bench.offsets() == [0, 1, 2, 3]
+        assert bench.heard[-1] == ("3", None)
+        assert bench.settled(0, 1, 2) == [0]
+        assert bench.lane.heard == [[0]]
+        assert len(bench.store.troubles(bench.subscription)) == 1
+        assert len(bench.store.paused_keys(bench.subscription)) == 5
+        assert [topic.name for topic in bench.store.catalog().topics] == ["t", "other"]
+        assert bench.failures == []  # the store is well
+        bench.store.watch()
+        bench.append(4)
+        await bench.drain()
+        assert bench.store.commits == 1  # nothing is left of what was refused
+
+    run(scenario)
+
+
+def test_everything_that_is_refused_fails_alone_whatever_it_is(caplog):
+    async def scenario(bench):
+        bench.append(0)
+        await bench.drain()
+        bench.committer.next().note_trouble(bench.subscription, TroubleRow(0, 1, nan, None, False))
+        bench.settle(-1)
+        bench.append(1)
+        bad = Record(2, "\ud800", b"")
+        bench.committer.next().append(bench.log, [bad], lambda error: bench.heard.append(("bad", error)))
+        bench.append(3)
+        bench.committer.next().request(raise_(TypeError("no")), lambda error: bench.heard.append(("request", error)))
+        bench.committer.next().append_if(
+            raise_(TypeError("no")), {bench.log: [Record(4, None, b"")]}, lambda e: bench.heard.append(("guarded", e))
+        )
+        await bench.drain()
+        outcomes = {name: type(error) for name, error in bench.heard}
+        assert outcomes == {
+            "0": NoneType,
+            "1": NoneType,
+            "bad": InvalidArgument,
+            "3": NoneType,
+            "request": TypeError,
+            "guarded": TypeError,
+        }
+        assert bench.offsets() == [0, 1, 3]
+        assert list(chain.from_iterable(bench.log.heard)) == [0, 1, 3]
+        assert [offsets for offsets, _ in bench.lane.refusals] == [[-1]]
+        assert bench.store.troubles(bench.subscription) == []
+        assert "what is to be known about message 0" in caplog.text
+
+    run(scenario)
+
+
+def test_a_copy_and_what_belongs_to_it_are_written_together_or_not_at_all():
+    async def scenario(bench):
+        refused: list[BaseException] = []
+        bench.committer.next().oblige(
+            raise_(TypeError("no")), lambda: None, refused.append, {bench.log: [Record(0, "k", b"copy")]}
+        )
+        bench.append(1)
+        await bench.drain()
+        assert bench.offsets() == [1]
+        assert len(refused) == 1
+
+    run(scenario)
+
+
+def test_what_follows_a_failure_of_the_store_while_a_commit_is_taken_apart_fails_with_it(monkeypatch):
+    async def scenario(bench):
+        full, written = StoreFull("no room"), list[str]()
+        failing = [full]
+
+        def copy(_: Transaction) -> None:
+            if failing and bench.store.entered._value > 2:  # not while everything is still together
+                raise failing.pop()
+
+        bench.store.watch()
+        bench.committer.next().oblige(raise_(TypeError("no")), lambda: None, lambda _: None)
+        copies = {bench.log: [Record(0, "k", b"copy")]}
+        bench.committer.next().oblige(copy, lambda: written.append("copied"), copies=copies)
+        bench.append(1)
+        bench.settle(0)
+        await bench.drain()
+        assert bench.heard == [("1", full)]
+        assert bench.failures == [full]
+        assert (bench.offsets(), written) == ([0], ["copied"])  # tried again, at its place
+        assert bench.lane.heard == [[0]]
 
     monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
     run(scenario)

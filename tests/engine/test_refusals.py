@@ -15,6 +15,7 @@ from seriatim.engine.engine import Engine
 from seriatim.engine.link.frames import Extend, Nack
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, NotFound
+from seriatim.store.base import TroubleRow
 from seriatim.store.memory import MemoryStore
 from seriatim.testing import run_in_virtual_time
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, settle_down, work_off
@@ -365,3 +366,68 @@ def test_frames_of_a_linked_client_are_checked_by_the_owner(run_linked):
         assert await publish(broker, "4") == range(3, 4)
 
     run_linked(scenario)
+
+
+# -- what slips through -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        TroubleRow(0, 1, 0.0, SURROGATE, False),
+        TroubleRow(0, 2**70, 0.0, None, False),
+        TroubleRow(0, 1, None, None, False),  # type: ignore[arg-type]
+        TroubleRow(0, {}, 0.0, None, False),  # type: ignore[arg-type]
+    ],
+)
+def test_what_nobody_checked_is_refused_by_the_database_and_harms_nothing_else(run, monkeypatch, row):
+    monkeypatch.setattr("seriatim.store.sql.transaction.checked_troubles", list)
+
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        await engine.create_topic("other")
+        await publish(engine, "1")
+        engine.commit().note_trouble(subscription.id, row)
+        elsewhere = engine.publish("other", [Outgoing(None, b"")])
+        await engine.pause_key("s", "another key")
+        assert await elsewhere == range(1)
+        assert await publish(engine, "2") == range(1, 2)
+        assert await work_off(engine, 2) == [b"1", b"2"]
+        assert [key.key for key in await engine.list_keys("s")] == ["another key"]
+
+    run(scenario)
+
+
+def test_a_dead_letter_whose_copy_is_refused_is_buried_without_one(run, caplog, monkeypatch):
+    monkeypatch.setattr("seriatim.engine.dead_letters.DeadLetters._epitaph", lambda *_: {"error": SURROGATE})
+
+    async def scenario(engine):
+        await engine.create_topic("graveyard")
+        await prepare(engine, SubscriptionOptions(True, dead_letter_topic="graveyard"))
+        await publish(engine, "1", "2")
+        await engine.dead_letter("s", "k", "why")
+        (letter,) = await engine.dead_letters("s")
+        assert (letter.offset, letter.copy_topic) == (0, None)
+        assert letter.error is not None
+        assert "can't be stored" in letter.error
+        assert "can't be copied to topic 'graveyard'" in caplog.text
+        assert await work_off(engine, 1) == [b"2"]
+
+    run(scenario)
+
+
+def test_an_operator_hears_that_what_he_asked_for_is_refused(run, monkeypatch):
+    for store in ("sql.transaction", "memory"):
+        monkeypatch.setattr(f"seriatim.store.{store}.require_pause", raise_value_error)
+
+    async def scenario(engine):
+        await prepare(engine)
+        with pytest.raises(ValueError, match="not this"):
+            await engine.pause_key("s", "k")
+        assert await publish(engine, "1") == range(1)
+
+    run(scenario)
+
+
+def raise_value_error(*_: object) -> None:
+    raise ValueError("not this")

@@ -6,6 +6,8 @@ Rules
     - *Requests* (messages to append, topics to create) hear of a failure; the caller decides what to do. *Obligations* (acks,
       dead letters, what is noted about failed deliveries) were accepted already: when a commit fails they ride in the next one,
       which is tried after a pause, and what waits for them waits on.
+    - What the store refuses for what it is (a value that no store can keep) fails alone: a request hears of it, an obligation
+      is given up, logged, and reported to whoever wanted it. Neither is ever tried again together with something else.
     - What is about a topic or a subscription that was deleted meanwhile is void: an obligation is over, a request is refused.
     - When it can't be known whether a commit happened, nothing more is written: every request fails with that error, unless the
       owner opens the store again (``suspend``, ``resume``). What is asked meanwhile waits. Obligations of before are forgotten:
@@ -18,6 +20,12 @@ Theory of operation
 
     The next message of a busy key waits for the commit of the ack before it, so nothing may stand between two commits: what a
     commit made possible is handed out at once, in the same turn of the loop, and what is acked thereby rides in the next one.
+
+    Everything is checked before it comes here, and stores refuse what they can't keep before they change anything, so a commit
+    that is refused as a whole is a rare mishap. The writer then takes it apart: it writes the first half and the second half,
+    and takes a half that is refused apart again, until single pieces are left that are refused by themselves. What belongs
+    together (a dead letter and its copy) is one piece. A failure of the store itself ends that: nothing may be written after
+    something that was not, because offsets rise.
 """
 
 from __future__ import annotations
@@ -28,10 +36,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from operator import attrgetter
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from weakref import WeakSet
 
 from seriatim.engine.broker import StagedFile
@@ -43,8 +53,10 @@ from seriatim.errors import (
     NotFound,
     OutcomeUnknown,
     SeriatimError,
+    StoreError,
     StoreLost,
 )
+from seriatim.log import logger
 from seriatim.store.base import Position, Record, Store, Transaction, TroubleRow
 
 RETRY_PAUSE = 0.25
@@ -52,6 +64,10 @@ RETRY_PAUSE = 0.25
 Change = Callable[[Transaction], object]
 Written = Callable[[], None]
 Answer = Callable[[BaseException | None], None]
+Refused = Callable[[BaseException], None]
+
+_next_place = partial(next, count())
+"""Requests and obligations are numbered as they come: offsets rise with these numbers, in every log."""
 
 
 class Log(Protocol):
@@ -75,6 +91,18 @@ class Settler(Protocol):
     def id(self) -> int: ...
 
     def confirmed(self, offsets: Sequence[int]) -> None: ...
+    def refused(self, offsets: Sequence[int], error: BaseException) -> None:
+        """The store will never take it that these messages are settled."""
+
+
+@dataclass(slots=True)
+class _Append:
+    """Messages that somebody wants to have published."""
+
+    log: Log
+    records: Sequence[Record]
+    answer: Answer
+    place: int = field(default_factory=_next_place)
 
 
 @dataclass(slots=True)
@@ -86,11 +114,32 @@ class _Request:
     refusal: SeriatimError | None = None
 
     def write(self, transaction: Transaction) -> None:
+        self.refusal = None
         try:
             self.change(transaction)
         except (NotFound, AlreadyExists, InvalidArgument, FailedPrecondition) as refusal:
             # The store refused it and changed nothing; what rides in the same commit is not touched.
             self.refusal = refusal
+
+
+@dataclass(slots=True)
+class _Guarded:
+    """A change that somebody waits for, and messages that are written only if the store does not refuse it."""
+
+    condition: _Request
+    records: Mapping[Log, Sequence[Record]]
+    place: int = field(default_factory=_next_place)
+
+
+@dataclass(slots=True)
+class _Obligation:
+    """A change that was accepted already, and messages for other logs that belong to it."""
+
+    change: Change
+    written: Written
+    refused: Refused
+    copies: Mapping[Log, Sequence[Record]]
+    place: int = field(default_factory=_next_place)
 
 
 @dataclass(slots=True)
@@ -122,6 +171,8 @@ class Batch:
         self.offsets, self.is_followed = range(first, first + self.messages), self.log.is_followed
 
     def write(self, transaction: Transaction) -> None:
+        self.is_new, self.refusal = False, None
+        self.positions.clear()
         try:
             transaction.append(self.log.id, ())  # before anything is claimed: the topic may have been deleted
         except NotFound as deleted:
@@ -142,6 +193,10 @@ class Batch:
         self.answer(None, error)
 
 
+_Placed: TypeAlias = _Append | _Guarded | _Obligation
+_Part: TypeAlias = _Placed | _Request | Batch
+
+
 class Commit:
     """What rides in one transaction. While it ``is_open``, more may be added."""
 
@@ -149,7 +204,6 @@ class Commit:
         "_appends",
         "_batches",
         "_changes",
-        "_copies",
         "_deleted",
         "_guarded",
         "_records",
@@ -163,22 +217,24 @@ class Commit:
         self.is_open = is_open
         # requests
         self._records: dict[Log, list[Record]] = {}
-        self._appends: list[tuple[Log, Answer]] = []
+        self._appends: list[_Append] = []
         self._requests: list[_Request] = []
         self._batches: list[Batch] = []
-        self._guarded: list[tuple[_Request, Mapping[Log, Sequence[Record]]]] = []
+        self._guarded: list[_Guarded] = []
         # obligations
         self._settled: dict[Settler, list[int]] = {}
         self._troubles: dict[int, dict[int, TroubleRow]] = {}
-        self._copies: dict[Log, list[Record]] = {}
-        self._changes: list[tuple[Change, Written]] = []
+        self._changes: list[_Obligation] = []
         # found when it is written: logs that are no more
         self._deleted: dict[Log, NotFound] = {}
 
     def append(self, log: Log, records: Sequence[Record], answer: Answer) -> None:
         """Request: messages for a log."""
-        self._records.setdefault(log, []).extend(records)
-        self._appends.append((log, answer))
+        self._add_append(_Append(log, records, answer))
+
+    def _add_append(self, append: _Append) -> None:
+        self._records.setdefault(append.log, []).extend(append.records)
+        self._appends.append(append)
 
     def request(self, change: Change, answer: Answer) -> None:
         """Request: anything else. One that the store refuses fails alone."""
@@ -190,7 +246,7 @@ class Commit:
 
     def append_if(self, condition: Change, records: Mapping[Log, Sequence[Record]], answer: Answer) -> None:
         """Request: a change, and messages for logs that are written only if the store does not refuse the change."""
-        self._guarded.append((_Request(condition, answer), records))
+        self._guarded.append(_Guarded(_Request(condition, answer), records))
 
     def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
         self.settled_by(settler).extend(offsets)
@@ -203,12 +259,18 @@ class Commit:
         """Obligation: what is to be known about a message. Only the last note is written."""
         self._troubles.setdefault(subscription_id, {})[trouble.offset] = trouble
 
-    def copy(self, log: Log, record: Record) -> None:
-        """Obligation: a message for another log, such as a dead letter."""
-        self._copies.setdefault(log, []).append(record)
+    def oblige(
+        self,
+        change: Change,
+        written: Written,
+        refused: Refused | None = None,
+        copies: Mapping[Log, Sequence[Record]] | None = None,
+    ) -> None:
+        """Obligation: anything else, with messages for other logs (such as copies of dead letters) that belong to it.
 
-    def oblige(self, change: Change, written: Written) -> None:
-        self._changes.append((change, written))
+        ``written`` hears that it is durable, ``refused`` that it never will be.
+        """
+        self._changes.append(_Obligation(change, written, refused or _log_refusal, copies or {}))
 
     def begin(self) -> None:
         """Nothing more is added: it is about to be written."""
@@ -220,16 +282,16 @@ class Commit:
         for subscription_id, troubles in self._troubles.items():
             with suppress(NotFound):
                 transaction.note_troubles(subscription_id, troubles.values())
-        for condition, _ in self._guarded:
-            condition.write(transaction)
+        for guarded in self._guarded:
+            guarded.condition.write(transaction)
         for log, records in self._all_records().items():
             self._append(transaction, log, records)
         for settler, offsets in self._settled.items():
             with suppress(NotFound):
                 transaction.settle(settler.id, offsets)
-        for change, _ in self._changes:
+        for obligation in self._changes:
             with suppress(NotFound):
-                change(transaction)
+                obligation.change(transaction)
         for request in self._requests:
             request.write(transaction)
         for batch in self._batches:
@@ -243,13 +305,13 @@ class Commit:
 
     def _all_records(self) -> dict[Log, list[Record]]:
         """All messages, in order. A copy that a failed commit left may be older than what came since."""
-        if not self._copies and not self._guarded:
+        beside = [obligation.copies for obligation in self._changes if obligation.copies]
+        beside += [guarded.records for guarded in self._guarded if guarded.condition.refusal is None]
+        if not beside:
             return self._records
         together = {log: list(records) for log, records in self._records.items()}
-        for log, copies in self._copies.items():
-            together.setdefault(log, []).extend(copies)
-        for condition, guarded in self._guarded:
-            for log, records in guarded.items() if condition.refusal is None else ():
+        for each in beside:
+            for log, records in each.items():
                 together.setdefault(log, []).extend(records)
         return {log: sorted(records, key=_OFFSET) for log, records in together.items()}
 
@@ -257,12 +319,12 @@ class Commit:
         for log, records in self._all_records().items():
             if log not in self._deleted:
                 log.appended(records)
-        for log, answer in self._appends:
-            answer(self._deleted.get(log))
-        for condition, _ in self._guarded:
-            condition.answer(condition.refusal)
-        for _, written in self._changes:
-            written()
+        for append in self._appends:
+            append.answer(self._deleted.get(append.log))
+        for guarded in self._guarded:
+            guarded.condition.answer(guarded.condition.refusal)
+        for obligation in self._changes:
+            obligation.written()
         for settler, offsets in self._settled.items():
             settler.confirmed(offsets)
         # Written last, and therefore told last: what a request deletes was still there for everybody before.
@@ -273,15 +335,27 @@ class Commit:
 
     def fail(self, error: BaseException) -> None:
         """Answer the requests. The obligations are still there for ``take_over``."""
-        for _, answer in self._appends:
-            answer(error)
-        for request in [*(condition for condition, _ in self._guarded), *self._requests]:
+        for append in self._appends:
+            append.answer(error)
+        for request in [*(guarded.condition for guarded in self._guarded), *self._requests]:
             request.answer(error)
         for batch in self._batches:
             batch.fail(error)
 
     def has_obligations(self) -> bool:
-        return bool(self._settled or self._troubles or self._copies or self._changes)
+        return bool(self._settled or self._troubles or self._changes)
+
+    def refuse(self, error: BaseException) -> None:
+        """The store will never take this: tell everybody who wants it. The obligations are given up."""
+        self.fail(error)
+        for subscription_id, troubles in self._troubles.items():
+            for offset in troubles:
+                what = f"what is to be known about message {offset} of subscription number {subscription_id}"
+                logger.error("%s can't be stored, and is forgotten when the store is opened again: %s", what, error)
+        for obligation in self._changes:
+            obligation.refused(error)
+        for settler, offsets in self._settled.items():
+            settler.refused(offsets, error)
 
     def take_over(self, failed: Commit) -> None:
         """Carry what a failed commit was obliged to write, before what has come since."""
@@ -289,12 +363,74 @@ class Commit:
             self.settled_by(settler)[:0] = offsets
         for subscription_id, troubles in failed._troubles.items():
             self._troubles[subscription_id] = troubles | self._troubles.get(subscription_id, {})
-        for log, records in failed._copies.items():
-            self._copies[log] = records + self._copies.get(log, [])
         self._changes = failed._changes + self._changes
 
+    # -- taken apart ----------------------------------------------------------------------------------------------------
 
-_OFFSET = attrgetter("offset")
+    def pieces(self) -> list[Commit]:
+        """The same as commits with one piece each, in an order in which they can be written one after another."""
+        pieces: list[Commit] = []
+        for subscription_id, troubles in self._troubles.items():
+            for trouble in troubles.values():
+                pieces.append(Commit(is_open=False))
+                pieces[-1].note_trouble(subscription_id, trouble)
+        placed: list[_Placed] = [*self._appends, *self._guarded, *self._changes]
+        for part in sorted(placed, key=_PLACE):
+            pieces.append(Commit(is_open=False))
+            pieces[-1].add(part)
+        for settler, offsets in self._settled.items():
+            pieces.append(Commit(is_open=False))
+            pieces[-1].settle(settler, offsets)
+        requests: list[_Part] = [*self._requests, *self._batches]
+        for request in requests:
+            pieces.append(Commit(is_open=False))
+            pieces[-1].add(request)
+        return pieces
+
+    def add(self, part: _Part) -> None:
+        """Let one more part ride in this commit."""
+        match part:
+            case _Append():
+                self._add_append(part)
+            case _Guarded():
+                self._guarded.append(part)
+            case _Obligation():
+                self._changes.append(part)
+            case _Request():
+                self._requests.append(part)
+            case Batch():
+                self._batches.append(part)
+
+    @classmethod
+    def of(cls, commits: Sequence[Commit]) -> Commit:
+        """Several commits as one."""
+        whole = cls(is_open=False)
+        for commit in reversed(commits):
+            whole.take_over(commit)
+        for commit in commits:
+            whole.take_requests(commit)
+        return whole
+
+    def take_requests(self, other: Commit) -> None:
+        """Carry what others ask for in another commit, after what is asked for here."""
+        parts: list[_Part] = [*other._appends, *other._guarded, *other._requests, *other._batches]
+        for part in parts:
+            self.add(part)
+
+
+_OFFSET, _PLACE = attrgetter("offset"), attrgetter("place")
+
+
+def _log_refusal(error: BaseException) -> None:
+    logger.error("something that was accepted can't be stored, and is given up: %s", error)
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether an error is about what was to be written, and not about the store."""
+    return isinstance(error, Exception) and not isinstance(error, StoreError | MemoryError)
+
+
+_Outcome = tuple[Commit, BaseException | None]
 
 
 class Committer:
@@ -426,26 +562,55 @@ class Committer:
 
     def _write_all(self) -> None:
         while (commit := self._queue.get()) is not None:
-            error: BaseException | None = None
-            began = perf_counter()
-            try:
-                with self._store.transaction() as transaction:
-                    commit.write(transaction)
-            except BaseException as caught:  # noqa: BLE001 - whatever it is, those who wait for the commit must hear of it
-                error = caught
-                self.times.failed += 1
-            else:
-                self.times.observe(perf_counter() - began)
-            self._loop.call_soon_threadsafe(self._written, commit, error)
+            error = self._write(commit)
+            outcomes = self._write_apart(commit) if _is_refusal(error) else [(commit, error)]
+            self._loop.call_soon_threadsafe(self._written, outcomes)
 
-    def _written(self, commit: Commit, error: BaseException | None) -> None:
+    def _write(self, commit: Commit) -> BaseException | None:
+        began = perf_counter()
+        try:
+            with self._store.transaction() as transaction:
+                commit.write(transaction)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait for the commit must hear of it
+            self.times.failed += 1
+            return error
+        self.times.observe(perf_counter() - began)
+        return None
+
+    def _write_apart(self, commit: Commit) -> list[_Outcome]:
+        """Write everything but the pieces that are refused by themselves. What follows a failure of the store fails with it."""
+        outcomes: list[_Outcome] = []
+        failure: BaseException | None = None
+        waiting = [commit.pieces()]
+        while waiting:
+            pieces = waiting.pop()
+            whole = Commit.of(pieces)
+            error = failure or self._write(whole)
+            if len(pieces) > 1 and _is_refusal(error):
+                middle = len(pieces) // 2
+                waiting += [pieces[middle:], pieces[:middle]]
+                continue
+            outcomes.append((whole, error))
+            failure = None if _is_refusal(error) else error
+        return outcomes
+
+    def _written(self, outcomes: list[_Outcome]) -> None:
         self._writing = False
         self._at_rest.set()
-        if error is None:
-            commit.finish()
+        failed: list[Commit] = []
+        failure: BaseException | None = None
+        for commit, error in outcomes:
+            if error is None:
+                commit.finish()
+            elif _is_refusal(error):
+                commit.refuse(error)
+            else:
+                failed.append(commit)
+                failure = error
+        if failure is None:
             self._on_success()
         else:
-            self._failed(commit, error)
+            self._failed(failed[0] if len(failed) == 1 else Commit.of(failed), failure)
         if self._filling is not None:
             self._schedule()
         elif not self._scheduled:

@@ -18,17 +18,20 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from seriatim.core.delivery import DeadLettered, Effect, Settled
 from seriatim.core.lanes import Lanes
-from seriatim.engine.commit import RETRY_PAUSE, Change
+from seriatim.core.limits import reason_of
+from seriatim.engine.commit import RETRY_PAUSE, Change, Log
 from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.services import Services
 from seriatim.engine.topic import TopicState
 from seriatim.errors import NotFound, RedriveRefused, SeriatimError
+from seriatim.log import logger
 from seriatim.store.base import DeadLetterRow, Record
 
 # What a dead letter says of itself in the dead-letter topic.
@@ -60,7 +63,8 @@ class Host(Protocol):
 
     def confirmed(self, offsets: Sequence[int]) -> None: ...
     def carry_out(self, effects: Sequence[Effect]) -> Awaitable[None]: ...
-    def promise(self, change: Change) -> Awaitable[None]: ...
+    def refused(self, offsets: Sequence[int], error: BaseException) -> None: ...
+    def promise_with(self, change: Change, copies: Mapping[Log, Sequence[Record]]) -> Awaitable[None]: ...
     def run(self, work: Coroutine[None, None, None]) -> None: ...
     async def records(self, offsets: Iterable[int]) -> dict[int, Record]: ...
 
@@ -127,12 +131,22 @@ class DeadLetters:
         key = letter.key if record is None else record.key
         # Where keys are not ordered nobody watches what else of a key is settled.
         overtaken = key is not None and not (letter.key and self._has_place(letter.key, letter.offset))
+        copies: dict[Log, Sequence[Record]] = {}
         row = DeadLetterRow(letter.offset, key, letter.attempts, now, letter.error, overtaken=overtaken)
         if target is not None and record is not None:
             copy = Record(target.reserve(1), record.key, record.data, self._epitaph(record, letter), now)
-            commit.copy(target, copy)
+            copies[target] = [copy]
             row = row._replace(copy_topic_id=target.id, copy_offset=copy.offset)
-        commit.oblige(lambda work: work.bury(id_, [row]), lambda: self._buried(row))
+        refused = partial(self._not_buried, letter, target)
+        commit.oblige(lambda work: work.bury(id_, [row]), lambda: self._buried(row), refused, copies)
+
+    def _not_buried(self, letter: DeadLettered, target: TopicState | None, error: BaseException) -> None:
+        """The store will never take a dead letter as it is: better one without a copy, and with another error."""
+        if target is None:
+            self._host.refused([letter.offset], error)
+            return
+        logger.error("message %d can't be copied to topic %r: %s", letter.offset, target.name, error)
+        self._write_burial(letter._replace(error=reason_of(f"its copy can't be stored: {error}")), None, None)
 
     def _buried(self, row: DeadLetterRow) -> None:
         self._rows[row.offset] = row
@@ -211,16 +225,18 @@ class DeadLetters:
     def _append(self, row: DeadLetterRow, record: Record) -> tuple[int, Awaitable[None]]:
         topic, attributes = self._host.topic, {**(record.attributes or {}), REDRIVEN: str(row.offset)}
         again = Record(topic.reserve(1), record.key, record.data, attributes, self._services.now())
-        self._services.commit().copy(topic, again)
-        return again.offset, self.purge([row.offset])
+        return again.offset, self._purge([row.offset], {topic: [again]})
 
     def purge(self, offsets: Sequence[int]) -> Awaitable[None]:
         """Give dead letters up for good."""
+        return self._purge(offsets, {})
+
+    def _purge(self, offsets: Sequence[int], instead: Mapping[Log, Sequence[Record]]) -> Awaitable[None]:
         for row in {self._require(offset) for offset in offsets}:
             self._host.lanes.forget_dead_letter(self._lane_key(row), row.offset)
             self._forget(row)
         id_, gone = self._host.id, sorted(set(offsets))
-        return self._host.promise(lambda work: work.purge(id_, gone))
+        return self._host.promise_with(lambda work: work.purge(id_, gone), instead)
 
     def _require(self, offset: int) -> DeadLetterRow:
         try:

@@ -596,7 +596,11 @@ class Engine(Operations, TimeTravel, Readers):
                 applied(results[0])
             _resolve(future, results.pop, error)
 
-        self.commit().request(lambda work: results.append(change(work)), answer)
+        def ask(work: Transaction) -> None:
+            # Perhaps for a second time, after a commit that was refused for something else in it.
+            results[:] = [change(work)]
+
+        self.commit().request(ask, answer)
         return future
 
     async def move(self, move: Move[T]) -> T:

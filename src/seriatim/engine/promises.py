@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 from seriatim.engine.broker import Told
@@ -27,16 +26,15 @@ class Promises:
 
     def of(self, offset: int) -> asyncio.Future[None]:
         """What becomes of a message, as a future."""
-        promise, _ = self.new()
-        self._told[offset] = partial(_tell_future, promise)
+        promise, self._told[offset] = self.new()
         return promise
 
-    def new(self) -> tuple[asyncio.Future[None], Callable[[], None]]:
-        """A future, and how to keep what it promises."""
+    def new(self) -> tuple[asyncio.Future[None], Told]:
+        """A future, and how to keep what it promises, or to say why not."""
         promise: asyncio.Future[None] = self._loop.create_future()
         self._open.add(promise)
         promise.add_done_callback(self._open.discard)
-        return promise, partial(_tell_future, promise, None)
+        return promise, partial(_tell_future, promise)
 
     def tell(self, offset: int, error: BaseException | None) -> None:
         """A message is settled for good, or will not be."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from seriatim.core.filters import Predicate, compile_filter
 from seriatim.engine.commit import Commit
+from seriatim.log import logger
 from seriatim.store.base import Position, Record
 
 MANY = 4096
@@ -59,3 +60,7 @@ class Sieve:
 
     def confirmed(self, offsets: Sequence[int]) -> None:
         """Nobody waits for it."""
+
+    def refused(self, offsets: Sequence[int], error: BaseException) -> None:
+        """Nobody waits for it: they are rejected again when they are loaded again."""
+        logger.error("%d rejected messages can't be settled: %s", len(offsets), error)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -46,7 +46,7 @@ from seriatim.core.lanes import EXPIRED, Lanes
 from seriatim.core.limits import reason_of
 from seriatim.core.options import require_duration
 from seriatim.engine.broker import SubscriptionInfo, Told
-from seriatim.engine.commit import RETRY_PAUSE, Change, Commit
+from seriatim.engine.commit import RETRY_PAUSE, Change, Commit, Log
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.dead_letters import DeadLetters
 from seriatim.engine.loading import Loaded, load_lanes, passes_retries
@@ -57,6 +57,7 @@ from seriatim.engine.services import Services
 from seriatim.engine.sieve import Sieve
 from seriatim.engine.topic import TopicState
 from seriatim.errors import DamagedStore, FailedPrecondition, StaleLease, StoreBroken, StoreError
+from seriatim.log import logger
 from seriatim.store.base import (
     Position,
     Record,
@@ -457,6 +458,19 @@ class SubscriptionState:
                 self._promises.tell(offset, None)
         self.wake()
 
+    def refused(self, offsets: Sequence[int], error: BaseException) -> None:
+        """The store will never take what was decided about these messages. Their keys wait until it is opened again."""
+        logger.error(
+            "subscription %r: what became of the messages %s can't be stored; they are delivered again when the store is "
+            "opened again, and their keys wait until then: %s",
+            self.name,
+            ", ".join(map(str, offsets)),
+            error,
+        )
+        for offset in offsets:
+            self._promises.tell(offset, error)
+        self.failed(error)
+
     # -- what the lanes decided -----------------------------------------------------------------------------------------
 
     def _apply(self, effects: Iterable[Effect]) -> None:
@@ -483,7 +497,8 @@ class SubscriptionState:
 
     def _unbury(self, effect: Redriven) -> None:
         id_, offsets = self.id, [effect.offset]
-        self._services.commit().oblige(lambda work: work.unbury(id_, offsets), lambda: self.confirmed(offsets))
+        refused = partial(self.refused, offsets)
+        self._services.commit().oblige(lambda work: work.unbury(id_, offsets), lambda: self.confirmed(offsets), refused)
 
     def _fence(self, fenced: Fenced, consumer: Consumer | None, lease: Lease | None) -> None:
         """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
@@ -515,8 +530,12 @@ class SubscriptionState:
 
     def promise(self, change: Change) -> asyncio.Future[None]:
         """Let a change ride in the next commit. The future tells when it, and all that was accepted before, is durable."""
-        promise, kept = self._promises.new()
-        self._services.commit().oblige(change, kept)
+        return self.promise_with(change, {})
+
+    def promise_with(self, change: Change, copies: Mapping[Log, Sequence[Record]]) -> asyncio.Future[None]:
+        """The same for a change with messages that belong to it."""
+        promise, tell = self._promises.new()
+        self._services.commit().oblige(change, partial(tell, None), tell, copies)
         return promise
 
     def give_up(self, error: BaseException) -> None:

@@ -11,6 +11,7 @@ Theory of operation
 
 from __future__ import annotations
 
+import json
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from seriatim.core.limits import check_name
 from seriatim.core.ranges import RangeSet
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, StoreLost
 from seriatim.store.base import (
@@ -43,9 +45,27 @@ from seriatim.store.base import (
     TroubleRow,
     UpkeepReport,
 )
-from seriatim.store.pack import PackHead, encode
+from seriatim.store.pack import PackHead, encode, require_encodable
 from seriatim.store.retention import Follower, Retention
-from seriatim.store.rules import end_of, key_of, lane_of, require_new, require_position, require_rising
+from seriatim.store.rules import (
+    checked_letters,
+    checked_troubles,
+    encode_offsets,
+    encode_options,
+    end_of,
+    key_of,
+    lane_of,
+    require_batch,
+    require_cursor,
+    require_document,
+    require_new,
+    require_pause,
+    require_position,
+    require_reader,
+    require_rising,
+    require_snapshot,
+    require_times,
+)
 from seriatim.store.settled import SettledSet
 from seriatim.store.staging import read_staged
 
@@ -190,21 +210,23 @@ class MemoryTransaction:
         return self._open_draft().snapshots.get(name)
 
     def create_topic(self, name: str, options: Options) -> TopicRow:
-        draft = self._open_draft()
+        draft, values = self._open_draft(), _plain(options)
+        check_name("topic", name)
         if any(topic.name == name for topic in draft.topics.values()):
             raise AlreadyExists(f"topic '{name}' exists already")
-        row = TopicRow(draft.new_id(), name, dict(options), 0)
+        row = TopicRow(draft.new_id(), name, values, 0)
         draft.topics[row.id] = row
         self._later(lambda: self._logs.update({row.id: _Log()}))
         return row
 
     def update_topic(self, topic_id: int, options: Options) -> None:
         draft = self._open_draft()
-        draft.topics[topic_id] = replace(draft.topic(topic_id), options=dict(options))
+        draft.topics[topic_id] = replace(draft.topic(topic_id), options=_plain(options))
 
     def rename_topic(self, topic_id: int, name: str) -> None:
         draft = self._open_draft()
         topic = draft.topic(topic_id)
+        check_name("topic", name)
         if any(known.name == name for known in draft.topics.values()):
             raise AlreadyExists(f"topic '{name}' exists already")
         draft.topics[topic_id] = replace(topic, name=name)
@@ -220,18 +242,20 @@ class MemoryTransaction:
         self._later(lambda: self._logs.pop(topic_id))
 
     def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
-        draft = self._open_draft()
+        draft, values = self._open_draft(), _plain(options)
+        check_name("subscription", name)
+        require_cursor(cursor)
         since = draft.topic(topic_id).next_offset
         if any((row.topic_id, row.name) == (topic_id, name) for row in draft.subscriptions.values()):
             raise AlreadyExists(f"subscription '{name}' exists already")
-        row = SubscriptionRow(draft.new_id(), topic_id, name, dict(options))
+        row = SubscriptionRow(draft.new_id(), topic_id, name, values)
         draft.subscriptions[row.id] = row
         self._later(lambda: self._lanes.update({row.id: _Lanes(SettledSet.of(cursor), since)}))
         return row
 
     def update_subscription(self, subscription_id: int, options: Options) -> None:
         draft = self._open_draft()
-        draft.subscriptions[subscription_id] = replace(draft.subscription(subscription_id), options=dict(options))
+        draft.subscriptions[subscription_id] = replace(draft.subscription(subscription_id), options=_plain(options))
 
     def delete_subscription(self, subscription_id: int) -> None:
         draft = self._open_draft()
@@ -244,6 +268,8 @@ class MemoryTransaction:
         topic = draft.topic(topic_id)
         if records:
             require_rising(records, topic.next_offset)
+            require_times(records)
+            require_encodable(records)
             draft.topics[topic_id] = replace(topic, next_offset=records[-1].offset + 1)
             pack = list(records)
             self._later(lambda: self._logs[topic_id].packs.append(pack))
@@ -258,37 +284,40 @@ class MemoryTransaction:
                 seen(pack.positions())
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        done = list(offsets)
+        done = _checked(offsets)
         self._change_lanes(subscription_id, lambda lanes: lanes.settle(done))
 
     def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
-        noted = {trouble.offset: trouble for trouble in troubles}
+        noted = {trouble.offset: trouble for trouble in checked_troubles(troubles)}
         self._change_lanes(subscription_id, lambda lanes: lanes.troubles.update(noted))
 
     def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None:
+        require_pause(key, reason)
         self._change_lanes(subscription_id, lambda lanes: lanes.paused.update({lane_of(key): reason}))
 
     def resume_key(self, subscription_id: int, key: str | None) -> None:
+        require_pause(key, None)
         self._change_lanes(subscription_id, lambda lanes: lanes.paused.pop(lane_of(key), None))
 
     def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
-        buried = list(letters)
+        buried = checked_letters(letters)
         self._change_lanes(subscription_id, lambda lanes: lanes.bury(buried))
 
     def overtake(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        passed = list(offsets)
+        passed = _checked(offsets)
         self._change_lanes(subscription_id, lambda lanes: lanes.overtake(passed))
 
     def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        back = list(offsets)
+        back = _checked(offsets)
         self._change_lanes(subscription_id, lambda lanes: lanes.unbury(back))
 
     def purge(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        gone = list(offsets)
+        gone = _checked(offsets)
         self.settle(subscription_id, gone)
         self._change_lanes(subscription_id, lambda lanes: lanes.forget_dead_letters(gone))
 
     def seek(self, subscription_id: int, cursor: Cursor) -> None:
+        require_cursor(cursor)
         self._change_lanes(subscription_id, lambda lanes: lanes.seek(cursor))
 
     def reserve_tokens(self, next_token: int) -> None:
@@ -297,6 +326,7 @@ class MemoryTransaction:
 
     def put_reader(self, reader: ReaderRow) -> None:
         draft = self._open_draft()
+        require_reader(reader)
         since = draft.topic(reader.topic_id).next_offset
         known = draft.readers.get(reader.name)
         if known is not None and known.row.topic_id == reader.topic_id:
@@ -304,30 +334,38 @@ class MemoryTransaction:
         draft.readers[reader.name] = _Reader(reader, since)
 
     def delete_reader(self, name: str) -> None:
+        check_name("reader", name)
         draft = self._open_draft()
         _found(draft.readers, name, "reader")
         del draft.readers[name]
 
     def put_document(self, document: DocumentRow) -> None:
+        require_document(document)
         self._open_draft().documents[document.kind, document.name] = document
 
     def delete_document(self, kind: str, name: str) -> None:
+        check_name("kind", kind)
+        check_name("name", name)
         draft = self._open_draft()
         if draft.documents.pop((kind, name), None) is None:
             raise NotFound(f"{kind} '{name}' does not exist")
 
     def put_snapshot(self, snapshot: SnapshotRow) -> None:
         draft = self._open_draft()
+        require_snapshot(snapshot)
+        values = _plain(snapshot.options)
         draft.topic(snapshot.topic_id)
-        draft.snapshots[snapshot.name] = snapshot
+        draft.snapshots[snapshot.name] = snapshot._replace(options=values)
 
     def delete_snapshot(self, name: str) -> None:
+        check_name("snapshot", name)
         draft = self._open_draft()
         _found(draft.snapshots, name, "snapshot")
         del draft.snapshots[name]
 
     def claim_batch(self, writer: str, batch: int) -> bool:
         draft = self._open_draft()
+        require_batch(writer, batch)
         batches = RangeSet(draft.batches.get(writer, ()))
         if batch in batches:
             return False
@@ -336,6 +374,7 @@ class MemoryTransaction:
         return True
 
     def position(self, writer: str) -> int:
+        check_name("writer", writer)
         return end_of(self._open_draft().batches.get(writer, ()))
 
     def move_positions(self, steps: Sequence[tuple[str, int, int]]) -> None:
@@ -532,6 +571,17 @@ class MemoryStore:
 
     def _lanes_of(self, subscription_id: int) -> _Lanes:
         return _found(self._lanes, subscription_id, "subscription")
+
+
+def _plain(options: Options) -> Options:
+    """Options as they come back from text."""
+    values: dict[str, object] = json.loads(encode_options(options))
+    return values
+
+
+def _checked(offsets: Sequence[int]) -> list[int]:
+    encode_offsets(offsets)
+    return list(offsets)
 
 
 def _found(rows: dict[Key, Value], key: Key, what: str) -> Value:

@@ -50,6 +50,25 @@ _make = tuple.__new__
 
 def encode(records: Sequence[Record]) -> Pack:
     """The blobs of records with rising offsets."""
+    try:
+        return _encode(records)
+    except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+        raise InvalidArgument(f"a message can't be stored as it is: {error}") from error
+
+
+def require_encodable(records: Sequence[Record]) -> None:
+    """Raise InvalidArgument for records that ``encode`` refuses."""
+    try:
+        _encode_keys([record.key for record in records])
+        for record in records:
+            _encode_attributes(record.attributes)
+            if not isinstance(record.data, bytes):
+                raise TypeError(f"bytes-like object expected, not {type(record.data).__name__}")
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"a message can't be stored as it is: {error}") from error
+
+
+def _encode(records: Sequence[Record]) -> Pack:
     offsets, keys, payloads, attributes, times, delays = zip(*records, strict=True)
     count, first, published = len(offsets), offsets[0], times[0]
     data = b"".join(payloads)

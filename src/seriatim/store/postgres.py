@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from seriatim.errors import (
     FailedPrecondition,
+    InvalidArgument,
     NotAStore,
     NotFound,
     OutcomeUnknown,
@@ -145,7 +146,7 @@ class PostgresStore(PostgresReader, SqlOwner[PostgresSession]):
             raise StoreFailed("the connection to PostgreSQL was lost before the commit: try again")
         try:
             session.commit(self._pipe)
-        except StoreError as error:
+        except (StoreError, InvalidArgument) as error:
             if not is_broken(self._pipe.connection):
                 raise  # the server said that it did not commit
             self._break("a commit failed")

@@ -23,7 +23,16 @@ from psycopg.pq import ConnStatus, TransactionStatus
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader, TextLoader
 
-from seriatim.errors import DamagedStore, InvalidArgument, StoreBusy, StoreError, StoreFailed, StoreFull, StoreLost
+from seriatim.errors import (
+    DamagedStore,
+    InvalidArgument,
+    SeriatimError,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreLost,
+)
 from seriatim.store.postgres_url import NO_ADDRESS, PostgresUrl
 from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.reader import TAKEN_OVER, lost_because
@@ -58,8 +67,10 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
 }
 
 
-def as_store_error(error: Exception) -> StoreError:
+def as_store_error(error: Exception) -> SeriatimError:
     """What an error of PostgreSQL means to us."""
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError) or "cannot adapt" in str(error):
+        return InvalidArgument(f"the store can't keep this value ({_first_line(error)})")
     code = getattr(error, "sqlstate", None)
     kind, what = _KINDS.get(code, _FAILED) if code else (StoreFailed, "the connection to PostgreSQL failed: try again")
     return kind(f"{what} ({_first_line(error)})")
@@ -229,7 +240,7 @@ class PostgresSession(UnitOfWork):
         self._progress.note()
         return super()._ask(question)
 
-    def _as_store_error(self, error: Exception) -> StoreError:
+    def _as_store_error(self, error: Exception) -> SeriatimError:
         return as_store_error(error)
 
 

@@ -1,13 +1,114 @@
-"""Small rules that every store follows."""
+"""Small rules that every store follows.
+
+What a store can't keep is refused before anything changes, by every store alike: text that is not UTF-8, numbers that are none
+or do not fit, options that are not JSON. So nothing fails later, in a commit, for what it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import lt
+import json
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from operator import itemgetter, lt
 
+from seriatim.core.limits import check_name, check_text
+from seriatim.core.options import LARGEST_WHOLE, require_finite, require_whole
 from seriatim.core.ranges import Range
 from seriatim.errors import FailedPrecondition, InvalidArgument
-from seriatim.store.base import Record
+from seriatim.store.base import Cursor, DeadLetterRow, DocumentRow, Options, ReaderRow, Record, SnapshotRow, TroubleRow
+from seriatim.store.columns import encode_column
+
+_TIMES = itemgetter(Record._fields.index("published"), Record._fields.index("not_before"))
+
+
+def encode_options(options: Options) -> str:
+    """Options as text."""
+    try:
+        return json.dumps(dict(options), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"options must be plain JSON values: {error}") from None
+
+
+def encode_offsets(offsets: Sequence[int]) -> bytes:
+    """Offsets as bytes."""
+    try:
+        return encode_column("Q", offsets)
+    except (OverflowError, TypeError) as error:
+        raise InvalidArgument(f"offsets are whole numbers of 0 or more: {error}") from error
+
+
+def require_times(records: Sequence[Record]) -> None:
+    """Refuse times of messages that are none."""
+    try:
+        are_times = all(isfinite(published) and isfinite(not_before) for published, not_before in map(_TIMES, records))
+    except TypeError as error:
+        raise InvalidArgument(f"times of messages must be numbers: {error}") from None
+    if not are_times:
+        raise InvalidArgument("times of messages must be finite numbers")
+
+
+def checked_troubles(troubles: Iterable[TroubleRow]) -> list[TroubleRow]:
+    found = list(troubles)
+    for row in found:
+        _require_number("offset", row.offset)
+        _require_number("failures", row.failures)
+        require_finite("not_before", row.not_before)
+        _require_text("error", row.error)
+    return found
+
+
+def checked_letters(letters: Iterable[DeadLetterRow]) -> list[DeadLetterRow]:
+    found = list(letters)
+    for row in found:
+        _require_number("offset", row.offset)
+        _require_number("attempts", row.attempts)
+        require_finite("time", row.time)
+        _require_text("key", row.key)
+        _require_text("error", row.error)
+        for name in ("copy_topic_id", "copy_offset"):
+            if getattr(row, name) is not None:
+                _require_number(name, getattr(row, name))
+    return found
+
+
+def require_pause(key: str | None, reason: str | None) -> None:
+    _require_text("key", key)
+    _require_text("reason", reason)
+
+
+def require_cursor(cursor: Cursor) -> None:
+    _require_number("floor", cursor.floor)
+
+
+def require_reader(reader: ReaderRow) -> None:
+    check_name("reader", reader.name)
+    _require_number("position", reader.position)
+
+
+def require_document(document: DocumentRow) -> None:
+    check_name("kind", document.kind)
+    check_name("name", document.name)
+    check_text("text", document.text)
+
+
+def require_snapshot(snapshot: SnapshotRow) -> None:
+    check_name("snapshot", snapshot.name)
+    require_cursor(snapshot.cursor)
+    require_finite("expires", snapshot.expires)
+
+
+def require_batch(writer: str, batch: int) -> None:
+    check_name("writer", writer)
+    require_whole("batch", batch, 0)
+
+
+def _require_number(name: str, value: int) -> None:
+    require_whole(name, value, 0, LARGEST_WHOLE)
+
+
+def _require_text(name: str, text: str | None) -> None:
+    if text is not None:
+        check_text(name, text)
 
 
 def require_rising(records: Sequence[Record], next_offset: int) -> None:

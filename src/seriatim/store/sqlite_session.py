@@ -12,7 +12,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from seriatim.errors import DamagedStore, NotAStore, StoreBusy, StoreError, StoreFailed, StoreFull
+from seriatim.errors import (
+    DamagedStore,
+    InvalidArgument,
+    NotAStore,
+    SeriatimError,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+)
 from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.session import Row, UnitOfWork
 
@@ -29,8 +38,10 @@ _KINDS: dict[int, tuple[type[StoreError], str]] = {
 }
 
 
-def as_store_error(error: Exception) -> StoreError:
+def as_store_error(error: Exception) -> SeriatimError:
     """What an error of SQLite means to us."""
+    if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) or "binding parameter" in str(error):
+        return InvalidArgument(f"the store can't keep this value ({error})")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     kind, what = _KINDS.get(code, (StoreFailed, "the store could not be read or written: look after its disk"))
     return kind(f"{what} ({error})")
@@ -67,7 +78,7 @@ class SqliteSession(UnitOfWork):
         """One statement that is not a named query: transaction control, migrations."""
         self._ask(lambda: self._connection.execute(statement))
 
-    def _as_store_error(self, error: Exception) -> StoreError:
+    def _as_store_error(self, error: Exception) -> SeriatimError:
         return as_store_error(error)
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from seriatim.errors import FailedPrecondition, StoreError
+from seriatim.errors import FailedPrecondition, SeriatimError
 
 Row = Sequence[Any]
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ class UnitOfWork(ABC):
     """What the library of the database raises."""
 
     def __init__(self) -> None:
-        self._over: StoreError | FailedPrecondition | None = None
+        self._over: SeriatimError | None = None
 
     def end(self) -> None:
         """Nothing may be asked any more."""
@@ -65,5 +65,5 @@ class UnitOfWork(ABC):
             raise self._over from error
 
     @abstractmethod
-    def _as_store_error(self, error: Exception) -> StoreError:
-        """What an error of the database means to us."""
+    def _as_store_error(self, error: Exception) -> SeriatimError:
+        """What an error of the database means to us: InvalidArgument when it is about a value, and a StoreError otherwise."""

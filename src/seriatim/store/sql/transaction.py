@@ -13,8 +13,9 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from seriatim.core.limits import check_name
 from seriatim.core.ranges import Range, RangeSet
-from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
+from seriatim.errors import AlreadyExists, NotFound
 from seriatim.store.base import (
     Cursor,
     DeadLetterRow,
@@ -28,9 +29,25 @@ from seriatim.store.base import (
     TopicRow,
     TroubleRow,
 )
-from seriatim.store.columns import encode_column
 from seriatim.store.pack import PackHead, encode
-from seriatim.store.rules import end_of, lane_of, require_new, require_position, require_rising
+from seriatim.store.rules import (
+    checked_letters,
+    checked_troubles,
+    encode_offsets,
+    encode_options,
+    end_of,
+    lane_of,
+    require_batch,
+    require_cursor,
+    require_document,
+    require_new,
+    require_pause,
+    require_position,
+    require_reader,
+    require_rising,
+    require_snapshot,
+    require_times,
+)
 from seriatim.store.settled import encode_block, encode_cursor
 from seriatim.store.sql.reading import read_snapshot
 from seriatim.store.sql.session import Row, Session
@@ -88,15 +105,18 @@ class SqlTransaction:
         return read_snapshot(found[0]) if found else None
 
     def create_topic(self, name: str, options: Options) -> TopicRow:
+        check_name("topic", name)
+        values = encode_options(options)
         if self._session.rows("topic_named", name):
             raise AlreadyExists(f"topic '{name}' exists already")
-        (row,) = self._session.rows("create_topic", name, json.dumps(options))
+        (row,) = self._session.rows("create_topic", name, values)
         return TopicRow(row[0], name, dict(options), 0)
 
     def update_topic(self, topic_id: int, options: Options) -> None:
-        _require_one(self._session.rows("update_topic", json.dumps(options), topic_id), "topic", topic_id)
+        _require_one(self._session.rows("update_topic", encode_options(options), topic_id), "topic", topic_id)
 
     def rename_topic(self, topic_id: int, name: str) -> None:
+        check_name("topic", name)
         if self._session.rows("topic_named", name):
             raise AlreadyExists(f"topic '{name}' exists already")
         _require_one(self._session.rows("rename_topic", name, topic_id), "topic", topic_id)
@@ -106,15 +126,18 @@ class SqlTransaction:
         self._known.forget_topic()
 
     def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
+        check_name("subscription", name)
+        require_cursor(cursor)
+        values = encode_options(options)
         since = self._next_offset(topic_id)
         if self._session.rows("subscription_named", topic_id, name):
             raise AlreadyExists(f"subscription '{name}' exists already")
-        (row,) = self._session.rows("create_subscription", topic_id, name, json.dumps(options), cursor.floor, since)
+        (row,) = self._session.rows("create_subscription", topic_id, name, values, cursor.floor, since)
         self._put_blocks(row[0], cursor)
         return SubscriptionRow(row[0], topic_id, name, dict(options))
 
     def update_subscription(self, subscription_id: int, options: Options) -> None:
-        changed = self._session.rows("update_subscription", json.dumps(options), subscription_id)
+        changed = self._session.rows("update_subscription", encode_options(options), subscription_id)
         _require_one(changed, "subscription", subscription_id)
 
     def delete_subscription(self, subscription_id: int) -> None:
@@ -125,6 +148,7 @@ class SqlTransaction:
         next_offset = self._next_offset(topic_id)
         if records:
             require_rising(records, next_offset)
+            require_times(records)
             write_pack(self._session, topic_id, records, leftover=False)
             self._known.next_offsets[topic_id] = records[-1].offset + 1
 
@@ -142,36 +166,41 @@ class SqlTransaction:
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
         if offsets:
-            self._session.run("settle", subscription_id, SETTLED, _encode_offsets(offsets))
+            self._session.run("settle", subscription_id, SETTLED, encode_offsets(offsets))
             self._forget_troubles(subscription_id, offsets)
 
     def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
         self._require_subscription(subscription_id)
-        self._session.run_many("note_trouble", [(subscription_id, *trouble) for trouble in troubles])
+        rows = [(subscription_id, *trouble) for trouble in checked_troubles(troubles)]
+        self._session.run_many("note_trouble", rows)
         self._known.untroubled.discard(subscription_id)
 
     def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None:
         self._require_subscription(subscription_id)
+        require_pause(key, reason)
         self._session.run("pause_key", subscription_id, lane_of(key), reason)
 
     def resume_key(self, subscription_id: int, key: str | None) -> None:
         self._require_subscription(subscription_id)
+        require_pause(key, None)
         self._session.run("resume_key", subscription_id, lane_of(key))
 
     def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
         self._require_subscription(subscription_id)
-        letters = list(letters)
+        letters = checked_letters(letters)
         self._session.run_many("bury", [(subscription_id, *letter) for letter in letters])
         self._forget_troubles(subscription_id, [letter.offset for letter in letters])
 
     def overtake(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
+        encode_offsets(offsets)
         self._session.run_many("overtake", [(subscription_id, offset) for offset in offsets])
 
     def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
+        undone = encode_offsets(offsets)
         self._session.run_many("forget_dead_letter", [(subscription_id, offset) for offset in offsets])
-        self._session.run("settle", subscription_id, UNSETTLED, _encode_offsets(offsets))
+        self._session.run("settle", subscription_id, UNSETTLED, undone)
 
     def purge(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self.settle(subscription_id, offsets)
@@ -179,6 +208,7 @@ class SqlTransaction:
 
     def seek(self, subscription_id: int, cursor: Cursor) -> None:
         self._require_subscription(subscription_id)
+        require_cursor(cursor)
         self._session.run("set_floor", cursor.floor, subscription_id)
         for query in ("forget_settlements", "delete_blocks", "forget_troubles"):
             self._session.run(query, subscription_id)
@@ -188,27 +218,36 @@ class SqlTransaction:
         self._session.run("reserve_tokens", next_token)
 
     def put_reader(self, reader: ReaderRow) -> None:
+        require_reader(reader)
         since = self._next_offset(reader.topic_id)
         self._session.run("put_reader", *reader, since)
 
     def delete_reader(self, name: str) -> None:
+        check_name("reader", name)
         _require_one(self._session.rows("delete_reader", name), "reader", name)
 
     def put_document(self, document: DocumentRow) -> None:
+        require_document(document)
         self._session.run("put_document", *document)
 
     def delete_document(self, kind: str, name: str) -> None:
+        check_name("kind", kind)
+        check_name("name", name)
         _require_one(self._session.rows("delete_document", kind, name), kind, name)
 
     def put_snapshot(self, snapshot: SnapshotRow) -> None:
-        self._next_offset(snapshot.topic_id)
+        require_snapshot(snapshot)
         name, topic_id, cursor, expires, options = snapshot
-        self._session.run("put_snapshot", name, topic_id, encode_cursor(cursor), expires, json.dumps(options))
+        values = encode_options(options)
+        self._next_offset(topic_id)
+        self._session.run("put_snapshot", name, topic_id, encode_cursor(cursor), expires, values)
 
     def delete_snapshot(self, name: str) -> None:
+        check_name("snapshot", name)
         _require_one(self._session.rows("delete_snapshot", name), "snapshot", name)
 
     def claim_batch(self, writer: str, batch: int) -> bool:
+        require_batch(writer, batch)
         batches = RangeSet(self._batches(writer))
         if batch in batches:
             return False
@@ -221,6 +260,7 @@ class SqlTransaction:
         self._session.require_unbroken()
         known = self._known.positions
         if writer not in known:
+            check_name("writer", writer)
             known[writer] = end_of(self._batches(writer))
         return known[writer]
 
@@ -269,13 +309,6 @@ def write_pack(session: Session, topic_id: int, records: Sequence[Record], *, le
     first, last, newest = records[0].offset, records[-1].offset, max([record.published for record in records])
     size = len(head) + len(data)
     session.run("append_pack", topic_id, first, last, len(records), size, newest, leftover, head, data)
-
-
-def _encode_offsets(offsets: Sequence[int]) -> bytes:
-    try:
-        return encode_column("Q", offsets)
-    except (OverflowError, TypeError) as error:
-        raise InvalidArgument(f"offsets are whole numbers of 0 or more: {error}") from error
 
 
 def _require_one(rows: Sequence[Row], what: str, which: object) -> None:

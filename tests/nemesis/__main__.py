@@ -211,9 +211,9 @@ def main() -> int:
         print(f"{time.strftime('%H:%M:%S')} seed {seed}, {store}", flush=True)
         one = Round(store, seed, arguments.round)
         anomalies = one.run()
-        for anomaly in anomalies[:20]:
-            print(f"  ANOMALY {anomaly}")
-        for trouble in one.troubles[:20]:
+        for kind, count in Counter(anomaly.kind for anomaly in anomalies).items():
+            print(f"  ANOMALY {kind}: {count}, such as {next(each for each in anomalies if each.kind == kind)}")
+        for trouble in one.troubles[:10]:
             print(f"  TROUBLE {trouble}")
         if anomalies or one.troubles:
             failed += 1

@@ -13,6 +13,7 @@ from seriatim import PubSub
 from seriatim.engine import engine as engine_module
 from seriatim.engine import opening
 from seriatim.engine.engine import Engine
+from seriatim.engine.link.remote import RemoteBroker
 from seriatim.engine.link.shared import SharedBroker
 from seriatim.engine.opening import open_broker
 from seriatim.engine.options import SubscriptionOptions
@@ -52,6 +53,31 @@ def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
         with pytest.raises(StoreBusy, match=f"owned by process {os.getpid()}"):
             await open_broker(url)
         await owner.close()
+
+    run_bounded(scenario)
+
+
+def test_whoever_stops_waiting_for_an_owner_that_says_nothing_leaves_no_trouble_behind(tmp_path):
+    async def scenario() -> None:
+        troubles: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        hung_up = asyncio.Event()
+
+        async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            hung_up.set()
+            writer.close()
+
+        server = await asyncio.start_unix_server(say_nothing, tmp_path / "socket")
+        connecting = asyncio.create_task(RemoteBroker.connect(tmp_path / "socket"))
+        await asyncio.sleep(0.05)
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        await hung_up.wait()
+        server.close()
+        await asyncio.sleep(0)
+        assert connecting.cancelled()
+        assert troubles == []
 
     run_bounded(scenario)
 

@@ -66,6 +66,8 @@ class Program:
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
             self._process.kill()
             self._process.wait()
             return False
@@ -140,6 +142,7 @@ class Round:
             program.send(signal.SIGSTOP)
             self._stopped[program] = time.monotonic() + self._random.choice([0.1, 0.5, 2.0, 4.0])
         elif what == "end":
+            self._continue_stopped(float("inf"))  # it may be waiting for one of them
             program.send(signal.SIGTERM)
             if not program.end(POLITE_END_S):
                 self.troubles.append(f"{program.name} did not end within {POLITE_END_S:.0f} s of SIGTERM")

@@ -59,6 +59,11 @@ class _Message:
     settled_at: float = inf
     """From when on it may be settled: its first ack that was sent, its dead letter, or an operator."""
 
+    @property
+    def is_there(self) -> bool:
+        """Whether it certainly came into the log."""
+        return self.published_at < inf or bool(self.delivered)
+
 
 def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()) -> list[Anomaly]:
     """All anomalies. ``dead`` names the messages that were found as dead letters at the end."""
@@ -67,8 +72,8 @@ def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()
     _settle(messages, set(dead), takings)
     return [
         *_ghosts(messages, promises.sub),
-        *_losses(messages, promises, takings),
-        *_disorder(messages, promises.sub, takings),
+        *_losses(messages, promises),
+        *_disorder(messages, promises.sub),
         *_repeats(messages, promises),
         *_overlaps(messages, promises.sub),
     ]
@@ -88,6 +93,7 @@ def _collect(events: Sequence[Event], sub: str) -> dict[Name, _Message]:
         elif event.what == "refused":
             message.is_refused = True
         elif event.what == "delivered":
+            message.id = event.id or message.id
             message.delivered.append(event)
         elif event.what == "ack":
             message.acks.append(event)
@@ -133,6 +139,15 @@ def _settle(messages: dict[Name, _Message], dead: set[Name], takings: _Takings) 
             reasons += [message.delivered[-1].at] if message.delivered else [0.0]
             reasons += takings.doubtful.get(message.key, [])
         message.settled_at = min(reasons, default=inf)
+    _excuse(messages, takings)
+
+
+def _excuse(messages: dict[Name, _Message], takings: _Takings) -> None:
+    """An operator who never learned what became of a request may have taken out one message each time."""
+    left = {key: sorted(begun) for key, begun in takings.doubtful.items()}
+    for _, message in sorted(messages.items()):
+        if message.is_there and message.settled_at == inf and left.get(message.key):
+            message.settled_at = left[message.key].pop(0)
 
 
 def _ghosts(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
@@ -145,39 +160,27 @@ def _ghosts(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
             yield Anomaly("ghost", sub, message.key, message.number, "delivered before anybody published it")
 
 
-def _losses(messages: dict[Name, _Message], promises: Promises, takings: _Takings) -> Iterator[Anomaly]:
-    if not promises.is_drained:
-        return
-    missing: dict[str, list[_Message]] = defaultdict(list)
-    for message in messages.values():
+def _losses(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:
+    for message in messages.values() if promises.is_drained else ():
         if message.published_at < inf and message.settled_at == inf:
-            missing[message.key].append(message)
-    for key, lost in missing.items():
-        for message in lost[len(takings.doubtful.get(key, ())) :]:
-            yield Anomaly("lost", promises.sub, key, message.number, "confirmed, and never settled")
+            yield Anomaly("lost", promises.sub, message.key, message.number, "confirmed, and never settled")
 
 
-def _disorder(messages: dict[Name, _Message], sub: str, takings: _Takings) -> Iterator[Anomaly]:
+def _disorder(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
     """Along each key: a delivery while an earlier message that was there before is not settled."""
     by_key: dict[str, list[_Message]] = defaultdict(list)
     for message in messages.values():
         by_key[message.key].append(message)
     for key, lane in by_key.items():
         lane.sort(key=lambda message: message.number)
-        excused = len(takings.doubtful.get(key, ()))
-        blocker, settled = None, -inf  # the earlier message that was settled last, and when
+        blocker, settled = -1, -inf  # the earlier message that was settled last, and when
         for message in lane:
             first = message.delivered[0].at if message.delivered else inf
-            if blocker is not None and first < settled:
-                if blocker.settled_at < inf or excused == 0:
-                    detail = (
-                        f"delivered at {first:.3f}, and {blocker.number} was settled at {settled:.3f} at the earliest"
-                    )
-                    yield Anomaly("reordered", sub, key, message.number, detail)
-                excused -= blocker.settled_at == inf
-            is_there = message.published_at < inf or message.delivered
-            if is_there and message.settled_at > settled:
-                blocker, settled = message, message.settled_at
+            if first < settled:
+                detail = f"delivered at {first:.3f}, and {blocker} was settled at {settled:.3f} at the earliest"
+                yield Anomaly("reordered", sub, key, message.number, detail)
+            if message.is_there and message.settled_at > settled:
+                blocker, settled = message.number, message.settled_at
 
 
 def _repeats(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:

@@ -313,7 +313,14 @@ async def _unless_there(creating: Awaitable[object]) -> None:
         await creating
 
 
+def _show_tasks() -> None:
+    """Say on standard error where everything stands: asked for when this client does not end."""
+    for task in asyncio.all_tasks():
+        task.print_stack(limit=8)
+
+
 async def live(life: Life) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _show_tasks)
     async with PubSub(life.url, standby=life.is_standby) as pubsub:
         client = Client(life, pubsub)
         await client.prepare()

@@ -241,7 +241,7 @@ class RemoteBroker:
                 channel.consumer.failed(self._over)
 
     def _name(self) -> str:
-        known = self._owner.done() and self._owner.exception() is None
+        known = self._owner.done() and not self._owner.cancelled() and self._owner.exception() is None
         return f"the owner of the store (process {self._owner.result().pid})" if known else "the owner of the store"
 
     # -- what the owner says --------------------------------------------------------------------------------------------

@@ -42,6 +42,17 @@ async def settle_down(engine: Engine) -> None:
         await asyncio.sleep(0)
 
 
+@contextmanager
+def reads_held_up(engine: Engine) -> Iterator[None]:
+    """Whatever is asked of the store meanwhile is answered afterwards."""
+    go_on = threading.Event()
+    engine._readers.submit(go_on.wait)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
 class WatchedStore(MemoryStore):
     """A store whose commits are counted, can be held up, and fail when told to."""
 

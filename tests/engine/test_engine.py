@@ -11,7 +11,7 @@ from seriatim.engine.broker import Outgoing, SubscriptionInfo
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreFailed
-from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
+from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, reads_held_up, settle_down
 
 
 def test_messages_of_a_key_are_delivered_in_publish_order_one_at_a_time(run):
@@ -449,6 +449,41 @@ def test_with_release_on_receipt_the_next_message_does_not_wait_for_the_commit(r
         assert len(got.got) == 2
 
     run(scenario)
+
+
+def test_a_topic_that_is_deleted_while_topics_are_listed_is_left_out(run):
+    async def scenario(engine):
+        for name in ("t", "u", "v"):
+            await engine.create_topic(name)
+        with reads_held_up(engine):
+            listing = asyncio.create_task(engine.list_topics())
+            await asyncio.sleep(0)
+            await engine.delete_topic("u")
+        assert [info.name for info in await listing] == ["t", "v"]
+
+    run(scenario)
+
+
+def test_clean_up_outlives_errors_that_are_not_ours(run, monkeypatch, caplog):
+    monkeypatch.setattr("seriatim.engine.engine.UPKEEP_PAUSE", 0.001)
+
+    async def scenario(engine):
+        rounds = asyncio.Semaphore(0)
+
+        async def fail() -> None:
+            rounds.release()
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(engine, "clean_up", fail)
+        for name in "abc":
+            await engine.create_topic(name)
+            async with asyncio.timeout(10):
+                await rounds.acquire()
+        assert not engine._upkeep.done()
+
+    run(scenario)
+    assert "clean-up failed and will be tried again" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_what_everybody_settled_is_cleaned_up_by_itself(run, monkeypatch):

@@ -11,7 +11,7 @@ from seriatim.core.delivery import RetryPolicy
 from seriatim.engine.engine import Engine
 from seriatim.engine.metrics import BOUNDS, CommitTimes, DeliveryCounts, Metrics, TopicCounts
 from seriatim.errors import InvalidArgument, StoreFull
-from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
+from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, reads_held_up, settle_down
 
 
 def test_what_happens_to_messages_is_counted(run):
@@ -89,3 +89,26 @@ def test_rates_are_what_two_snapshots_differ_by_in_a_second():
 def test_without_commits_there_is_nothing_to_average():
     rates = snapshot(2.0, 0, 0, CommitTimes()).since(snapshot(1.0, 0, 0, CommitTimes()))
     assert (rates.commits, rates.commit_seconds, rates.messages_per_commit) == (0.0, None, None)
+
+
+@pytest.mark.parametrize(
+    "delete", [lambda engine: engine.delete_topic("t"), lambda engine: engine.delete_subscription("u")]
+)
+def test_what_is_deleted_while_metrics_are_taken_is_left_out(run, monkeypatch, delete):
+    monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)  # the age of a message is asked of the store
+
+    async def scenario(engine):
+        await prepare(engine)
+        await engine.create_subscription("t", "u", ORDERED)
+        await publish(engine, "a")
+        await engine.create_topic("other")
+        await engine.create_subscription("other", "v", ORDERED)
+        with reads_held_up(engine):
+            taking = asyncio.create_task(engine.metrics())
+            await asyncio.sleep(0)
+            await delete(engine)
+        metrics = await taking
+        left = {info.name for info in await engine.list_subscriptions()}
+        assert metrics.stats.keys() == metrics.subscriptions.keys() == left
+
+    run(scenario)

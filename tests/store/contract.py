@@ -5,8 +5,10 @@ A test module of a store subclasses ``StoreContract`` and gives it a fixture ``k
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain, product
 from math import inf, nan
@@ -94,6 +96,16 @@ def kept(store: StoreReader, topic: TopicRow) -> list[int]:
 def settled(store: Store, subscription: SubscriptionRow, offsets: Iterable[int]) -> list[int]:
     found = SettledSet.of(store.cursor(subscription.id))
     return [offset for offset in offsets if offset in found]
+
+
+@contextmanager
+def nothing_masked():
+    """The mode of a new file is what it was made with."""
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def broken_off(store: Store, change) -> None:

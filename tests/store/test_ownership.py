@@ -7,15 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from seriatim.errors import NotAStore, StoreBusy, StoreLost
-from seriatim.store.ownership import OwnerLock, network_file_system, refuse_network_file_system
+from seriatim.errors import NotAStore, StoreBusy, StoreFailed, StoreLost
+from seriatim.store import ownership
+from seriatim.store.ownership import Owner, OwnerLock, network_file_system, owner_of, refuse_network_file_system
 from seriatim.store.sqlite import SqliteStore
-from tests.store.contract import topic_with_subscription
+from tests.store.contract import nothing_masked, topic_with_subscription
 
 ROOT = Path(__file__).parents[2]
 OPEN = "import sys; from seriatim.store import open_store; store = open_store('sqlite:///' + sys.argv[1]); "
@@ -84,6 +86,65 @@ def test_a_lock_file_that_says_nothing_still_counts(path):
         SqliteStore(path)
     holder.release()
     SqliteStore(path).close()
+
+
+class TestAskingWhoTheOwnerIs:
+    @pytest.fixture(params=["by asking about the lock", "by trying to take it"], autouse=True)
+    def _both_ways(self, request, monkeypatch):
+        """Linux can be asked about a lock; elsewhere an opening waits a moment for those who try."""
+        monkeypatch.setattr(ownership, "CAN_ASK", request.param.startswith("by asking"))
+
+    def test_it_is_told_while_the_store_is_open_and_to_its_own_process_too(self, path):
+        assert owner_of(path) is None
+        with closing(SqliteStore(path)):
+            assert owner_of(path) == Owner(os.getpid(), socket.gethostname())
+        assert owner_of(path) is None
+
+    def test_it_never_keeps_anybody_from_opening_the_store(self, path):
+        lock, done = path.with_name("store.db.lock"), threading.Event()
+        OwnerLock(lock).release()
+        asked = [0, 0]
+
+        def ask(who: int) -> None:
+            while not done.is_set():
+                owner_of(path)
+                asked[who] += 1
+
+        threads = [threading.Thread(target=ask, args=(who,)) for who in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(200):
+                OwnerLock(lock).release()
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join()
+        assert min(asked) > 0
+
+    def test_a_link_in_place_of_the_lock_file_is_nobodys_lock(self, path, tmp_path):
+        path.with_name("store.db.lock").symlink_to(tmp_path / "elsewhere")
+        assert owner_of(path) is None
+
+
+class TestTheLockFile:
+    def test_a_link_in_its_place_is_refused_and_what_it_points_to_is_left_alone(self, path, tmp_path):
+        precious = tmp_path / "precious"
+        precious.write_text("keep me")
+        path.with_name("store.db.lock").symlink_to(precious)
+        with pytest.raises(StoreFailed, match=r"store\.db\.lock' is a symbolic link: remove it"):
+            SqliteStore(path)
+        assert precious.read_text() == "keep me"
+        assert not path.exists()
+
+    def test_what_is_not_a_plain_file_is_refused(self, path):
+        os.mkfifo(path.with_name("store.db.lock"))
+        with pytest.raises(StoreFailed, match="is not a plain file and is in the way"):
+            SqliteStore(path)
+
+    def test_it_is_for_its_user_only(self, path):
+        with nothing_masked(), closing(SqliteStore(path)):
+            assert path.with_name("store.db.lock").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_epoch_rises_with_every_opening(path):

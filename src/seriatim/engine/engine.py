@@ -357,12 +357,21 @@ class Engine(Operations, TimeTravel, Readers):
     async def list_topics(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = None
     ) -> list[TopicInfo]:
+        """Topics by name; one that is deleted meanwhile is left out."""
         topics = [self._topics[name] for name in self._topic_names.page(prefix, after, limit)]
-        earliest = await self.read(lambda: [self._store.earliest(topic.id) for topic in topics])
+        earliest = await self.read(lambda: self._earliest(topics))
         return [
-            TopicInfo(topic.name, topic.options, first, topic.next_offset)
-            for topic, first in zip(topics, earliest, strict=True)
+            TopicInfo(topic.name, topic.options, earliest[topic.id], topic.next_offset)
+            for topic in topics
+            if topic.id in earliest
         ]
+
+    def _earliest(self, topics: Sequence[TopicState]) -> dict[int, int]:
+        found = {}
+        for topic in topics:
+            with suppress(NotFound):
+                found[topic.id] = self._store.earliest(topic.id)
+        return found
 
     async def describe_topic(self, name: str) -> TopicInfo:
         topic = self.get_topic(name)
@@ -521,8 +530,11 @@ class Engine(Operations, TimeTravel, Readers):
     # -- figures --------------------------------------------------------------------------------------------------------
 
     async def metrics(self) -> Metrics:
-        """What was counted since the engine began, and how every subscription stands."""
-        stats = {name: await self.stats(name) for name in list(self._subscriptions)}
+        """What was counted since the engine began, and how every subscription stands. What is deleted meanwhile is left out."""
+        stats = {}
+        for name in list(self._subscriptions):
+            with suppress(NotFound):
+                stats[name] = await self.stats(name)
         times = self._committer.times
         return Metrics(
             time=self.now(),
@@ -753,6 +765,8 @@ class Engine(Operations, TimeTravel, Readers):
                 await self.clean_up()
             except SeriatimError as error:
                 self.failed(error)
+            except Exception:  # noqa: BLE001 - nobody else would clean up
+                logger.exception("clean-up failed and will be tried again after the next change")
 
     async def clean_up(self) -> None:
         """Remove what nobody needs any more. This happens by itself; call it to have it done now."""

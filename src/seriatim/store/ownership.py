@@ -4,16 +4,23 @@ Rules
     - The lock is the operating system's (``flock``): it ends with the process, however that ends. The file itself stays; what
       it says (process and host) is for people.
     - The lock does not pass to a forked child: a child that lived on would keep the store from everybody.
+    - Whoever only asks who the owner is takes no lock, not even for a moment: somebody who opens the store just then would be
+      refused. So the owner also holds a lock of the kind that can be asked about (an open file description lock).
+    - The lock file is a plain file of its own. A symbolic link in its place is refused: what it points to is not ours to empty.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
 import socket
+import stat
+import struct
 from pathlib import Path
+from time import monotonic, sleep
 from typing import NamedTuple
 from weakref import WeakSet
 
@@ -35,13 +42,14 @@ class OwnerLock:
         self._pid = os.getpid()
         self._file: int | None = _open(path)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
         except BlockingIOError:
             owner = read_owner(self._file)
             self._close()
             raise StoreOwned(f"the store is owned by {owner}: reach it there, or end that process") from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps({"pid": self._pid, "host": socket.gethostname()}).encode(), 0)
+        _show_lock(self._file)
         _held.add(self)
 
     def release(self) -> None:
@@ -72,15 +80,67 @@ os.register_at_fork(after_in_child=_forget_locks_in_child)
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except FileNotFoundError:
         raise StoreFailed(f"the folder '{path.parent}' does not exist: make it first") from None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise StoreFailed(f"the lock file '{path}' is a symbolic link: remove it") from None
         raise StoreFailed(f"the lock file '{path}' can't be opened: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise StoreFailed(f"'{path}' is not a plain file and is in the way of the lock file: move it elsewhere")
+    return file
+
+
+# -- the lock itself ----------------------------------------------------------------------------------------------------
+
+CAN_ASK = hasattr(fcntl, "F_OFD_GETLK")
+"""Whether the operating system (Linux) can be asked about a lock without taking it."""
+
+LOCKING_SECONDS = 0.5
+"""How long an opening waits where it can't be told whether the lock is the owner's or that of somebody who only asks."""
+
+_WHOLE_FILE = struct.Struct("hhqqi4x")  # type, whence, start, length, process
+
+
+def _lock(file: int) -> None:
+    """Take the lock of the owner; BlockingIOError when somebody has it."""
+    deadline = monotonic() + LOCKING_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if CAN_ASK or monotonic() > deadline:
+                raise
+        sleep(0.001)
+
+
+def _show_lock(file: int) -> None:
+    """Let those who ask see that the lock is taken."""
+    if CAN_ASK:
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _write_lock())
+
+
+def _is_locked(file: int) -> bool:
+    """Whether an owner has the lock."""
+    if CAN_ASK:
+        found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _write_lock())
+        return bool(_WHOLE_FILE.unpack(found)[0] != fcntl.F_UNLCK)
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # until the file is closed
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _write_lock() -> bytes:
+    return _WHOLE_FILE.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class Owner(NamedTuple):
-    """Whoever holds the lock of a store, as the lock file says. It says nothing for a moment when a new owner begins."""
+    """Whoever holds the lock of a store, as the lock file says; nothing is known of one whose file says nothing."""
 
     process: int | None = None
     host: str | None = None
@@ -92,17 +152,17 @@ class Owner(NamedTuple):
 def owner_of(path: Path) -> Owner | None:
     """Who owns the store in a file; None when nobody does."""
     try:
-        file = os.open(f"{path}.lock", os.O_RDONLY)
+        file = os.open(f"{path}.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # nobody can own a store with such a lock file
+            return None
+        raise StoreFailed(f"the lock file '{path}.lock' can't be read: {error.strerror}") from error
     try:
-        # A shared lock for a moment: refused while somebody owns the store, whatever the file says.
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return read_owner(file)
+        return read_owner(file) if _is_locked(file) else None
     finally:
         os.close(file)
-    return None
 
 
 def read_owner(file: int) -> Owner:

@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"store.base", "core"} | BASE,
     # Of the stores an engine knows the seam, the functions that know addresses (one opens a store, one names its file), and
     # the one that looks whether a staged file is whole.
-    "engine": {"core", "store.base", "store.open_store", "store.store_file", "store.check_staged"} | BASE,
+    "engine": {"core", "store.base", "store.open_store", "store.store_file", "store.absolute_url", "store.check_staged"}
+    | BASE,
     "wire": {"core"} | BASE,
     "client": FRONT | {"wire"},
     "pubsub": FRONT | {"wire"},

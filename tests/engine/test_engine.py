@@ -10,8 +10,18 @@ from seriatim.core.delivery import Release, RetryPolicy
 from seriatim.engine.broker import Outgoing, SubscriptionInfo
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreFailed
-from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, reads_held_up, settle_down
+from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreFull
+from seriatim.store.sql.transaction import SqlTransaction
+from tests.engine.conftest import (
+    ORDERED,
+    Collector,
+    WatchedStore,
+    prepare,
+    publish,
+    reads_held_up,
+    settle_down,
+    work_off,
+)
 
 
 def test_messages_of_a_key_are_delivered_in_publish_order_one_at_a_time(run):
@@ -462,6 +472,31 @@ def test_a_topic_that_is_deleted_while_topics_are_listed_is_left_out(run):
         assert [info.name for info in await listing] == ["t", "v"]
 
     run(scenario)
+
+
+def test_a_subscription_created_after_a_publish_that_failed_gets_what_is_published_after_a_restart(
+    run_with_restarts, monkeypatch
+):
+    async def fail_and_subscribe(engine):
+        await engine.create_topic("t")
+        with monkeypatch.context() as patch:
+            patch.setattr(SqlTransaction, "append", no_room)
+            with pytest.raises(StoreFull):
+                await publish(engine, "a", "b", "c")
+        await engine.create_subscription("t", "s", ORDERED)
+        assert list(engine._store.check()) == []
+
+    async def publish_more(engine):
+        await publish(engine, "d")
+
+    async def look(engine):
+        assert await work_off(engine, 1) == [b"d"]
+
+    run_with_restarts(fail_and_subscribe, publish_more, look)
+
+
+def no_room(*_: object) -> None:
+    raise StoreFull("there is no room left")
 
 
 def test_clean_up_outlives_errors_that_are_not_ours(run, monkeypatch, caplog):

@@ -44,6 +44,22 @@ def test_whoever_comes_first_owns_the_store_and_the_second_is_linked_to_it(tmp_p
     run_bounded(scenario)
 
 
+def test_the_next_owner_of_a_relative_path_opens_the_same_store_from_another_folder(tmp_path, monkeypatch):
+    async def scenario() -> None:
+        owner, other = await open_broker("sqlite:///store.db"), await open_broker("sqlite:///store.db")
+        await owner.create_topic("t")
+        monkeypatch.chdir(tmp_path / "there")
+        await owner.close()
+        assert [one.name for one in await other.list_topics()] == ["t"]
+        await other.close()
+
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    run_bounded(scenario)
+    assert list((tmp_path / "there").iterdir()) == []
+
+
 def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "PATIENCE", 0.05)
 

@@ -118,6 +118,25 @@ async def until_open_again(engine) -> None:
     await engine._require_store()
 
 
+def test_a_store_with_a_relative_path_is_opened_again_where_it_was(tmp_path, disk, monkeypatch):
+    async def scenario() -> None:
+        engine = await Engine.open("sqlite:///store.db")
+        monkeypatch.chdir(tmp_path / "there")
+        disk.commits = [False]
+        with pytest.raises(OutcomeUnknown):
+            await engine.create_topic("t")
+        await engine.create_topic("u")
+        await engine.close()
+
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    asyncio.run(scenario())
+    assert list((tmp_path / "there").iterdir()) == []
+    with closing(open_store(f"sqlite:///{tmp_path}/here/store.db", read_only=True)) as store:
+        assert [topic.name for topic in store.catalog().topics] == ["u"]
+
+
 # -- what callers hear ----------------------------------------------------------------------------------------------------
 
 

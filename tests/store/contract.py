@@ -538,6 +538,28 @@ class LogContract(StoreContract):
 
 
 class SubscriptionContract(StoreContract):
+    @pytest.mark.parametrize("passing", ["subscription", "seek", "reader"])
+    def test_what_was_passed_without_ever_being_written_is_not_given_to_a_message(self, kit, passing):
+        """A publish that failed has used up offsets, and who begins after it stands behind them."""
+        topic, subscription = topic_with_subscription(kit.store, messages=2)
+        with kit.store.transaction() as work:
+            if passing == "subscription":
+                work.create_subscription(topic.id, "later", {}, Cursor(5))
+            elif passing == "seek":
+                work.seek(subscription.id, Cursor(5))
+            else:
+                work.put_reader(ReaderRow("spark", topic.id, 5))
+            with pytest.raises(InvalidArgument, match="the next one is 5"):
+                work.append(topic.id, records([2]))
+        kit.reopen()
+        assert list(kit.store.check()) == []
+        assert kit.store.catalog().topics[0].next_offset == 5
+        with kit.store.transaction() as work:
+            with pytest.raises(InvalidArgument, match="the next one is 5"):
+                work.append(topic.id, records([4]))
+            work.append(topic.id, records([5]))
+        assert kept(kit.store, topic) == [0, 1, 5]
+
     def test_what_is_settled_is_in_the_cursor(self, kit):
         _, subscription = topic_with_subscription(kit.store, messages=10)
         settle(kit.store, subscription, [0, 1, 5])

@@ -23,7 +23,7 @@ def test_a_relative_and_an_absolute_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with closing(open_store("sqlite:///here.db")) as store:
         assert isinstance(store, SqliteStore)
-        assert store.url == "sqlite:///here.db"
+        assert store.url == f"sqlite:///{tmp_path}/here.db"
     with closing(open_store(f"sqlite:///{tmp_path}/there.db")) as store:
         assert store.url == f"sqlite:///{tmp_path}/there.db"
     assert {path.name for path in tmp_path.glob("*.db")} == {"here.db", "there.db"}

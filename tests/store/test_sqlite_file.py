@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -19,7 +21,7 @@ from seriatim.errors import (
     StoreFailed,
     StoreFull,
 )
-from seriatim.store import sqlite, sqlite_session
+from seriatim.store import restore_backup, sqlite, sqlite_session
 from seriatim.store.base import BLOCK, Cursor, DeadLetterRow
 from seriatim.store.sql.queries import Migration, load_migrations
 from seriatim.store.sql.upkeep import REWRITING_AGE
@@ -28,6 +30,7 @@ from tests.store.contract import (
     NOW,
     kept,
     letter,
+    nothing_masked,
     records,
     settle,
     settled,
@@ -255,10 +258,13 @@ class TestSchema:
             f"INSERT INTO subscriptions (topic_id, name, options, floor) VALUES ({topic.id}, 'billing', '{{}}', 2)",
         )
         ask(path, f"INSERT INTO readers (name, topic_id, position) VALUES ('spark', {topic.id}, 3)")
+        ask(path, "INSERT INTO topics (name, options, next_offset) VALUES ('passed', '{}', 2)")
+        ask(path, "INSERT INTO subscriptions (topic_id, name, options, floor) VALUES (2, 'ahead', '{}', 9)")
         ask(path, "INSERT INTO dead_letters VALUES (1, 1, 'k', 5, 0.0, 'broke', NULL, NULL)")
         store = SqliteStore(path)
         assert store.dead_letters(1) == [DeadLetterRow(1, "k", 5, 0.0, "broke")]
         assert list(store.check()) == []
+        assert [row.next_offset for row in store.catalog().topics] == [5, 9]
         upkeep_until_done(store)
         assert kept(store, topic) == list(range(5))  # nobody knows what was published before they began
         store.close()
@@ -435,10 +441,116 @@ class TestBackup:
             store.backup(str(tmp_path / "copy.db"))
         assert (tmp_path / "copy.db").read_text() == "precious"
 
+    @pytest.mark.parametrize("links", [True, False])
+    def test_a_file_that_comes_while_the_backup_is_made_is_not_overwritten(self, store, tmp_path, monkeypatch, links):
+        goal = tmp_path / "copy.db"
+        copy_to = SqliteReader._copy_to
+
+        def copy_slowly(self, file):
+            copy_to(self, file)
+            goal.write_text("precious")
+
+        monkeypatch.setattr(SqliteReader, "_copy_to", copy_slowly)
+        if not links:
+            without_hard_links(monkeypatch)
+        with pytest.raises(AlreadyExists):
+            store.backup(str(goal))
+        assert goal.read_text() == "precious"
+        assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+    def test_a_backup_needs_no_hard_links(self, store, tmp_path, monkeypatch):
+        topic_with_subscription(store, messages=3)
+        without_hard_links(monkeypatch)
+        store.backup(str(tmp_path / "copy.db"))
+        with closing(SqliteReader(tmp_path / "copy.db")) as copy:
+            assert copy.catalog() == store.catalog()
+
+    def test_two_backups_to_one_file_do_not_spoil_each_other(self, store, tmp_path):
+        topic_with_subscription(store, messages=1000)
+        outcomes: list[type | None] = []
+
+        def back_up() -> None:
+            try:
+                store.backup(str(tmp_path / "copy.db"))
+            except AlreadyExists:
+                outcomes.append(AlreadyExists)
+            else:
+                outcomes.append(None)
+
+        threads = [threading.Thread(target=back_up) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes, key=str) == [AlreadyExists] * 3 + [None]
+        with closing(SqliteReader(tmp_path / "copy.db")) as copy:
+            assert list(copy.check()) == []
+
     def test_a_backup_to_nowhere_fails_and_the_store_goes_on(self, store, tmp_path):
         with pytest.raises(StoreFailed):
             store.backup(str(tmp_path / "nowhere" / "copy.db"))
         topic_with_subscription(store)
+
+
+def without_hard_links(monkeypatch) -> None:
+    def refuse(*_) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+class TestModes:
+    """What is in a store is for its user only, as its socket is."""
+
+    @staticmethod
+    def modes(folder) -> dict[str, str]:
+        return {path.name: f"{path.stat().st_mode & 0o777:o}" for path in folder.iterdir()}
+
+    def test_everything_that_is_made_is_for_its_user_only(self, tmp_path):
+        with nothing_masked():
+            with closing(SqliteStore(tmp_path / "store.db")) as store:
+                topic_with_subscription(store, messages=3)
+                store.backup(str(tmp_path / "copy.db"))
+                found = self.modes(tmp_path)
+            restore_backup(tmp_path / "copy.db", tmp_path / "new.db")
+            found |= self.modes(tmp_path)
+        assert found.keys() >= {"store.db", "store.db-wal", "store.db-shm", "store.db.lock", "copy.db", "new.db"}
+        assert set(found.values()) == {"600"}
+
+    def test_the_mode_of_a_file_that_exists_is_left_as_it_is(self, tmp_path):
+        SqliteStore(tmp_path / "store.db").close()
+        (tmp_path / "store.db").chmod(0o640)
+        SqliteStore(tmp_path / "store.db").close()
+        assert self.modes(tmp_path)["store.db"] == "640"
+
+    def test_a_database_elsewhere_that_is_linked_to_is_private_too(self, tmp_path):
+        (tmp_path / "store.db").symlink_to(tmp_path / "elsewhere.db")
+        with nothing_masked():
+            SqliteStore(tmp_path / "store.db").close()
+        assert self.modes(tmp_path)["elsewhere.db"] == "600"
+
+
+def test_connections_are_opened_as_newer_pythons_want_it(path, monkeypatch):
+    """Since Python 3.13 everything but the address has to be named."""
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda address, /, **options: connect(address, **options))
+    with closing(SqliteStore(path)) as store:
+        topic_with_subscription(store)
+        assert [topic.name for topic in store.catalog().topics] == ["orders"]
+
+
+class TestARelativePath:
+    def test_it_means_the_folder_in_which_the_store_was_opened(self, tmp_path, monkeypatch):
+        for name in ("here", "there"):
+            (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        with closing(SqliteStore("store.db")) as store, closing(SqliteReader("store.db")) as reader:
+            topic, _ = topic_with_subscription(store, messages=3)
+            monkeypatch.chdir(tmp_path / "there")
+            with store._pool.use(), reader._pool.use():  # so that others have to be opened
+                assert kept(store, topic) == kept(reader, topic) == [0, 1, 2]
+            reader.backup("copy.db")
+        assert [path.name for path in (tmp_path / "there").iterdir()] == ["copy.db"]
 
 
 def test_a_committed_transaction_is_synchronised_to_the_disk(store):

@@ -60,7 +60,7 @@ from seriatim.errors import (
     StoreLost,
 )
 from seriatim.log import logger
-from seriatim.store import check_staged, open_store
+from seriatim.store import absolute_url, check_staged, open_store
 from seriatim.store.base import (
     Catalog,
     Cursor,
@@ -127,6 +127,7 @@ class Engine(Operations, TimeTravel, Readers):
     @classmethod
     async def open(cls, url: str, standby: Standby | None = None) -> Self:
         """An engine on the store at ``url``, loaded and at work. ``standby`` waits until nobody else owns it."""
+        url = absolute_url(url)  # it may be opened again later, when the program is in another folder
         first, again = partial(open_store, url, standby=standby), partial(open_store, url)
         engine = cls(await asyncio.get_running_loop().run_in_executor(None, first), again)
         try:

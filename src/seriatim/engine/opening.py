@@ -23,7 +23,7 @@ from seriatim.engine.link.server import LinkServer
 from seriatim.engine.link.shared import SharedBroker
 from seriatim.errors import SeriatimError, StoreBusy, StoreFailed
 from seriatim.log import logger
-from seriatim.store import store_file
+from seriatim.store import absolute_url, store_file
 from seriatim.store.base import Standby
 
 E = TypeVar("E", bound=Engine)
@@ -44,6 +44,7 @@ async def open_broker(url: str, *, standby: bool = False) -> Broker:
     A store that is not in a file has no socket beside it: while somebody else owns it, this raises StoreBusy or, with
     ``standby``, waits until the store is free.
     """
+    url = absolute_url(url)  # its owner may have to be found again later, when the program is in another folder
     file = store_file(url)
     if file is None:
         return cast(Broker, await _stand_by(url) if standby else await Engine.open(url))

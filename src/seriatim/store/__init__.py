@@ -10,7 +10,7 @@
     postgres_ownership.py  active and standby             postgres_url.py      its addresses
     pack.py          many messages as one row             settled.py         what is settled, as a floor and bitmaps
     retention.py     which messages may go                restoring.py       a backup becomes a store again
-    staging.py       messages that wait in files
+    staging.py       messages that wait in files          files.py           private files, and files that are whole
     examination.py   what an operator wants to know       rules.py, columns.py  small things that all share
 """
 
@@ -24,7 +24,16 @@ from seriatim.extras import require_extra
 from seriatim.store.base import Standby, Store, StoreReader
 from seriatim.store.postgres_url import SCHEMES, without_secrets
 
-__all__ = ["Standby", "Store", "StoreReader", "check_staged", "open_store", "restore_backup", "store_file"]
+__all__ = [
+    "Standby",
+    "Store",
+    "StoreReader",
+    "absolute_url",
+    "check_staged",
+    "open_store",
+    "restore_backup",
+    "store_file",
+]
 
 _MEMORY = "memory://"
 _SQLITE = "sqlite:///"
@@ -34,6 +43,12 @@ def store_file(url: str) -> Path | None:
     """The file of the store at a URL; None when it is not in a file."""
     path = url.removeprefix(_SQLITE)
     return None if path in {url, ""} else Path(path)
+
+
+def absolute_url(url: str) -> str:
+    """The same store, whatever folder the program goes to."""
+    path = store_file(url)
+    return url if path is None else f"{_SQLITE}{path.absolute()}"
 
 
 @overload

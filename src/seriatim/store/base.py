@@ -9,7 +9,8 @@ Rules
    or of the machine takes nothing of it back.
 2. A transaction that raises has changed nothing, unless it raises ``OutcomeUnknown``: then nobody can know. Close the store,
    open it again, and load what is there.
-3. Offsets are given by the caller and rise within a topic. Appending one that is not above the last is refused.
+3. Offsets are given by the caller and rise within a topic. Appending one that is not above the last is refused, and so is one
+   that a cursor (``create_subscription``, ``seek``) or a reader has passed when it was put there: it would look settled.
 4. Clean-up belongs to the store (``upkeep``): what every subscription has settled and every reader has passed is removed, and
    what is left over among it is packed together. What is in trouble, dead-lettered or pinned by a snapshot stays. The topic
    options ``retain_settled`` and, for what was published before any of them began, ``retention`` (seconds; None: for ever) say

@@ -109,6 +109,11 @@ class _Draft:
         self.last_id += 1
         return self.last_id
 
+    def pass_offsets(self, topic_id: int, end: int) -> None:
+        """No message gets an offset below ``end`` any more."""
+        topic = self.topic(topic_id)
+        self.topics[topic_id] = replace(topic, next_offset=max(topic.next_offset, end))
+
     def topic(self, topic_id: int) -> TopicRow:
         return _found(self.topics, topic_id, "topic")
 
@@ -250,6 +255,7 @@ class MemoryTransaction:
             raise AlreadyExists(f"subscription '{name}' exists already")
         row = SubscriptionRow(draft.new_id(), topic_id, name, values)
         draft.subscriptions[row.id] = row
+        draft.pass_offsets(topic_id, cursor.floor)
         self._later(lambda: self._lanes.update({row.id: _Lanes(SettledSet.of(cursor), since)}))
         return row
 
@@ -318,6 +324,8 @@ class MemoryTransaction:
 
     def seek(self, subscription_id: int, cursor: Cursor) -> None:
         require_cursor(cursor)
+        draft = self._open_draft()
+        draft.pass_offsets(draft.subscription(subscription_id).topic_id, cursor.floor)
         self._change_lanes(subscription_id, lambda lanes: lanes.seek(cursor))
 
     def reserve_tokens(self, next_token: int) -> None:
@@ -332,6 +340,7 @@ class MemoryTransaction:
         if known is not None and known.row.topic_id == reader.topic_id:
             since = known.since
         draft.readers[reader.name] = _Reader(reader, since)
+        draft.pass_offsets(reader.topic_id, reader.position)
 
     def delete_reader(self, name: str) -> None:
         check_name("reader", name)

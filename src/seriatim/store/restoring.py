@@ -16,7 +16,6 @@ Rules
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from contextlib import closing
@@ -24,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 
 from seriatim.errors import AlreadyExists, DamagedStore, NotFound, StoreFailed
+from seriatim.store.files import put_in_place, unfinished
 from seriatim.store.sqlite import SqliteReader
 from seriatim.store.sqlite_session import SqliteSession, connect_writer
 
@@ -39,20 +39,15 @@ def restore_backup(backup: str | Path, target: str | Path) -> None:
     source, goal = Path(backup), Path(target)
     _refuse_leftovers(goal)
     _refuse_damage(source)
-    partial = Path(f"{goal}.restoring")
     try:
-        shutil.copyfile(source, partial)
-        _go_far_ahead(partial)
-        _write_through(partial)
-        os.link(partial, goal)  # unlike a rename, this never replaces a file that came meanwhile
-        _write_through(goal.parent)
+        with unfinished(goal) as partial:
+            shutil.copyfile(source, partial)
+            _go_far_ahead(partial)
+            put_in_place(partial, goal)
     except FileExistsError:
         raise AlreadyExists(f"'{goal}' exists already: nothing was restored") from None
     except OSError as error:
         raise StoreFailed(f"'{goal}' can't be written: {error.strerror}") from error
-    finally:
-        for leftover in ("", "-wal", "-shm"):
-            Path(f"{partial}{leftover}").unlink(missing_ok=True)
 
 
 def _refuse_leftovers(goal: Path) -> None:
@@ -78,12 +73,3 @@ def _go_far_ahead(path: Path) -> None:
         session.run("skip_epochs", EPOCHS_SKIPPED + secrets.randbelow(RANDOM_EPOCHS))
         session.run("skip_offsets", OFFSETS_SKIPPED)
         session.command("COMMIT")
-
-
-def _write_through(path: Path) -> None:
-    """Have a file, or what a folder lists, on the disk."""
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -17,8 +17,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from seriatim.errors import AlreadyExists, NotAStore, NotFound, OutcomeUnknown, StoreBusy, StoreError, StoreFull
+from seriatim.errors import (
+    AlreadyExists,
+    NotAStore,
+    NotFound,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+)
 from seriatim.store.base import UpkeepReport
+from seriatim.store.files import put_in_place, unfinished
 from seriatim.store.ownership import OwnerLock, refuse_network_file_system
 from seriatim.store.sql.owner import SqlOwner
 from seriatim.store.sql.pool import Pool
@@ -46,7 +56,7 @@ class SqliteReader(SqlReader):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
-        self._path = Path(path)
+        self._path = Path(path).absolute()  # the program may go to another folder
         self._pool = Pool(lambda: connect_reader(self._path), lambda _: False)
         if not self._path.is_file():
             raise NotFound(f"there is no store at '{path}'")
@@ -63,18 +73,26 @@ class SqliteReader(SqlReader):
 
     def backup(self, path: str) -> None:
         """Copied to a name of its own first: a file under ``path`` is always a whole backup."""
-        if Path(path).exists():
-            raise AlreadyExists(f"'{path}' exists already: choose another name for the backup")
-        partial = Path(f"{path}.partial")
-        partial.unlink(missing_ok=True)
+        goal = Path(path).absolute()
+        try:
+            if goal.exists():
+                raise FileExistsError
+            with unfinished(goal) as partial:
+                self._copy_to(partial)
+                put_in_place(partial, goal)
+        except FileExistsError:
+            raise AlreadyExists(f"'{path}' exists already: choose another name for the backup") from None
+        except OSError as error:
+            raise StoreFailed(f"the backup '{path}' can't be written: {error.strerror}") from error
+
+    def _copy_to(self, file: Path) -> None:
         self._require_usable()
         with self._pool.use() as source:
             try:
-                with closing(sqlite3.connect(partial)) as target:
+                with closing(sqlite3.connect(file)) as target:
                     source.backup(target)
             except sqlite3.Error as error:
                 raise as_store_error(error) from error
-        partial.rename(path)
 
     def close(self) -> None:
         if self._pid == os.getpid():
@@ -95,15 +113,16 @@ class SqliteStore(SqliteReader, SqlOwner[SqliteSession]):
     """The owner of a file, and everything that only an owner may do."""
 
     def __init__(self, path: str | Path) -> None:
-        refuse_network_file_system(Path(path).parent)
+        file = Path(path).absolute()
+        refuse_network_file_system(file.parent)
         self._surplus = 0
         with ExitStack() as undo:
-            self._lock = OwnerLock(Path(f"{path}.lock"))
+            self._lock = OwnerLock(Path(f"{file}.lock"))
             undo.callback(self._lock.release)
-            self._writer = connect_writer(Path(path))
+            self._writer = connect_writer(file)
             undo.callback(self._writer.close)
             self._epoch = self._take_over()
-            super().__init__(path)
+            super().__init__(file)
             undo.pop_all()
 
     @property

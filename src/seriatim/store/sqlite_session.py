@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from seriatim.errors import (
     StoreFailed,
     StoreFull,
 )
+from seriatim.store.files import make_private
 from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.session import Row, UnitOfWork
 
@@ -84,6 +86,8 @@ class SqliteSession(UnitOfWork):
 
 def connect_writer(path: Path) -> sqlite3.Connection:
     """The connection of the owner; a new file is prepared, a file of something else is refused untouched."""
+    with suppress(OSError):  # SQLite says what is wrong
+        make_private(path)
     connection = _connect(path, "rwc")
     try:
         session = SqliteSession(connection)
@@ -130,6 +134,6 @@ OUR_MARK = int.from_bytes(b"SERI", "big")
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     address = f"file:{quote(str(path))}?mode={mode}"
     try:
-        return sqlite3.connect(address, BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
+        return sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     except sqlite3.Error as error:
         raise as_store_error(error) from error

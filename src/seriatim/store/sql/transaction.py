@@ -133,6 +133,7 @@ class SqlTransaction:
         if self._session.rows("subscription_named", topic_id, name):
             raise AlreadyExists(f"subscription '{name}' exists already")
         (row,) = self._session.rows("create_subscription", topic_id, name, values, cursor.floor, since)
+        self._pass_offsets(topic_id, cursor.floor)
         self._put_blocks(row[0], cursor)
         return SubscriptionRow(row[0], topic_id, name, dict(options))
 
@@ -210,6 +211,8 @@ class SqlTransaction:
         self._require_subscription(subscription_id)
         require_cursor(cursor)
         self._session.run("set_floor", cursor.floor, subscription_id)
+        self._session.run("pass_offsets", cursor.floor, subscription_id)
+        self._known.next_offsets.clear()  # of which topic is not known here
         for query in ("forget_settlements", "delete_blocks", "forget_troubles"):
             self._session.run(query, subscription_id)
         self._put_blocks(subscription_id, cursor)
@@ -221,6 +224,7 @@ class SqlTransaction:
         require_reader(reader)
         since = self._next_offset(reader.topic_id)
         self._session.run("put_reader", *reader, since)
+        self._pass_offsets(reader.topic_id, reader.position)
 
     def delete_reader(self, name: str) -> None:
         check_name("reader", name)
@@ -283,6 +287,12 @@ class SqlTransaction:
             _require_one(found, "topic", topic_id)
             known[topic_id] = found[0][0]
         return known[topic_id]
+
+    def _pass_offsets(self, topic_id: int, end: int) -> None:
+        """No message gets an offset below ``end`` any more."""
+        if end > self._next_offset(topic_id):
+            self._session.run("remember_next_offset", end, topic_id)
+            self._known.next_offsets[topic_id] = end
 
     def _require_subscription(self, subscription_id: int) -> None:
         self._session.require_unbroken()

@@ -144,6 +144,11 @@ DELETE FROM topics WHERE id = $1 RETURNING id;
 -- Before the last packs of a topic are removed, so that no offset is given twice.
 UPDATE topics SET next_offset = greatest(next_offset, $1) WHERE id = $2;
 
+-- name: pass_offsets
+-- A subscription has passed offsets that no message has: none may get them.
+UPDATE topics SET next_offset = greatest(next_offset, $1)
+WHERE id = (SELECT topic_id FROM subscriptions WHERE id = $2);
+
 -- name: subscriptions
 -- Every subscription.
 SELECT id, topic_id, name, options FROM subscriptions ORDER BY id;

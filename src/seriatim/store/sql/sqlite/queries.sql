@@ -92,6 +92,11 @@ UPDATE topics SET next_offset = ? + max(next_offset, coalesce((
 -- Before the last packs of a topic are removed, so that no offset is given twice.
 UPDATE topics SET next_offset = max(next_offset, ?) WHERE id = ?;
 
+-- name: pass_offsets
+-- A subscription has passed offsets that no message has: none may get them.
+UPDATE topics SET next_offset = max(next_offset, ?)
+WHERE id = (SELECT topic_id FROM subscriptions WHERE id = ?);
+
 -- name: subscriptions
 -- Every subscription.
 SELECT id, topic_id, name, options FROM subscriptions ORDER BY id;

@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": {"errors"},
     "store.base": {"core"} | BASE,
     "store": {"store.base", "core"} | BASE,
-    # Of the stores an engine knows the seam, the functions that know addresses (one opens a store, one names its file), and
+    # Of the stores an engine knows the seam, the functions that know addresses, and
     # the one that looks whether a staged file is whole.
     "engine": {"core", "store.base", "store.open_store", "store.store_file", "store.absolute_url", "store.check_staged"}
     | BASE,
@@ -83,7 +83,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 def layer_of(module: str) -> str:
     """The part of the tree that a module (or a name in it) belongs to."""
     parts = module.split(".")[1:]
-    if parts[:2] in (["store", name] for name in ("base", "open_store", "store_file", "check_staged")):
+    if parts[:2] in (["store", name] for name in ("base", "open_store", "store_file", "absolute_url", "check_staged")):
         return ".".join(parts[:2])
     known = MAY_IMPORT.keys() | ANYTHING
     return parts[0] if parts and parts[0] in known else "(door)"

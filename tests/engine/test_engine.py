@@ -474,6 +474,20 @@ def test_a_topic_that_is_deleted_while_topics_are_listed_is_left_out(run):
     run(scenario)
 
 
+def test_a_page_of_topics_is_full_although_one_of_them_is_deleted_meanwhile(run):
+    async def scenario(engine):
+        for name in "abcde":
+            await engine.create_topic(name)
+        with reads_held_up(engine):
+            listing = asyncio.create_task(engine.list_topics(after="a", limit=2))
+            await asyncio.sleep(0)
+            await engine.delete_topic("b")
+        assert [info.name for info in await listing] == ["c", "d"]
+        assert [info.name for info in await engine.list_topics(after="d", limit=2)] == ["e"]
+
+    run(scenario)
+
+
 def test_a_subscription_created_after_a_publish_that_failed_gets_what_is_published_after_a_restart(
     run_with_restarts, monkeypatch
 ):

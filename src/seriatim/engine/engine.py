@@ -358,21 +358,32 @@ class Engine(Operations, TimeTravel, Readers):
     async def list_topics(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = None
     ) -> list[TopicInfo]:
-        """Topics by name; one that is deleted meanwhile is left out."""
-        topics = [self._topics[name] for name in self._topic_names.page(prefix, after, limit)]
-        earliest = await self.read(lambda: self._earliest(topics))
+        """Topics by name. Others take the places of those that are deleted meanwhile: a short page is the last one."""
+        found: list[TopicInfo] = []
+        while True:
+            missing = None if limit is None else limit - len(found)
+            topics = [self._topics[name] for name in self._topic_names.page(prefix, after, missing)]
+            found += await self._described(topics)
+            if missing is None or len(topics) < missing or len(found) == limit:
+                return found
+            after = topics[-1].name
+
+    async def _described(self, topics: Sequence[TopicState]) -> list[TopicInfo]:
+        """Those of some topics that exist."""
+
+        def ask() -> dict[int, int]:
+            found = {}
+            for topic in topics:
+                with suppress(NotFound):
+                    found[topic.id] = self._store.earliest(topic.id)
+            return found
+
+        earliest = await self.read(ask)
         return [
             TopicInfo(topic.name, topic.options, earliest[topic.id], topic.next_offset)
             for topic in topics
             if topic.id in earliest
         ]
-
-    def _earliest(self, topics: Sequence[TopicState]) -> dict[int, int]:
-        found = {}
-        for topic in topics:
-            with suppress(NotFound):
-                found[topic.id] = self._store.earliest(topic.id)
-        return found
 
     async def describe_topic(self, name: str) -> TopicInfo:
         topic = self.get_topic(name)

@@ -433,8 +433,8 @@ def test_a_key_is_paused_with_its_head_when_told_so() -> None:
     lanes = lanes_of("a", "a", delivery=retrying(max_attempts=2, on_exhausted=OnExhausted.PAUSE))
     assert fails(lanes, 2) == [KeyPaused("a", 1, 2, "boom")]
     assert view_of(lanes, "a") == LaneView("a", "paused", 2, 0, 1, 2, None, "boom")
-    lanes.resume("a")
-    assert take(lanes)[0][2:4] == (1, 3)
+    assert lanes.resume("a") == [Returned("a", 1, 1, 0.0, "boom")]
+    assert take(lanes)[0][2:4] == (1, 2)
 
 
 @pytest.mark.parametrize("policy", OnExhausted)
@@ -490,12 +490,30 @@ def test_a_crash_that_used_up_attempts_pauses_the_key_once_when_told_so() -> Non
     lanes = crashed(lanes)
     assert lanes.advance(0) == [KeyPaused("a", 1, 1, None)]
     lanes.resume("a")
-    assert take(lanes)[0].attempt == 2
+    assert take(lanes)[0].attempt == 1
     lanes.advance(10)
     lanes = crashed(lanes)
     assert (lanes.advance(0), state_of(lanes, "a")) == ([], LaneState.PAUSED)
     lanes.resume("a")
-    assert take(lanes)[0].attempt == 3
+    assert take(lanes)[0].attempt == 1
+
+
+@pytest.mark.parametrize("mode", RetryMode)
+def test_a_key_that_was_resumed_stays_so_after_a_crash_and_its_message_has_one_attempt(mode: RetryMode) -> None:
+    lanes = lanes_of("a", "a", delivery=retrying(max_attempts=3, on_exhausted=OnExhausted.PAUSE, mode=mode))
+    fails(lanes, 3)
+    lanes.resume("a")
+    lanes = crashed(lanes)
+    assert (lanes.advance(0), state_of(lanes, "a")) == ([], LaneState.READY)
+    assert fails(lanes, 1) == [KeyPaused("a", 1, 3, "boom")]
+
+
+def test_who_resumes_a_key_changes_nothing_for_messages_that_have_attempts_left() -> None:
+    lanes = lanes_of("a", delivery=retrying(max_attempts=2, on_exhausted=OnExhausted.PAUSE))
+    fails(lanes, 1)
+    lanes.pause("a")
+    assert lanes.resume("a") == []
+    assert view_of(lanes, "a").attempts == 1
 
 
 def test_several_messages_whose_attempts_a_crash_used_up_leave_together() -> None:

@@ -386,6 +386,43 @@ def test_a_key_that_used_up_its_attempts_is_paused_by_policy_and_says_why(run_wi
     run_with_restarts(before, after)
 
 
+@pytest.mark.parametrize("mode", RetryMode)
+def test_a_key_that_was_resumed_after_its_attempts_were_used_up_stays_so_across_restarts(run_with_restarts, mode):
+    policy = RetryPolicy(max_attempts=2, on_exhausted=OnExhausted.PAUSE, mode=mode)
+
+    async def fail(engine, times):
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        for count in range(1, 1 + times):
+            attachment.nack((await got.wait(count))[-1].lease, error="always")
+        await settle_down(engine)
+        assert (await keys_of(engine))["k"].state == "paused"
+
+    async def before(engine):
+        await prepare(engine, replace(ORDERED, retry=policy))
+        await publish(engine, "1", "2")
+        await fail(engine, 2)
+
+    async def resume(engine):
+        """As a command does that runs while the program is down."""
+        await engine.resume_key("s", "k")
+
+    async def fail_again(engine):
+        await settle_down(engine)
+        assert (await keys_of(engine))["k"].state == "ready"
+        await fail(engine, 1)
+
+    async def after(engine):
+        assert (await keys_of(engine))["k"].state == "ready"
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        (first,) = await got.wait(1)
+        attachment.ack(first.lease)
+        assert [one.record.data for one in await got.wait(2)] == [b"1", b"2"]
+
+    run_with_restarts(before, resume, fail_again, resume, after)
+
+
 # -- whatever happens at once -------------------------------------------------------------------------------------------
 
 

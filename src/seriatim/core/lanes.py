@@ -10,7 +10,8 @@ Rules
 3. Every lease carries a token that rises and is never given twice. Settling, returning or extending with a token that is not
    held raises StaleLease and changes nothing.
 4. A delivery attempt counts when it fails: by a return (nack) or because its lease expires. A message that used up
-   ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused. When a crash used them up, or
+   ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused; who resumes the key gives the
+   message one more attempt. When a crash used them up, or
    undid what followed from that, the first ``advance`` after the restart says so, and the message is not given out again.
 5. Time passes only in ``advance(now)``; every other command stamps what it must and lets nothing fall due. Time never runs
    backwards: an earlier ``now`` counts as the latest one seen.
@@ -302,12 +303,26 @@ class Lanes:
         lane.paused = True
         self._refresh(lane, LaneEvent.PAUSE)
 
-    def resume(self, key: str | None) -> None:
+    def resume(self, key: str | None) -> list[Returned]:
+        """Give messages of ``key`` out again. Each that had used up its attempts gets one more; returns those messages."""
         lane = self._lanes.get(key)
         TABLE.targets(lane.state if lane else _EMPTY, LaneEvent.RESUME)
         assert lane is not None
         lane.paused = False
+        granted = self._grant_attempts(lane)
         self._refresh(lane, LaneEvent.RESUME)
+        return granted
+
+    def _grant_attempts(self, lane: Lane) -> list[Returned]:
+        """Give back the last attempt of every message that has none left: after a restart, too, it is to be delivered."""
+        retry, granted = self._delivery.retry, list[Returned]()
+        for offset, trouble in sorted(self._troubles.items(), key=itemgetter(0)):
+            is_here = trouble.lane is lane and offset not in self._unconfirmed
+            if is_here and not trouble.spent and retry.is_exhausted(trouble.failures):
+                assert retry.max_attempts is not None
+                trouble.failures = retry.max_attempts - 1
+                granted.append(Returned(lane.key, offset, trouble.failures, 0.0, trouble.error))
+        return granted
 
     def dead_letter(self, key: str | None, error: str | None = None, rest: bool = False) -> list[Effect]:
         """Dead-letter the head of a key, or all of it. Leases of the key are fenced: the operator's word wins."""

@@ -305,7 +305,9 @@ class Broker(Protocol):
     async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None:
         """Give out nothing more of a key; leases that are out go on. Survives a restart."""
 
-    async def resume_key(self, subscription: str, key: str | None) -> None: ...
+    async def resume_key(self, subscription: str, key: str | None) -> None:
+        """Give messages of a key out again. One that had used up its attempts gets one more."""
+
     async def pause(self, subscription: str) -> None:
         """Give out nothing more; leases that are out go on. Survives a restart."""
 

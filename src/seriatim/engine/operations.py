@@ -164,14 +164,13 @@ class Operations(ABC):
         await done
 
     async def resume_key(self, subscription: str, key: str | None) -> None:
+        """Give messages of a key out again. One that had used up its attempts gets one more."""
         state = self.get_subscription(subscription)
         async with state.steady:
             if not _is_paused(state, key):
                 raise FailedPrecondition(f"key {key!r} of subscription {subscription!r} is not paused")
-            done = state.promise(lambda work: work.resume_key(state.id, key))
-            state.lanes.resume(key)
+            done = state.carry_out(state.lanes.resume(key), lambda work: work.resume_key(state.id, key))
             state.pause_reasons.pop(key, None)
-            state.wake()
         await done
 
     async def pause(self, subscription: str) -> None:

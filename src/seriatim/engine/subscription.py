@@ -73,6 +73,10 @@ SLICE = 256
 OVERTAKEN_ACK = "an earlier message of its key failed, and it is delivered again after that one"
 
 
+def _nothing(_: Transaction) -> None:
+    """A change that only marks a place in the order of commits."""
+
+
 _CLOSED = Commit(is_open=False)
 _OFFSET, _NOT_BEFORE = attrgetter("offset"), attrgetter("not_before")
 _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
@@ -513,8 +517,8 @@ class SubscriptionState:
 
     # -- what is promised to be durable ---------------------------------------------------------------------------------
 
-    def carry_out(self, effects: Sequence[Effect]) -> Awaitable[None]:
-        """Do at once what the lanes decided at an operator's word. Await the result to have it durable."""
+    def carry_out(self, effects: Sequence[Effect], change: Change = _nothing) -> Awaitable[None]:
+        """Do at once what the lanes decided at an operator's word. Await the result to have it durable, and ``change`` too."""
         self._apply(effects)
         self.wake()
         confirmed = [
@@ -522,7 +526,7 @@ class SubscriptionState:
             for effect in effects
             if isinstance(effect, Removed | DeadLettered | Redriven)
         ]
-        return all_of(self.accepted(), *confirmed)
+        return all_of(self.promise(change), *confirmed)
 
     def accepted(self) -> asyncio.Future[None]:
         """Await it to have everything that was accepted before durable."""
@@ -614,7 +618,3 @@ class SubscriptionState:
 def _shape(options: SubscriptionOptions) -> tuple[object, ...]:
     """What lanes are built for. Everything else can be changed while they are at work."""
     return options.ordering, options.window, options.release, options.retry.mode
-
-
-def _nothing(_: Transaction) -> None:
-    """A change that only marks a place in the order of commits."""

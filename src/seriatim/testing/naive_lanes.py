@@ -227,6 +227,15 @@ class NaiveLanes:
             message.where, message.not_before = "waiting", -inf
         return [Returned(key, m.offset, m.failures, max(now, self.now), m.error) for m in found]
 
+    def resume(self, key: str | None) -> list[Effect]:
+        self.paused.remove(key)
+        most, effects = self.delivery.retry.max_attempts, list[Effect]()
+        for message in self.of(key):
+            if most is not None and message.failures >= most and message.where != "spent":
+                message.failures = most - 1
+                effects.append(Returned(key, message.offset, message.failures, 0.0, message.error))
+        return effects
+
     def head(self, key: str | None, out: list[NaiveMessage] | None = None) -> NaiveMessage | None:
         if out is None:
             out = self._in_order_of_lease(key) if key is not None else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import select
@@ -11,13 +12,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from io import FileIO
 from pathlib import Path
 from random import Random
+from subprocess import PIPE
 from tempfile import TemporaryFile
 
 import pytest
 
+from seriatim.core.delivery import OnExhausted, RetryPolicy
+from seriatim.engine.broker import Outgoing
+from seriatim.engine.engine import Engine
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.store import open_store
+from seriatim.store.base import TroubleRow
 from tests.conftest import SOAK_KILLS
 from tests.fire import MOST_ATTEMPTS
 from tests.witness import Witness, what_waits
@@ -164,3 +173,56 @@ def test_the_witness_objects_to_a_store_that_has_too_much_or_too_little(waiting,
         tell(witness, said)
     with pytest.raises(AssertionError, match=objection):
         witness.judge_store(waiting)
+
+
+# -- what leaves together -----------------------------------------------------------------------------------------------
+
+REST = SubscriptionOptions(
+    ordering=True,
+    retry=RetryPolicy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER_REST),
+    dead_letter_topic="dead",
+)
+MESSAGES = 400
+
+
+async def prepare_rest(url: str, by_hand: bool) -> None:
+    """A key with many messages; unless an operator is to dead-letter it, its first message has used up its attempts."""
+    engine = await Engine.open(url)
+    await engine.create_topic("t")
+    await engine.create_topic("dead")
+    await engine.create_subscription("t", "s", REST)
+    await engine.publish("t", [Outgoing("k", str(number).encode()) for number in range(MESSAGES)])
+    if not by_hand:
+        subscription = engine.get_subscription("s")
+        await engine.change(lambda work: work.note_troubles(subscription.id, [TroubleRow(0, 1, 0.0, "crash", False)]))
+    await engine.close()
+
+
+def dead_letters_in(url: str) -> tuple[list[int], list[int]]:
+    """Which messages are dead letters, and which have copies, in their order."""
+    with closing(open_store(url)) as store:
+        catalog = store.catalog()
+        dead = next(topic.id for topic in catalog.topics if topic.name == "dead")
+        letters = [row.offset for row in store.dead_letters(catalog.subscriptions[0].id)]
+        return letters, [int(record.data) for record in store.read(dead, 0, 2 * MESSAGES)]
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_kill_while_the_rest_of_a_key_is_dead_lettered_leaves_all_of_it_or_none(
+    tmp_path: Path, by_hand: bool
+) -> None:
+    url, how = f"sqlite:///{tmp_path}/store.db", "by hand" if by_hand else "by policy"
+    asyncio.run(prepare_rest(url, by_hand))
+    random, whole = Random(7), list(range(MESSAGES))
+    for attempt in range(8):
+        child = subprocess.Popen([sys.executable, str(NURSERY.with_name("rest_child.py")), url, how], stdout=PIPE)
+        with child:
+            assert child.stdout is not None
+            assert child.stdout.read(1) == b"."
+            if attempt < 7:
+                time.sleep(random.random() * 0.15)
+                child.kill()
+        found = dead_letters_in(url)
+        assert found in {True: [(whole, whole)], False: [([], []), (whole, whole)]}[attempt == 7]
+        if found[0]:
+            return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from random import Random
@@ -13,7 +14,7 @@ from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
 from seriatim.engine.broker import Attachment, Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import InvalidArgument, NotFound, RedriveRefused, StoreFailed
+from seriatim.errors import InvalidArgument, NotFound, RedriveRefused, StoreBroken, StoreFailed
 from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
 
 ONCE = replace(ORDERED, retry=RetryPolicy(max_attempts=1))
@@ -490,3 +491,130 @@ def test_whatever_is_redriven_keys_are_settled_in_order_through_restarts(run_wit
         for offsets in life.settled.values():
             assert offsets == sorted(offsets)
             assert all(len(list(same)) == 1 for _, same in groupby(offsets)), "each once"
+
+
+# -- what leaves together -----------------------------------------------------------------------------------------------
+
+REST = replace(ORDERED, retry=RetryPolicy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER_REST))
+
+
+async def copies_in(engine, topic):
+    """What a dead-letter topic has, in its order."""
+    store, id_ = engine._store, engine.get_topic(topic).id
+    return [record.data.decode() for record in store.read(id_, 0, 1000)]
+
+
+async def until_dead(engine, count):
+    for _ in range(5000):
+        if len(engine.get_subscription("s").dead_letters) >= count:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"{count} messages should have been dead-lettered")
+
+
+def forget_recent(engine, *offsets):
+    """As if newer messages had needed the room in memory."""
+    engine.get_topic("t")._forget(offsets)
+
+
+@pytest.mark.parametrize("forgotten", [[0], [1], [0, 2], [0, 1, 2], []])
+def test_the_rest_of_a_key_is_copied_in_order_whichever_messages_are_in_memory(run, forgotten):
+    async def scenario(engine):
+        await engine.create_topic("graves")
+        await prepare(engine, replace(REST, dead_letter_topic="graves"))
+        await publish(engine, "1", "2", "3")
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        (first,) = await got.wait(1)
+        forget_recent(engine, *forgotten)
+        attachment.nack(first.lease)
+        await until_dead(engine, 3)
+        assert await copies_in(engine, "graves") == ["1", "2", "3"]
+        copies = [letter.copy_offset for letter in (await letters_of(engine)).values()]
+        assert copies == [0, 1, 2]
+
+    run(scenario)
+
+
+def test_burials_that_follow_each_other_do_not_overtake(run):
+    async def scenario(engine):
+        await engine.create_topic("graves")
+        await prepare(engine, replace(ORDERED, dead_letter_topic="graves"))
+        await publish(engine, "1", "2", "3", "4")
+        forget_recent(engine, 0, 2)
+        await asyncio.gather(*(engine.dead_letter("s", "k") for _ in range(4)))
+        assert await copies_in(engine, "graves") == ["1", "2", "3", "4"]
+
+    run(scenario)
+
+
+class Witness(WatchedStore):
+    """Notes after every commit how many dead letters there are, and how many copies."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    @contextmanager
+    def transaction(self):
+        with super().transaction() as transaction:
+            yield transaction
+        self.seen |= {
+            (len(self.dead_letters(subscription.id)), len(self.read(topic.id, 0, 1000)))
+            for subscription in self.catalog().subscriptions
+            for topic in self.catalog().topics
+            if topic.name == "graves"
+        }
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_no_crash_can_divide_the_rest_of_a_key(by_hand):
+    """Whatever is committed is what a crash leaves: all of the dead letters with all of their copies, or none."""
+
+    async def scenario():
+        store = Witness()
+        engine = Engine(store)
+        await engine.start()
+        await engine.create_topic("graves")
+        await prepare(engine, replace(REST, dead_letter_topic="graves"))
+        await publish(engine, *(str(number) for number in range(32)))
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        (first,) = await got.wait(1)
+        forget_recent(engine, *range(0, 32, 2))
+        if by_hand:
+            assert await engine.dead_letter("s", "k", rest=True) == list(range(32))
+        else:
+            attachment.nack(first.lease)
+            await until_dead(engine, 32)
+        assert store.seen == {(0, 0), (32, 32)}
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_burial_that_waits_for_its_read_when_the_store_fails_is_decided_again(tmp_path, monkeypatch):
+    async def scenario():
+        engine = await Engine.open(f"sqlite:///{tmp_path}/store.db")
+        await engine.create_topic("graves")
+        subscription = await prepare(engine, replace(REST, dead_letter_topic="graves"))
+        await publish(engine, "1", "2")
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
+        (first,) = await got.wait(1)
+        await settle_down(engine)  # the record of the delivery is written
+        forget_recent(engine, 0, 1)
+        attachment.nack(first.lease)
+        engine.failed(StoreBroken("the disk is gone for a moment"))
+        await until_dead(engine, 2)
+        assert await copies_in(engine, "graves") == ["1", "2"]
+        await publish(engine, "3")
+        assert [one.record.data for one in await got.wait(2)] == [b"1", b"3"]
+        assert engine.get_subscription("s") is subscription
+        await engine.close()
+
+    async def bounded():
+        async with asyncio.timeout(20):
+            await scenario()
+
+    asyncio.run(bounded())

@@ -3,6 +3,8 @@
 Rules
     - Burying is one transaction: a copy for the dead-letter topic if there is one, and a row that says why. Without a topic
       (none was named, or it is deleted) the row alone is written. The message stays in its log, and is never dropped.
+    - What leaves together (the rest of a key) is buried together, in one transaction, and burials take place in the order in
+      which they were decided: copies come in the order of their key, whichever of them had to be read from the disk.
     - A dead letter can go back to its place until a later message of its key is settled. That is written down in the
       transaction that settles the later message, so a restart knows it too.
     - Coming back is one transaction as well. At its place the message is what it was, with fresh attempts. Appended, it is a
@@ -18,9 +20,10 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from seriatim.core.delivery import DeadLettered, Effect, Settled
 from seriatim.core.lanes import Lanes
@@ -69,6 +72,16 @@ class Host(Protocol):
     async def records(self, offsets: Iterable[int]) -> dict[int, Record]: ...
 
 
+class _Burial(NamedTuple):
+    """Messages that leave their lanes together, and the topic that gets copies of them."""
+
+    letters: Sequence[DeadLettered]
+    target: TopicState | None
+
+    def letters_to_read(self) -> list[DeadLettered]:
+        return [letter for letter in self.letters if self.target is not None or letter.key is None]
+
+
 class DeadLetters:
     """What left the lanes of a subscription undelivered."""
 
@@ -77,6 +90,7 @@ class DeadLetters:
         self._services = services
         self._rows: dict[int, DeadLetterRow] = {}
         self._places: dict[str, list[int]] = {}
+        self._burials: deque[_Burial] = deque()  # those that wait for a read, the first one's or their own
 
     def load(self, rows: Sequence[DeadLetterRow], options: SubscriptionOptions, lanes: Lanes) -> None:
         """Begin with what the store holds, and let new lanes know which of it can go back."""
@@ -103,55 +117,88 @@ class DeadLetters:
 
     # -- messages leave -------------------------------------------------------------------------------------------------
 
-    def bury(self, letter: DeadLettered) -> None:
-        """Dead-letter a message. For its copy, and for the key of one that is delivered without order, it has to be read."""
+    def bury(self, letters: Sequence[DeadLettered]) -> None:
+        """Dead-letter messages, all of them or none. What is not in memory is read first, and later burials wait behind it."""
         target = self._services.topic(self._host.options.dead_letter_topic or "")
-        record = self._host.topic.recent(letter.offset)
-        if letter.key is not None and self._host.lanes.is_returnable(letter.key, letter.offset):
-            insort(self._places.setdefault(letter.key, []), letter.offset)
-        if record is not None or (target is None and letter.key is not None):
-            self._write_burial(letter, target, record)
-        else:
-            self._host.run(self._read_and_bury(letter, target))
+        for letter in letters:
+            if letter.key is not None and self._host.lanes.is_returnable(letter.key, letter.offset):
+                insort(self._places.setdefault(letter.key, []), letter.offset)
+        burial = _Burial(letters, target)
+        records = None if self._burials else self._recent(burial)
+        if records is not None:
+            self._write(burial, records)
+            return
+        self._burials.append(burial)
+        if len(self._burials) == 1:
+            self._host.run(self._read_and_bury())
 
-    async def _read_and_bury(self, letter: DeadLettered, target: TopicState | None) -> None:
-        record = None
+    def abandon(self) -> None:
+        """Forget what is not written yet: it is decided again when the lanes are loaded."""
+        self._burials.clear()
+
+    def _recent(self, burial: _Burial) -> dict[int, Record] | None:
+        """What is needed for a burial, if it is still in memory: messages for their copies, and for the keys of those that are
+        delivered without order."""
+        recent = self._host.topic.recent
+        found = {letter.offset: record for letter in burial.letters if (record := recent(letter.offset)) is not None}
+        return found if all(letter.offset in found for letter in burial.letters_to_read()) else None
+
+    async def _read_and_bury(self) -> None:
+        while self._burials:
+            burial = self._burials[0]
+            self._write(burial, await self._read(burial))
+            self._burials.popleft()
+
+    async def _read(self, burial: _Burial) -> dict[int, Record]:
         for _ in range(READS):
             try:
-                record = (await self._host.records([letter.offset])).get(letter.offset)
-                break
+                return await self._host.records(letter.offset for letter in burial.letters_to_read())
             except SeriatimError as error:
                 self._services.failed(error)
                 await asyncio.sleep(RETRY_PAUSE)
-        # Better a dead letter without a copy than a key that waits for ever.
-        self._write_burial(letter, target, record)
+        return {}  # better dead letters without copies than a key that waits for ever
 
-    def _write_burial(self, letter: DeadLettered, target: TopicState | None, record: Record | None) -> None:
-        commit, now, id_ = self._services.commit(), self._services.now(), self._host.id
-        key = letter.key if record is None else record.key
+    def _write(self, burial: _Burial, records: Mapping[int, Record]) -> None:
+        rows, copies = list[DeadLetterRow](), list[Record]()
+        for letter in burial.letters:
+            row, copy = self._row(letter, burial.target, records.get(letter.offset))
+            rows.append(row)
+            copies += () if copy is None else (copy,)
+        id_, target = self._host.id, burial.target
+        self._services.commit().oblige(
+            lambda work: work.bury(id_, rows),
+            lambda: self._buried(rows),
+            partial(self._not_buried, burial),
+            {} if target is None else {target: copies},
+        )
+
+    def _row(
+        self, letter: DeadLettered, target: TopicState | None, record: Record | None
+    ) -> tuple[DeadLetterRow, Record | None]:
+        """What is written about a dead letter, and its copy if it gets one."""
+        now, key = self._services.now(), letter.key if record is None else record.key
         # Where keys are not ordered nobody watches what else of a key is settled.
         overtaken = key is not None and not (letter.key and self._has_place(letter.key, letter.offset))
-        copies: dict[Log, Sequence[Record]] = {}
         row = DeadLetterRow(letter.offset, key, letter.attempts, now, letter.error, overtaken=overtaken)
-        if target is not None and record is not None:
-            copy = Record(target.reserve(1), record.key, record.data, self._epitaph(record, letter), now)
-            copies[target] = [copy]
-            row = row._replace(copy_topic_id=target.id, copy_offset=copy.offset)
-        refused = partial(self._not_buried, letter, target)
-        commit.oblige(lambda work: work.bury(id_, [row]), lambda: self._buried(row), refused, copies)
+        if target is None or record is None:
+            return row, None
+        copy = Record(target.reserve(1), record.key, record.data, self._epitaph(record, letter), now)
+        return row._replace(copy_topic_id=target.id, copy_offset=copy.offset), copy
 
-    def _not_buried(self, letter: DeadLettered, target: TopicState | None, error: BaseException) -> None:
-        """The store will never take a dead letter as it is: better one without a copy, and with another error."""
-        if target is None:
-            self._host.refused([letter.offset], error)
+    def _not_buried(self, burial: _Burial, error: BaseException) -> None:
+        """The store will never take dead letters as they are: better ones without copies, and with another error."""
+        offsets = [letter.offset for letter in burial.letters]
+        if burial.target is None:
+            self._host.refused(offsets, error)
             return
-        logger.error("message %d can't be copied to topic %r: %s", letter.offset, target.name, error)
-        self._write_burial(letter._replace(error=reason_of(f"its copy can't be stored: {error}")), None, None)
+        logger.error("messages %s can't be copied to topic %r: %s", offsets, burial.target.name, error)
+        reason = reason_of(f"its copy can't be stored: {error}")
+        self._write(_Burial([letter._replace(error=reason) for letter in burial.letters], None), {})
 
-    def _buried(self, row: DeadLetterRow) -> None:
-        self._rows[row.offset] = row
-        self._host.counts.dead_lettered += 1
-        self._host.confirmed([row.offset])
+    def _buried(self, rows: Sequence[DeadLetterRow]) -> None:
+        self._rows.update((row.offset, row) for row in rows)
+        self._host.counts.dead_lettered += len(rows)
+        self._host.confirmed([row.offset for row in rows])
 
     def _epitaph(self, record: Record, letter: DeadLettered) -> dict[str, str]:
         said = {

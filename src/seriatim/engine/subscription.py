@@ -249,6 +249,7 @@ class SubscriptionState:
             task.cancel()
         for consumer in self._consumers:
             consumer.batches.clear()
+        self.dead_letters.abandon()
         self.give_up(error)
         self.lanes = Lanes(self.options.delivery, self.lanes.next_token)
         for offset in list(self._holders):
@@ -478,6 +479,7 @@ class SubscriptionState:
     # -- what the lanes decided -----------------------------------------------------------------------------------------
 
     def _apply(self, effects: Iterable[Effect]) -> None:
+        letters: list[DeadLettered] = []
         for effect in effects:
             consumer, lease = self._let_go(effect.offset)
             if isinstance(effect, Returned):
@@ -485,7 +487,7 @@ class SubscriptionState:
             elif isinstance(effect, Settled | Removed):
                 self._settle(effect)
             elif isinstance(effect, DeadLettered):
-                self.dead_letters.bury(effect)
+                letters.append(effect)
             elif isinstance(effect, Redriven):
                 self._unbury(effect)
             elif isinstance(effect, KeyPaused):
@@ -493,6 +495,8 @@ class SubscriptionState:
                 self._pause(effect)
             elif isinstance(effect, Fenced):
                 self._fence(effect, consumer, lease)
+        if letters:
+            self.dead_letters.bury(letters)
 
     def _settle(self, effect: Settled | Removed) -> None:
         self._services.commit().settle(self, [effect.offset])

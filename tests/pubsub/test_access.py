@@ -100,6 +100,48 @@ def test_each_token_allows_what_it_says_and_nothing_else(guarded):
     assert len(allowed(everything(clients.raw("root")))) == 11
 
 
+TWO_PROJECTS = """
+[operator]
+token = "root"
+admin = true
+
+[home]
+token = "home"
+subscribe = ["projects/seriatim/topics/*"]
+
+[other]
+token = "other"
+subscribe = ["projects/other/topics/*"]
+"""
+
+
+@pytest.mark.parametrize(("project", "stranger"), [("other", "seriatim"), ("seriatim", "other")])
+def test_a_deleted_topic_is_read_by_those_who_might_read_it_before_and_by_nobody_else(tmp_path, project, stranger):
+    tokens = {"seriatim": "home", "other": "other"}
+    topic, subscription = f"projects/{project}/topics/orders", f"projects/{project}/subscriptions/work"
+    with server_in_thread(access=tokens_in(tmp_path, TWO_PROJECTS)) as server:
+        operator = server.clients.raw("root")
+        operator.CreateTopic(name=topic)
+        operator.CreateSubscription(name=subscription, topic=topic)
+        operator.Publish(topic=topic, messages=[{"data": b"secret"}])
+        operator.DeleteTopic(topic=topic)
+        stranger_raw, own = server.clients.raw(tokens[stranger]), server.clients.raw(tokens[project])
+        assert _status(lambda: stranger_raw.Pull(subscription=subscription, max_messages=1)) is DENIED
+        assert own.Pull(subscription=subscription, max_messages=1).received_messages[0].message.data == b"secret"
+        operator.CreateTopic(name=topic)
+        assert operator.GetSubscription(subscription=subscription).topic == "_deleted-topic_"
+
+
+def test_a_topic_that_an_older_version_deleted_is_left_to_administrators(tmp_path):
+    subscription = "projects/seriatim/subscriptions/work"
+    with server_in_thread(access=tokens_in(tmp_path, TWO_PROJECTS)) as server:
+        server.run(server.engine.create_topic("_deleted-topic_/7"))
+        server.run(server.engine.create_subscription("_deleted-topic_/7", "work"))
+        for token, expected in (("home", DENIED), ("other", DENIED), ("root", grpc.StatusCode.OK)):
+            raw = server.clients.raw(token)
+            assert _status(lambda raw=raw: raw.GetSubscription(subscription=subscription)) is expected
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -33,6 +33,20 @@ if TYPE_CHECKING:
 RETIRED = "_deleted-topic_"
 """How the names of topics begin that only their subscriptions keep."""
 
+
+def retired_name(topic_id: int, name: str) -> str:
+    """What a topic is called when it is deleted and its subscriptions keep it."""
+    return f"{RETIRED}/{topic_id}/{name}"
+
+
+def former_name(name: str) -> str | None:
+    """What a topic was called before it was deleted; the name itself of one that is not, None when that is not known."""
+    if not name.startswith(RETIRED):
+        return name
+    _, _, former = name.removeprefix(f"{RETIRED}/").partition("/")
+    return former or None  # versions before did not note it
+
+
 Told = Callable[[BaseException | None], None]
 """Called once: with None when something is durable, or with the reason why it did not happen."""
 

@@ -36,6 +36,7 @@ from seriatim.engine.broker import (
     SubscriptionInfo,
     TopicInfo,
     check_outgoing,
+    retired_name,
 )
 from seriatim.engine.commit import RETRY_PAUSE, Batch, Commit, Committer, Log
 from seriatim.engine.consumer import Consumer
@@ -304,7 +305,7 @@ class Engine(Operations, TimeTravel, Readers):
     async def retire_topic(self, name: str) -> None:
         """Delete a topic, and leave its subscriptions what they have."""
         topic = self.get_topic(name)
-        retired = f"{RETIRED}/{topic.id}"
+        retired = retired_name(topic.id, name)
 
         def retire(work: Transaction) -> bool:
             _named_topic(work, topic.id, name)

@@ -4,7 +4,8 @@ Rules
     - A call carries ``authorization: Bearer TOKEN``. Without a token that is known it is UNAUTHENTICATED; with one that has not
       the right it is PERMISSION_DENIED, whether the thing exists or not.
     - ``publish`` and ``subscribe`` are lists of topics, in which ``*`` stands for anything. To subscribe is to take and settle
-      messages of the subscriptions of a topic, not to make them: everything else is for those with ``admin``.
+      messages of the subscriptions of a topic, not to make them: everything else is for those with ``admin``. A topic that is
+      deleted keeps its name here, as long as it has subscriptions.
     - Tokens are kept as digests, and looked up by them, so that the time it takes says nothing about a token.
     - A file of tokens that others can read is refused.
 """
@@ -20,7 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from seriatim.engine.broker import Broker
+from seriatim.engine.broker import Broker, former_name
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, Unauthenticated
 from seriatim.pubsub.resources import Resources
 
@@ -119,12 +120,14 @@ class Gate:
         return False
 
     async def _topic_of(self, subscription: str) -> str:
-        """The topic of a subscription; nothing when there is no such subscription, so that nobody learns that."""
+        """The topic of a subscription, by the name that it had if it is deleted; nothing when there is no such subscription, so
+        that nobody learns that, and when the name is not known any more."""
         try:
             name = self._resources.subscriptions.in_store(subscription)
-            return self._resources.topics.of((await self._broker.describe_subscription(name)).topic)
+            topic = former_name((await self._broker.describe_subscription(name)).topic)
         except (InvalidArgument, NotFound):
             return ""
+        return "" if topic is None else self._resources.topics.of(topic)
 
 
 def _matches(topic: str, patterns: tuple[str, ...]) -> bool:

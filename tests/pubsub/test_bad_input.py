@@ -146,3 +146,88 @@ def assert_serving(raw) -> None:
 
 def test_there_is_no_such_method(raw):
     assert raw.send_bytes("google.pubsub.v1.Publisher", "Nonsense", b"") is grpc.StatusCode.UNIMPLEMENTED
+
+
+LATEST = 253_402_300_799
+BAD_TIMES = [
+    {"seconds": 2**63 - 1},
+    {"seconds": -(2**63)},
+    {"seconds": LATEST + 1},
+    {"seconds": 1, "nanos": -1},
+    {"seconds": 1, "nanos": 2**31 - 1},
+]
+
+
+@pytest.mark.parametrize("time", BAD_TIMES)
+def test_times_that_protobuf_does_not_allow_are_refused_and_change_nothing(ordered, time):
+    snapshot = f"{PROJECT}/snapshots/snap"
+    ordered.CreateSnapshot(name=snapshot, subscription=SUBSCRIPTION)
+    before = ordered.ListSnapshots(project=PROJECT)
+    mask = {"paths": ["expire_time"]}
+    calls = [
+        lambda: ordered.UpdateSnapshot(snapshot={"name": snapshot, "expire_time": time}, update_mask=mask),
+        lambda: ordered.Seek(subscription=SUBSCRIPTION, time=time),
+    ]
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as refused:
+            call()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "time is not a valid Timestamp" in refused.value.details()
+    assert ordered.ListSnapshots(project=PROJECT) == before
+
+
+DURATIONS = [{"seconds": 2**63 - 1}, {"seconds": -315_576_000_001}, {"seconds": 600, "nanos": -1}, {"nanos": 2**31 - 1}]
+
+
+@pytest.mark.parametrize("duration", DURATIONS)
+@pytest.mark.parametrize(
+    "path", ["message_retention_duration", "expiration_policy.ttl", "retry_policy.minimum_backoff"]
+)
+def test_durations_that_protobuf_does_not_allow_are_refused(ordered, path, duration):
+    value = duration
+    for name in reversed(path.split(".")[1:]):
+        value = {name: value}
+    field = path.partition(".")[0]
+    calls = [
+        lambda: ordered.CreateSubscription(name=f"{SUBSCRIPTION}-2", topic=TOPIC, **{field: value}),
+        lambda: ordered.UpdateSubscription(
+            subscription={"name": SUBSCRIPTION, field: value}, update_mask={"paths": [field]}
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as refused:
+            call()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "is not a valid Duration" in refused.value.details()
+
+
+def test_a_negative_duration_is_read_as_such_and_refused_for_what_it_means(ordered):
+    with pytest.raises(grpc.RpcError) as refused:
+        ordered.CreateTopic(name=f"{TOPIC}-2", message_retention_duration={"seconds": -1, "nanos": -500_000_000})
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "10 minutes" in refused.value.details()
+
+
+@pytest.mark.parametrize("text", ["x" * 5_000_000, "ü" * 2_500_000], ids=["ASCII", "umlauts"])
+def test_errors_repeat_no_more_of_the_input_than_clients_take(ordered, text):
+    for call in (
+        lambda: ordered.GetTopic(topic=text),
+        lambda: ordered.CreateSubscription(name=SUBSCRIPTION, topic=TOPIC, labels={text: ""}),
+        lambda: ordered.CreateSubscription(name=f"{SUBSCRIPTION}-2", topic=TOPIC, filter=text),
+        lambda: ordered.Acknowledge(subscription=SUBSCRIPTION, ack_ids=[text]),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            call()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert len(refused.value.details().encode()) < 3000
+
+
+def test_a_request_with_too_many_ack_ids_is_refused(ordered):
+    for call in (
+        lambda: ordered.Acknowledge(subscription=SUBSCRIPTION, ack_ids=["1-1-1"] * 10_001),
+        lambda: ordered.ModifyAckDeadline(
+            subscription=SUBSCRIPTION, ack_ids=["1-1-1"] * 10_001, ack_deadline_seconds=10
+        ),
+    ):
+        with pytest.raises(grpc.RpcError, match="at most 10000 ack IDs"):
+            call()

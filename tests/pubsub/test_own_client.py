@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from seriatim import PubSub
-from seriatim.client.channel import Address
+from seriatim.client.channel import Address, Channel
 from seriatim.client.message import Message
 from seriatim.core.delivery import RetryPolicy
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, NotSupported, Unauthenticated
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.server import Tls
 from tests.certificates import new_certificate
-from tests.pubsub.served import PATIENCE, ServerProcess, server_in_thread
+from tests.pubsub.served import PATIENCE, SUBSCRIPTION, ServerProcess, server_in_thread
 from tests.pubsub.test_access import tokens_in
 
 Program = Callable[[PubSub], Coroutine[Any, Any, None]]
@@ -240,3 +240,37 @@ def test_a_consumer_goes_on_when_the_server_is_killed_and_started_again(tmp_path
 def test_addresses_that_are_none(url):
     with pytest.raises(InvalidArgument):
         Address.parse(url)
+
+
+def test_a_client_that_is_refused_tries_again_less_and_less_often_until_it_is_served(monkeypatch):
+    monkeypatch.setattr("seriatim.client.served_stream.SHORTEST_PAUSE", 0.02)
+    tries, enough = list[float](), asyncio.Event()
+    open_stream = Channel.stream
+
+    def stream(channel: Channel) -> Any:
+        tries.append(asyncio.get_running_loop().time())
+        if len(tries) == 6:
+            enough.set()
+        return open_stream(channel)
+
+    monkeypatch.setattr(Channel, "stream", stream)
+
+    async def program(address: str, make_room: Callable[[], None]) -> None:
+        async with asyncio.timeout(PATIENCE), PubSub(f"pubsub://{address}/demo") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            await topic.publish(b"0", ordering_key="k")
+            messages = subscription.messages()
+            await enough.wait()
+            assert tries[5] - tries[4] >= 0.3, "0.02 doubled four times"
+            make_room()
+            assert (await anext(messages)).data == b"0"
+            messages.close()
+
+    with server_in_thread(options=ServerOptions(max_streams_per_client=1)) as server:
+        raw = server.clients.raw()
+        raw.CreateTopic(name="projects/demo/topics/first")
+        raw.CreateSubscription(name=SUBSCRIPTION + "-first", topic="projects/demo/topics/first")
+        occupying = raw.stream(subscription=SUBSCRIPTION + "-first")
+        occupying.send()
+        occupying.receive()
+        asyncio.run(program(server.clients.address, occupying.hang_up))

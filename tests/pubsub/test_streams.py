@@ -5,7 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from seriatim.errors import OutcomeUnknown
 from seriatim.pubsub.options import ServerOptions
+from tests.engine.conftest import WatchedStore
 from tests.pubsub.conftest import publish
 from tests.pubsub.served import DEAD, SUBSCRIPTION, TOPIC, ServerThread, server_in_thread
 
@@ -214,6 +216,23 @@ def test_a_window_lets_several_of_a_key_out_and_a_nack_fences_what_follows(raw):
     assert data_of(again) == ["0", "1", "2"]
     stream.ack(*again)
     assert data_of(stream.take(2)) == ["3", "4"]
+
+
+def test_an_ack_that_could_not_be_written_is_a_passing_failure_and_not_an_invalid_one():
+    store = WatchedStore()
+    with server_in_thread(store=store) as server:
+        raw = server.clients.raw()
+        raw.CreateTopic(name=TOPIC)
+        raw.CreateSubscription(name=SUBSCRIPTION, topic=TOPIC, enable_exactly_once_delivery=True)
+        publish(raw, "0")
+        stream = raw.stream()
+        (zero,) = stream.take(1)
+        store.failures.append(OutcomeUnknown("who knows"))
+        stream.ack(zero)
+        confirmation = stream.receive().acknowledge_confirmation
+        assert list(confirmation.temporary_failed_ack_ids) == [zero.ack_id]
+        assert not confirmation.invalid_ack_ids
+        assert not confirmation.ack_ids
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """A consumer at work on a subscription of a Pub/Sub server.
 
 Rules
-    - A stream that breaks is opened again, after a pause that doubles; every lease of it is lost, and its consumer hears so.
-      What will not change by waiting (the subscription is gone, the token is wrong) ends it, and the consumer hears that.
+    - A stream that breaks is opened again, after a pause that doubles until a stream is served; every lease of it is lost, and
+      its consumer hears so. What will not change by waiting (the subscription is gone, the token is wrong) ends it, and the
+      consumer hears that.
     - Acks and changes of deadlines go over the stream, all of one turn of the event loop in one request. An ack that somebody
       waits for is a call of its own.
     - Who detaches has said everything: it is sent, and the server ends the stream and gives back the rest.
@@ -51,7 +52,7 @@ class ServedAttachment:
         self._held: dict[int, tuple[Lease, str]] = {}  # with its ack id, by token
         self._said = StreamingPullRequest()
         self._has_said = asyncio.Event()
-        self._is_stopped = self._is_leaving = False
+        self._is_stopped = self._is_leaving = self._is_served = False
         self._stream: Any = None
         self._work = asyncio.create_task(self._keep_streaming())
         self._acking: set[asyncio.Task[None]] = set()
@@ -131,10 +132,10 @@ class ServedAttachment:
     async def _keep_streaming(self) -> None:
         pause = SHORTEST_PAUSE
         while True:
+            self._is_served = False
             try:
                 found = await self._channel.call("GetSubscription", subscription=self._subscription)
                 self.ack_deadline = float(found.ack_deadline_seconds)
-                pause = SHORTEST_PAUSE
                 self._stream = self._channel.stream()
                 await self._serve(self._stream)
             except grpc.aio.AioRpcError as error:
@@ -150,6 +151,7 @@ class ServedAttachment:
             if not isinstance(problem, OutcomeUnknown | ResourceExhausted):
                 self._consumer.failed(problem)
                 return
+            pause = SHORTEST_PAUSE if self._is_served else pause
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -166,6 +168,7 @@ class ServedAttachment:
         speaking = asyncio.create_task(self._speak(call))
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
+                self._is_served = True
                 self._receive(response.received_messages)
         finally:
             speaking.cancel()
@@ -173,6 +176,7 @@ class ServedAttachment:
 
     async def _speak(self, call: Any) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # who reads hears why
+            await call.write(StreamingPullRequest())  # a ping: its answer says that the stream is served
             while True:
                 await self._has_said.wait()
                 self._has_said.clear()

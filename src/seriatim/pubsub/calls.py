@@ -3,7 +3,8 @@
 Rules
     - Whatever goes wrong ends the call with its status, and never the server. What is not one of our errors is INTERNAL, and
       logged.
-    - Requests are parsed here and not by gRPC: bytes that are no such message are INVALID_ARGUMENT.
+    - Requests are parsed here and not by gRPC: bytes that are no such message are INVALID_ARGUMENT, and so are times that
+      protobuf does not allow.
     - Who calls is known from the headers, before a request is read (``admission``).
     - A call that changes resources is finished once it has begun, also when its caller hangs up half-way: what the store holds
       and what the engine knows must be the same. Messages are another matter; those calls can be broken off anywhere.
@@ -28,6 +29,7 @@ from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.statuses import statuses
 from seriatim.wire.names import RELEASE_ON_CLOSE
 from seriatim.wire.services import Method
+from seriatim.wire.times import check_times
 
 Handler = Callable[[Any, Any], Any]
 Answer = Callable[..., Any]
@@ -128,9 +130,11 @@ def _client(name: str, context: Any) -> Client:
 
 def _parse(method: Method, data: bytes) -> Any:
     try:
-        return method.request.FromString(data)
+        request = method.request.FromString(data)
     except DecodeError as error:
         raise InvalidArgument(f"the request is no {method.request.DESCRIPTOR.name}: {error}") from None
+    check_times(request)
+    return request
 
 
 def _look_at(work: asyncio.Future[Any]) -> None:

@@ -4,7 +4,7 @@ Rules
     - An ack id names the consumer that holds the message, its offset and the token of its lease. Tokens are never given twice,
       also after a restart, so an ack id never is. It works on its own subscription only, from whichever connection it comes.
     - What is said about a lease that is lost changes nothing. Where exactly-once delivery is on it is also reported; elsewhere
-      that is as good as success, as with Google Pub/Sub.
+      that is as good as success, as with Google Pub/Sub. An ack that could not be written is reported as a passing failure.
     - An ack by a call of its own is answered when it is durable, unless there is a window: then it may have to wait for others.
 
 Theory of operation
@@ -15,7 +15,7 @@ Theory of operation
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from typing import NamedTuple
@@ -28,6 +28,11 @@ from seriatim.pubsub.options import LONGEST_ACK_DEADLINE
 
 INVALID = "PERMANENT_FAILURE_INVALID_ACK_ID"
 TRANSIENT = "TRANSIENT_FAILURE_OTHER"
+
+MOST_ACK_IDS = 10_000
+"""In one request. An answer may have to name all of them."""
+
+LONGEST_ACK_ID = 100
 
 Failures = dict[str, str]
 """What went wrong, by ack id, in the words of the API."""
@@ -110,8 +115,10 @@ class Members:
                 failures[ack_id] = INVALID
         return failures
 
-    def _held(self, subscription: str, ack_ids: Iterable[str]) -> dict[str, tuple[Attachment, Lease]]:
+    def _held(self, subscription: str, ack_ids: Sequence[str]) -> dict[str, tuple[Attachment, Lease]]:
         """The leases that ack ids name, as far as they are still held. Raises InvalidArgument when one is no ack id at all."""
+        if len(ack_ids) > MOST_ACK_IDS:
+            raise InvalidArgument(f"a request has at most {MOST_ACK_IDS} ack IDs, not {len(ack_ids)}: send several")
         found: dict[str, tuple[Attachment, Lease]] = {}
         for ack_id in ack_ids:
             number, offset, token = _parse(ack_id)
@@ -137,6 +144,8 @@ def check_seconds(seconds: int) -> None:
 
 def _parse(ack_id: str) -> tuple[int, int, int]:
     try:
+        if len(ack_id) > LONGEST_ACK_ID:
+            raise ValueError(ack_id)
         number, offset, token = ack_id.split("-")
         return int(number), int(offset), int(token)
     except ValueError:

@@ -18,6 +18,9 @@ from seriatim.pubsub.admission import RequestTimeout
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _DETAILS = "grpc-status-details-bin"
 
+MOST_DETAILS_BYTES = 2048
+"""What is said about an error is cut to this: it may repeat what came in, and clients take about 8 kB of headers."""
+
 
 class AcksFailed(FailedPrecondition):
     """Some acks, or changes of deadlines, came to nothing on a subscription with exactly-once delivery."""
@@ -38,13 +41,20 @@ def details_of(error: SeriatimError) -> tuple[tuple[str, bytes], ...]:
         return ()
     info = AnyMessage()
     info.Pack(ErrorInfo(reason="ACKS_FAILED", domain="pubsub.googleapis.com", metadata=error.failures))
-    status = StatusMessage(code=int(error.code), message=error.message, details=[info])
+    status = StatusMessage(code=int(error.code), message=_shortened(error.message), details=[info])
     return ((_DETAILS, status.SerializeToString()),)
 
 
 async def abort(context: Any, error: SeriatimError) -> None:
     """End a call with the status of an error."""
-    await context.abort(code_of(error), error.message, details_of(error))
+    await context.abort(code_of(error), _shortened(error.message), details_of(error))
+
+
+def _shortened(text: str) -> str:
+    encoded = text.encode(errors="backslashreplace")
+    if len(encoded) <= MOST_DETAILS_BYTES:
+        return encoded.decode()
+    return encoded[:MOST_DETAILS_BYTES].decode(errors="ignore") + "…"
 
 
 @asynccontextmanager

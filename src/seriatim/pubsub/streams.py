@@ -30,7 +30,7 @@ from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, ResourceExhausted
-from seriatim.pubsub.consumers import Failures, Member, Members, check_seconds, is_final
+from seriatim.pubsub.consumers import INVALID, Failures, Member, Members, check_seconds, is_final
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.pushing import require_pullable
 from seriatim.pubsub.resources import Resources
@@ -165,7 +165,8 @@ class Stream:
         ):
             if asked:
                 confirmation.ack_ids.extend(ack_id for ack_id in asked if ack_id not in failed)
-                confirmation.invalid_ack_ids.extend(failed)
+                confirmation.invalid_ack_ids.extend(ack_id for ack_id, why in failed.items() if why == INVALID)
+                confirmation.temporary_failed_ack_ids.extend(ack_id for ack_id, why in failed.items() if why != INVALID)
         self._answer(answer)
 
     def _answer(self, response: Any) -> None:

@@ -161,9 +161,16 @@ def test_a_key_that_looks_like_markup_is_shown_as_it_is(audit):
 
 
 def test_an_empty_trace_breaks_no_promise(audit):
-    result = audit("call,n\n", "--expect", "absolute")
+    result = audit("call,n\n", "--expect", "absolute", "--allow-empty")
     assert result.exit_code == 0
     assert result.stdout.startswith("total: rows 0, keys 0")
+
+
+def test_an_expectation_of_an_empty_trace_fails_unless_that_is_allowed(audit):
+    result = audit("call,n\n", "--expect", "monotonic")
+    assert result.exit_code == 1
+    assert "monotonic was expected but there is nothing to judge: there are no rows; --allow-empty" in result.stderr
+    assert audit("call,n\n", "--expect", "none").exit_code == 0
 
 
 def test_parquet_is_read(audit, tmp_path):

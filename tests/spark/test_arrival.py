@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from seriatim.spark.arrival import by_arrival
+from seriatim.spark.arrival import ArrivalOrder, by_arrival
 
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "double": (pa.float64(), [0.0, 0.5, 1.0, float("nan"), float("inf"), None]),
@@ -20,7 +20,9 @@ KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
 
 def in_order(rows: list[dict], schema: pa.Schema, arrival: str | None = "at") -> list[str]:
     table = pa.Table.from_pylist(rows, schema)
-    order = by_arrival(table, arrival=arrival, epoch="epoch", sequence="seq", key="key")
+    numbers = ("epoch", "seq") if arrival is None else (arrival, "epoch", "seq")
+    others = set(schema.names) - {*numbers, "key"}
+    order = by_arrival(table, ArrivalOrder(numbers, "key", tuple(sorted(others))))
     assert sorted(order) == list(range(len(rows)))
     return [str(row) for row in table.take(pa.array(order)).to_pylist()]
 
@@ -61,7 +63,7 @@ def test_the_time_of_arrival_decides_before_anything_else():
     table = pa.Table.from_pylist(
         [{"key": "k", "at": at, "epoch": epoch, "seq": seq} for at, epoch, seq in rows], schema
     )
-    order = by_arrival(table, arrival="at", epoch="epoch", sequence="seq", key="key")
+    order = by_arrival(table, ArrivalOrder(("at", "epoch", "seq"), "key", ()))
     assert [rows[place] for place in order] == sorted(rows)
 
 

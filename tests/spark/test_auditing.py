@@ -10,7 +10,8 @@ import pytest
 from seriatim.core.traces import Verdict, classify
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, total
-from tests.spark.frames import SCHEMA, random_messages
+from seriatim.spark.auditing import worst_first
+from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 
 COUNTED = ("rows", "distinct", "duplicates", "lost", "reordered", "max_displacement")
 
@@ -24,19 +25,29 @@ def told_by_the_core(verdict: Verdict) -> tuple:
 
 
 def told_by_spark(row) -> tuple:
-    return *(row[name] for name in COUNTED), row["guarantee"], [tuple(witness) for witness in row["witnesses"]]
+    witnesses = [tuple(witness) for witness in row["witnesses"] if witness["kind"] != "conflict"]
+    return *(row[name] for name in COUNTED), row["guarantee"], witnesses
+
+
+def conflicts_in(messages: list[Message]) -> int:
+    """How many further copies have another payload than the first copy of their number."""
+    first: dict[int, str | None] = {}
+    return sum(first.setdefault(message.seq, message.payload) != message.payload for message in messages)
 
 
 def test_the_verdict_is_the_cores_word_for_word(spark):
-    traces = defaultdict(list)
-    messages = random_messages(seed=11, keys=400)
-    for message in sorted(messages, key=lambda message: message.arrived):
+    traces, by_key = defaultdict(list), defaultdict(list)
+    messages = random_messages(seed=1, keys=400)
+    digests = digests_of_payloads(spark)
+    for message in sorted(messages, key=lambda message: by_rule(message, digests)):
         traces[message.key].append(message.seq)
+        by_key[message.key].append(message)
     expected = {key: told_by_the_core(classify(trace)) for key, trace in traces.items()}
     assert {verdict[6] for verdict in expected.values()} == {"none", "monotonic", "strict", "continuous", "absolute"}
     frame = spark.createDataFrame(messages, SCHEMA)
-    verdicts = frame.transform(audit(key="key", sequence="seq", arrival="arrived", payload="payload"))
-    assert {row.key: told_by_spark(row) for row in verdicts.collect()} == expected
+    verdicts = frame.transform(audit(key="key", sequence="seq", arrival="arrived", payload="payload")).collect()
+    assert {row.key: told_by_spark(row) for row in verdicts} == expected
+    assert {row.key: row.conflicts for row in verdicts} == {key: conflicts_in(rows) for key, rows in by_key.items()}
 
 
 # --- the audit's own test: exactly one anomaly in each key -----------------------------------------------------------------
@@ -56,7 +67,7 @@ class Injected(NamedTuple):
 
 def inject(kind: str, random: Random) -> Injected:
     first, size = random.randrange(-50, 50), random.randrange(4, 30)
-    rows = [(first + place, 10 * place, f"payload {place}") for place in range(size)]
+    rows: list[tuple] = [(first + place, 10 * place, f"payload {place}") for place in range(size)]
     place = random.randrange(1, size - 1)
     number = first + place
     match kind:
@@ -67,9 +78,9 @@ def inject(kind: str, random: Random) -> Injected:
             found = f"{number} at index {place + 1} was received before"
             return Injected([*rows, copy], {"duplicates": 1}, "continuous", found)
         case "conflict":
-            copy = (number, 10 * place + 1, "another payload")
-            found = f"{number} at index {place + 1} was received before"
-            return Injected([*rows, copy], {"duplicates": 1, "conflicts": 1}, "continuous", found)
+            other = (number, 10 * place + 1, None)
+            found = f"{number} at index {place + 1} was received before, with another payload"
+            return Injected([*rows, other], {"duplicates": 1, "conflicts": 1}, "continuous", found)
         case "loss":
             return Injected(
                 rows[:place] + rows[place + 1 :], {"lost": 1}, "strict", f"{number} is missing before {number + 1}"
@@ -80,9 +91,11 @@ def inject(kind: str, random: Random) -> Injected:
             found = f"{number} at index {place + by} was received after {number + by}, which was sent later"
             return Injected(rows, {"reordered": 1, "max_displacement": by}, "none", found)
         case "no number":
-            return Injected([*rows, (None, 10 * place + 1, "x")], {"invalid": 1}, "absolute", None)
+            found = f"a row that arrived at {10 * place + 1} can't be judged: it has no number"
+            return Injected([*rows, (None, 10 * place + 1, "x")], {"invalid": 1}, "absolute", found)
         case _:
-            return Injected([*rows, (first + size, None, "x")], {"invalid": 1}, "absolute", None)
+            found = f"a row with number {first + size} can't be judged: it has no time"
+            return Injected([*rows, (first + size, None, "x")], {"invalid": 1}, "absolute", found)
 
 
 KINDS = ("nothing", "duplicate", "conflict", "loss", "inversion", "no number", "no time")
@@ -137,6 +150,16 @@ def test_without_an_arrival_order_is_not_judged(mixed):
     assert [witness.text for witness in b.witnesses] == ["1 was received before", "2 is missing before 3"]
     (whole,) = total(verdicts).collect()
     assert (whole.guarantee, whole.no_inversion, whole.reordered, whole.lost) == (None, None, None, 1)
+
+
+def test_keys_with_invalid_rows_and_conflicts_are_among_the_worst(spark):
+    fine = [(f"fine-{key}", number, number, "x") for key in range(5) for number in range(3)]
+    rows: list[tuple] = [*fine, ("copies", 1, 1, "x"), ("copies", 1, 2, "x"), ("conflict", 1, 1, "x"), ("conflict", 1, 2, None)]
+    rows += [("invalid", 1, 1, "x"), ("invalid", None, 2, "x"), (None, 1, 1, "x"), (None, 2, 2, "x")]
+    frame = spark.createDataFrame(rows, "device string, n int, t int, body string")
+    verdicts = frame.transform(audit(key="device", sequence="n", arrival="t", payload="body"))
+    worst = [row.device for row in verdicts.orderBy(*worst_first("device")).limit(4).collect()]
+    assert worst == [None, "invalid", "conflict", "copies"]
 
 
 def test_an_empty_table_breaks_no_promise(mixed):

@@ -58,6 +58,10 @@ def test_a_folder_is_audited_like_a_file(run):
     by_arrival = json.loads(run("audit", "calls", *BY, "--arrival", "at", "--payload", "event", "--json").stdout)
     worst, spark_worst = in_order.pop("worst"), by_arrival.pop("worst")
     assert by_arrival == in_order | {"conflicts": 1, "invalid": 0}
+    (conflict,) = [one for key in spark_worst for one in key["witnesses"] if one["kind"] == "conflict"]
+    assert conflict["text"] == "2 at index 2 was received before, with another payload"
+    for key in spark_worst:
+        key["witnesses"] = [one for one in key["witnesses"] if one != conflict]
     assert [key | {"conflicts": 0, "invalid": 0} for key in worst] == [key | {"conflicts": 0} for key in spark_worst]
     assert [key["conflicts"] for key in spark_worst] == [0, 1]
 
@@ -108,6 +112,95 @@ def test_an_expectation_that_did_not_hold_is_told_as_without_spark(run):
     result = run("audit", "calls", *BY, "--arrival", "at", "--expect", "strict")
     assert (result.exit_code, result.stderr) == (without.exit_code, without.stderr) == (1, without.stderr)
     assert "did not hold for 2 keys; key ann: 2 at index 2" in result.stderr
+
+
+# -- exactly one anomaly in 100,000 rows ----------------------------------------------------------------------------------
+
+DEVICES, MESSAGES = 100, 1_000
+PLACE = MESSAGES // 2 * DEVICES + 42
+"""Where the row with number 500 of device 42 is. Row by row, every device says its next number."""
+
+
+def sent() -> list[list]:
+    return [
+        [f"d{place % DEVICES}", place // DEVICES, 10 * place, f"payload {place}"] for place in range(DEVICES * MESSAGES)
+    ]
+
+
+def with_anomaly(kind: str) -> list[list]:
+    rows = sent()
+    number, at = rows[PLACE][1:3]
+    extra = {
+        "duplicate": ["d42", number, at + 1, rows[PLACE][3]],
+        "conflict": ["d42", number, at + 1, None],
+        "null key": [None, number, at + 1, "x"],
+        "null number": ["d42", None, at + 1, "x"],
+        "negative": ["d42", -1, at + 1, "x"],
+    }
+    match kind:
+        case "loss":
+            del rows[PLACE]
+        case "swap":
+            rows[PLACE][2], rows[PLACE + DEVICES][2] = rows[PLACE + DEVICES][2], rows[PLACE][2]
+        case "nothing":
+            pass
+        case _:
+            rows.append(extra[kind])
+    return rows
+
+
+ANOMALIES: dict[str, tuple[dict[str, int], str]] = {
+    "duplicate": ({"duplicates": 1}, "key d42: 500 at index 501 was received before"),
+    "loss": ({"lost": 1}, "key d42: 500 is missing before 501"),
+    "swap": (
+        {"reordered": 1, "max_displacement": 1},
+        "key d42: 500 at index 501 was received after 501, which was sent later",
+    ),
+    "conflict": (
+        {"duplicates": 1, "conflicts": 1},
+        "key d42: 500 at index 501 was received before, with another payload",
+    ),
+    "null key": (
+        {"invalid": 1},
+        "(no key): a row with number 500 that arrived at 500421 can't be judged: it has no key",
+    ),
+    "null number": ({"invalid": 1}, "key d42: a row that arrived at 500421 can't be judged: it has no number"),
+    "negative": (
+        {"reordered": 1, "max_displacement": 501},
+        "key d42: -1 at index 501 was received after 500, which was sent later",
+    ),
+    "nothing": ({}, ""),
+}
+
+
+@pytest.mark.parametrize("kind", ANOMALIES)
+def test_one_anomaly_in_a_hundred_thousand_rows_is_named_and_nothing_else(run, tmp_path, kind):
+    counts, witness = ANOMALIES[kind]
+    columns = zip(*with_anomaly(kind), strict=True)
+    types = {"device": pa.string(), "n": pa.int64(), "at": pa.int64(), "body": pa.string()}
+    pq.write_table(pa.table(list(columns), schema=pa.schema(types)), tmp_path / "trace.parquet")
+    by = ("--key", "device", "--seq", "n", "--arrival", "at", "--payload", "body", "--expect", "absolute")
+    result = run("audit", "trace.parquet", *by, "--top", "2", "--json")
+    found = json.loads(result.stdout)
+    counted = ("duplicates", "conflicts", "lost", "reordered", "max_displacement", "invalid")
+    assert {count: found[count] for count in counted if found[count]} == counts
+    worst, next_worst = found["worst"]
+    assert {count: worst[count] for count in counted if worst[count]} == counts
+    assert not any(next_worst[count] for count in counted)
+    assert result.exit_code == (1 if counts else 0)
+    told = f"error: absolute was expected but did not hold for 1 key; {witness}\n"
+    assert result.stderr == (told if counts else "")
+
+
+def test_where_nothing_is_there_nothing_is_promised(run, tmp_path):
+    empty = pa.table({"call": pa.array([], pa.string()), "n": pa.array([], pa.int64()), "at": pa.array([], pa.int64())})
+    pq.write_table(empty, tmp_path / "empty.parquet")
+    by = ("audit", "empty.parquet", *BY, "--arrival", "at", "--expect")
+    result = run(*by, "absolute")
+    assert result.exit_code == 1
+    assert "absolute was expected but there is nothing to judge: there are no rows" in result.stderr
+    assert run(*by, "absolute", "--allow-empty").exit_code == 0
+    assert run(*by, "none").exit_code == 0
 
 
 def test_the_report_is_one_page_that_needs_no_network(run, tmp_path):
@@ -171,6 +264,17 @@ def test_before_and_after_are_shown_side_by_side(run, tmp_path):
         assert text in page
     found = json.loads(run(*together, "--compare-arrival", "at", "--json").stdout)
     assert (found["before"]["level"], found["after"]["level"]) == ("none", "none")  # by arrival it is as it was
+
+
+def test_repair_counts_missing_numbers_as_an_audit_does(run, tmp_path):
+    rows = {"call": ["ann"] * 3, "n": [1, 5, 5], "at": [1, 2, 3], "tags": [[("a", "b")], None, []]}
+    schema = {"call": pa.string(), "n": pa.int64(), "at": pa.int64(), "tags": pa.map_(pa.string(), pa.string())}
+    pq.write_table(pa.table(rows, schema=pa.schema(schema)), tmp_path / "few.parquet")
+    by = (*BY, "--arrival", "at", "--payload", "tags", "--json")
+    found = json.loads(run("audit", "few.parquet", *by).stdout)
+    repaired = json.loads(run("repair", "few.parquet", "ordered", *by).stdout)
+    assert (found["lost"], found["conflicts"]) == (3, 1)
+    assert repaired["entries"] == {"conflict": 1, "lost": 3}
 
 
 def test_repair_writes_another_format(run, tmp_path):

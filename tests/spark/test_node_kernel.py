@@ -19,7 +19,7 @@ from hypothesis import given, settings
 
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.errors import InvalidArgument, InvalidSequence, StateMismatch
-from seriatim.spark.arrival import by_arrival
+from seriatim.spark.arrival import ArrivalOrder, by_arrival
 from seriatim.spark.intake import OnInvalid, Roles
 from seriatim.spark.node_kernel import MessageColumns, NodeKernel
 from seriatim.spark.node_state import NodePartition
@@ -43,7 +43,9 @@ SCHEMA = pa.schema(
 )
 TICKS = (None, 0.001, 1.0)
 KERNEL = NodeKernel(
-    NodeOrdering(), Roles("node", "seq", "arrival"), MessageColumns("kind", "bd_seq", "timestamp", "device", "arrival")
+    NodeOrdering(),
+    Roles("node", "seq", "arrival"),
+    MessageColumns("kind", "bd_seq", "timestamp", "device", ("arrival",)),
 )
 
 
@@ -56,7 +58,8 @@ def table(rows: list[Captured]) -> pa.Table:
 
 def by_arrival_of(rows: pa.Table) -> Any:
     """The order that a stream gives its rows: by arrival, and otherwise one that is nothing to edge nodes."""
-    return by_arrival(rows, arrival="arrival", epoch=None, sequence="seq", key="node")
+    others = set(rows.schema.names) - {"arrival", "seq", "node"}
+    return by_arrival(rows, ArrivalOrder(("arrival", "seq"), "node", tuple(sorted(others))))
 
 
 class Query:

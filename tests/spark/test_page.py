@@ -39,7 +39,7 @@ class Tags(HTMLParser):
 def full_page(key: str = "a", title: str = "t") -> Page:
     points = (Point(0, 1, "in order"), Point(1, 3, "in order"), Point(2, 2, "overtaken"))
     many = tuple(Bucket(str(number), number) for number in range(60))
-    row = KeyRow(key, 1_234, 0, 1, 1, 1, "none", "2 came after 3")
+    row = KeyRow(key, 1_234, 0, 1, 1, 0, 1, "none", "2 came after 3")
     return Page(title, TOTAL, (row,), (Trail(key, points),), (Bucket("1", 1),), many)
 
 

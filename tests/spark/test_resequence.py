@@ -13,22 +13,23 @@ from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
 from seriatim.spark.intake import LIMIT
 from seriatim.spark.output import OWN, output_schema
-from tests.spark.frames import SCHEMA, Message, random_messages
+from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 
 FOREVER = 1e18
+SCHEMA_NAMES = Message._fields
 
 
-def core_outcome(messages: list[Message], options: Resequencing) -> tuple[list, list]:
+def core_outcome(messages: list[Message], options: Resequencing, digests: dict | None) -> tuple[list, list]:
     """What the core releases and notes when it is given each key's rows in order of arrival, and flushed at the end."""
     released, entries = [], []
     by_key = defaultdict(list)
-    for message in sorted(messages, key=lambda message: (message.epoch, message.arrived)):
+    for message in sorted(messages, key=lambda message: (message.epoch, by_rule(message, digests))):
         by_key[message.key].append(message)
     for key, rows in by_key.items():
         resequencer: Resequencer[int] = Resequencer(options, key)
         effects = []
         for row in rows:
-            effects += resequencer.push(row.seq, row.id, row.arrived, epoch=row.epoch, digest=row.payload)
+            effects += resequencer.push(row.seq, row.id, row.arrived, epoch=row.epoch, digest=repr(row.payload))
         effects += resequencer.flush(FOREVER)
         ids = [effect.message for effect in effects if isinstance(effect, Released)]
         released += [(key, position, message) for position, message in enumerate(ids)]
@@ -76,7 +77,8 @@ def test_a_frame_is_put_in_order_as_the_core_would(spark, chosen, core, drawn):
     messages = random_messages(seed=7, **drawn)
     frame = spark.createDataFrame(messages, SCHEMA)
     tagged = frame.transform(resequence(key="key", sequence="seq", arrival="arrived", **chosen))
-    released, entries = core_outcome(messages, core)
+    digests = digests_of_payloads(spark) if "payload" in chosen else None
+    released, entries = core_outcome(messages, core, digests)
     assert {reason for _, _, reason, *_ in entries} >= {"duplicate", "lost"}
     assert spark_outcome(tagged) == (released, entries)
 
@@ -179,7 +181,9 @@ def test_one_shuffle_one_sort_and_no_python(spark, options):
         assert nodes(result, "Exchange") == nodes(result, "Sort") == nodes(result, "Window") == 1
         assert "Python" not in plan(result)
     (order,) = re.findall(r"Sort \[(.*)\],", plan(tagged))
-    assert [part.split("#")[0].strip() for part in order.split(",")][-1] == "arrived"
+    sorted_by = [part.split("#")[0].strip() for part in order.split(",")]
+    assert set(SCHEMA_NAMES) <= set(sorted_by)
+    assert sorted_by.index("arrived") < sorted_by.index("id") < sorted_by.index("payload")
 
 
 def plan(frame) -> str:

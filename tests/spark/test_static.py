@@ -14,17 +14,17 @@ from seriatim.spark import resequence
 from seriatim.spark.intake import Roles
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.static import FOREVER, TableTask
-from tests.spark.frames import SCHEMA, Message, random_messages
+from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 from tests.spark.traces import Core, Row, told_in
 
 ROOMY = 2**31
 
 
-def core_outcome(messages: list[Message], options: Resequencing) -> tuple[list, list]:
+def core_outcome(messages: list[Message], options: Resequencing, digests: dict | None) -> tuple[list, list]:
     """Each key's rows in order of arrival through the core, and then all the time in the world."""
     by_key = defaultdict(list)
-    for message in sorted(messages, key=lambda message: message.arrived):
-        row = Row(message.key, message.seq, float(message.arrived), message.id, message.epoch, message.payload)
+    for message in sorted(messages, key=lambda message: by_rule(message, digests)):
+        row = Row(message.key, message.seq, float(message.arrived), message.id, message.epoch, repr(message.payload))
         by_key[message.key].append(row)
     ordered, told = [], []
     for _, rows in sorted(by_key.items()):
@@ -89,18 +89,22 @@ def test_what_depends_on_arrival_is_decided_as_the_core_would(spark, chosen, cor
     messages = [message._replace(seq=message.seq % 16) for message in random_messages(seed=11, keys=60, **drawn)]
     frame = spark.createDataFrame(messages, SCHEMA)
     tagged = frame.transform(resequence(key="key", sequence="seq", arrival="arrived", **chosen))
-    expected = core_outcome(messages, core)
+    expected = core_outcome(messages, core, digests_of_payloads(spark) if "payload" in chosen else None)
     assert expected[0]
     assert len({entry[:3] for entry in expected[1]}) > len({entry[1] for entry in expected[1]}) / 2
     assert spark_outcome(tagged) == expected
 
 
-def test_a_chunk_ends_where_a_key_ends():
-    """However the rows are cut, the outcome is that of one chunk."""
+@pytest.mark.parametrize("nullable", [True, False], ids=["nullable", "NOT NULL"])
+def test_a_chunk_ends_where_a_key_ends(nullable):
+    """However the rows are cut, the outcome is that of one chunk; also where Spark says that a column is never null."""
     schema = pa.schema({"k": pa.string(), "n": pa.int64(), "t": pa.float64()})
+    sent = pa.schema(
+        [pa.field("k", pa.string()), *(pa.field(name, schema.field(name).type, nullable) for name in "nt")]
+    )
     keys = [None, None, *"aaabbbbbbbbbc"]
     table = pa.table(
-        [keys, [len(keys) - i for i in range(len(keys))], [float(i) for i in range(len(keys))]], schema=schema
+        [keys, [len(keys) - i for i in range(len(keys))], [float(i) for i in range(len(keys))]], schema=sent
     )
     kernel = Kernel(Resequencing(start=Start.first_seen(), gap_timeout=FOREVER), Roles("k", "n", "t"))
     names = ["_tag", "k", "n", "_position", "_reason", "_first", "_last"]

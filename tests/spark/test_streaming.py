@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from ast import literal_eval
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -16,12 +18,13 @@ import pytest
 from seriatim.core.resequencing import OnDuplicate, OnLate, Resequencing, Start
 from seriatim.errors import DamagedStore, InvalidArgument, InvalidSequence, StateMismatch
 from seriatim.spark import resequence, streaming
+from seriatim.spark.arrival import ArrivalOrder
 from seriatim.spark.intake import Roles
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import PARTITION, TIME
 from seriatim.spark.state import Cache, StateFolder
 from seriatim.spark.streaming import EMPTY_RELATIONS, EXCLUDED_RULES, PartitionTask, partition_of
-from tests.spark.frames import random_messages
+from tests.spark.frames import by_rule, digests_of_payloads, random_messages
 from tests.spark.streams import Stream
 from tests.spark.traces import Core, Row, told_in
 
@@ -63,16 +66,20 @@ def test_a_stream_is_put_in_order_over_its_batches(stream):
     assert sorted(stream.ledger()) == [("a", "duplicate", 1, 1), ("b", "lost", 1, 1)]
 
 
+IN_ORDER = ArrivalOrder(("n",), "k", ())
 RANDOM = "key string, seq bigint, at double, body bigint, epoch bigint, payload string"
 
 
-def random_rows(seed: int, keys: int, epochs: int) -> list[Row]:
-    messages = sorted(random_messages(seed, keys, epochs=epochs), key=lambda message: message.arrived)
-    return [Row(one.key, one.seq, float(one.arrived), one.id, one.epoch, one.payload) for one in messages]
+def random_rows(seed: int, keys: int, epochs: int, digests: dict | None = None) -> list[Row]:
+    messages = random_messages(seed, keys, epochs=epochs)
+    in_order = sorted(messages, key=lambda message: by_rule(message, digests))
+    return [Row(one.key, one.seq, float(one.arrived), one.id, one.epoch, repr(one.payload)) for one in in_order]
 
 
 def as_tuples(rows: list[Row]) -> list[tuple]:
-    return [(row.key, row.seq, row.at, row.body, row.epoch, row.digest) for row in rows]
+    """As they come out of a shuffle: in any order."""
+    found = [(row.key, row.seq, row.at, row.body, row.epoch, literal_eval(str(row.digest))) for row in rows]
+    return Random(len(rows)).sample(found, len(found))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,8 @@ def as_tuples(rows: list[Row]) -> list[tuple]:
 )
 def test_random_traces_cut_into_batches_are_decided_as_the_core_would(spark, tmp_path, chosen, core):
     stream = Stream(spark, tmp_path, chosen, RANDOM)
-    rows = random_rows(3, 80, epochs=1 + ("epoch" in chosen))
+    digests = digests_of_payloads(spark) if "payload" in chosen else None
+    rows = random_rows(3, 80, 1 + ("epoch" in chosen), digests)
     cuts = [0, 150, 151, 500, 800, len(rows)]
     home = partitions_of(spark, {row.key for row in rows}, 3)
     cores = [Core(core) for _ in range(3)]
@@ -231,7 +239,7 @@ def test_rules_that_a_session_excludes_already_stay_excluded(spark, stream):
 
 
 def test_a_task_refuses_the_rows_of_another_partition():
-    task = PartitionTask(Kernel(Resequencing(), Roles("k", "n", "t")), None, pa.schema([]), [], "nowhere", 4, {}, 2)
+    task = PartitionTask(Kernel(Resequencing(), Roles("k", "n", "t")), IN_ORDER, pa.schema([]), [], "nowhere", 4, {}, 2)
     task._require_own(pa.array([2, 2]), 2)
     with pytest.raises(StateMismatch, match="partition 2 of 4 got 1 rows of other partitions"):
         task._require_own(pa.array([2, 3, 2]), 2)
@@ -241,7 +249,7 @@ def test_the_state_of_a_batch_is_complete_before_its_first_row_is_given_out(tmp_
     monkeypatch.setattr(streaming, "_identity", lambda: ("query", 0, 0))
     rows = pa.RecordBatch.from_pydict({"k": ["a"], "n": [0], TIME: [1.0], PARTITION: [0]})
     kernel, state = Kernel(Resequencing(), Roles("k", "n", TIME)), tmp_path / "state"
-    task = PartitionTask(kernel, None, rows.schema, ["_tag", "k", "n"], str(state), 1, {}, 2)
+    task = PartitionTask(kernel, IN_ORDER, rows.schema, ["_tag", "k", "n"], str(state), 1, {}, 2)
     given_out = task.run(iter([rows]))
     assert not state.exists()
     assert next(given_out).to_pydict() == {"_tag": ["ordered"], "k": ["a"], "n": [0]}

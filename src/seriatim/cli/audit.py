@@ -123,8 +123,10 @@ def _rank(item: tuple[str, Verdict]) -> tuple[int, int, str]:
 @click.option(
     "--expect",
     type=click.Choice([known.value for known in Level]),
-    help="Fail with exit status 1 unless this guarantee held for every key (with --compare: afterwards).",
+    help="Fail with exit status 1 unless this guarantee held for every key (with --compare: afterwards). It fails, too, for "
+    "rows that can't be judged, and where there are no rows.",
 )
+@click.option("--allow-empty", is_flag=True, help="Let --expect pass where there are no rows.")
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="How many keys to list.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @configured
@@ -137,6 +139,7 @@ def command(
     wrap: int | None,
     spark: bool,
     expect: str | None,
+    allow_empty: bool,
     top: int,
     as_json: bool,
     **with_spark: Any,
@@ -158,7 +161,7 @@ def command(
             found = [_in_this_process(path, key, seq, wrap, show_progress=loaded.values.progress)]
         _show(found, top, as_json=as_json)
         if expect is not None:
-            require(found[-1], Level(expect))
+            require(found[-1], Level(expect), allow_empty=allow_empty)
 
 
 def _show(found: Sequence[Findings], top: int, *, as_json: bool) -> None:

@@ -14,15 +14,16 @@ from seriatim.core.guarantees import Guarantee, Level, level
 from seriatim.core.traces import Witness
 from seriatim.errors import GuaranteeNotMet
 
+NO_KEY = "(no key)"
 HEADINGS = {"max_displacement": "furthest"}
 """What counts are called where people read them, if not by their own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFinding:
-    """What an audit found about one key. A count is None where nobody could judge."""
+    """What an audit found about one key, or about the rows without one (None). A count is None where nobody could judge."""
 
-    key: str
+    key: str | None
     rows: int
     counts: Mapping[str, int | None]
     guarantee: Guarantee
@@ -54,20 +55,35 @@ class Findings(Protocol):
     def worst(self, limit: int) -> list[KeyFinding]: ...
 
     def lacking(self, expected: Level) -> tuple[int, list[KeyFinding]]:
-        """For how many keys ``expected`` did not hold, and the worst of them, if any."""
+        """For how many keys ``expected`` did not hold or has rows that can't be judged, and the worst of them, if any."""
 
 
-def require(findings: Findings, expected: Level) -> None:
-    """Raise GuaranteeNotMet, with a witness, unless ``expected`` held for every key."""
+def require(findings: Findings, expected: Level, *, allow_empty: bool = False) -> None:
+    """Raise GuaranteeNotMet, with a witness, unless ``expected`` held for every key, and every row could be judged."""
+    if expected is Level.NONE:
+        return
+    if not findings.rows and not unjudged(findings):
+        if allow_empty:
+            return
+        raise GuaranteeNotMet(
+            f"{expected} was expected but there is nothing to judge: there are no rows; --allow-empty accepts that"
+        )
     if expected.guarantee & Guarantee.NO_INVERSION and not findings.is_order_judged:
         raise GuaranteeNotMet(f"{expected} was expected but order could not be judged: name its column, --arrival")
     count, lacking = findings.lacking(expected)
     for found in lacking:
         witness = _against(expected, found.witnesses)
         keys = "1 key" if count == 1 else f"{count} keys"
-        raise GuaranteeNotMet(
-            f"{expected} was expected but did not hold for {keys}; key {readable(found.key)}: {witness.text}"
-        )
+        raise GuaranteeNotMet(f"{expected} was expected but did not hold for {keys}; {_named(found)}: {witness.text}")
+
+
+def unjudged(findings: Findings) -> int:
+    """How many rows nobody could judge."""
+    return (findings.total("invalid") or 0) if "invalid" in findings.counted else 0
+
+
+def _named(found: KeyFinding) -> str:
+    return NO_KEY if found.key is None else f"key {readable(found.key)}"
 
 
 def _against(expected: Level, witnesses: Iterable[Witness]) -> Witness:
@@ -82,12 +98,13 @@ def print_findings(findings: Findings, top: int) -> None:
     shown = findings.worst(top)
     if shown:
         _print_keys(findings, shown)
-    hidden = findings.keys - len(shown)
+    hidden = findings.keys - sum(found.key is not None for found in shown)
     if hidden:
         click.echo(f"and {hidden} more keys (--top)")
     totals = ", ".join(f"{_heading(count)} {cell_text(findings.total(count))}" for count in findings.counted)
     click.echo(f"total: rows {findings.rows}, keys {findings.keys}, {totals}")
-    click.echo(f"held for every key: {_in_words(findings, findings.guarantee)}")
+    but = f", but {count} rows can't be judged" if (count := unjudged(findings)) else ""
+    click.echo(f"held for every key: {_in_words(findings, findings.guarantee)}{but}")
 
 
 def _print_keys(findings: Findings, shown: Iterable[KeyFinding]) -> None:
@@ -97,7 +114,8 @@ def _print_keys(findings: Findings, shown: Iterable[KeyFinding]) -> None:
     for found in shown:
         counts = (cell_text(found.counts[count]) for count in findings.counted)
         witness = found.witnesses[0].text if found.witnesses else ""
-        table.add_row(readable(found.key), str(found.rows), *counts, _in_words(findings, found.guarantee), witness)
+        key = NO_KEY if found.key is None else readable(found.key)
+        table.add_row(key, str(found.rows), *counts, _in_words(findings, found.guarantee), witness)
     print_table(table)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.cli.frames import format_of, read_frame, refuse_to_overwrite, save_frame, spark_at_work
 from seriatim.cli.output import Output
@@ -73,8 +74,9 @@ def _write(tagged: DataFrame, target: Path, entries: Path, kind: str) -> dict[st
     """Write both parts, and count them. They are computed once: what is kept for the second lies on the disk."""
     tagged.persist(StorageLevel.DISK_ONLY)
     try:
-        rows = tagged.groupBy("_tag", "_reason").count().collect()
-        counts = {row["_reason"] or row["_tag"]: row["count"] for row in rows}
+        # As an audit counts: rows, and numbers that are missing, of which one entry may tell many.
+        rows = tagged.groupBy("_tag", "_reason").agg(F.sum(F.coalesce("_size", F.lit(1))).alias("count")).collect()
+        counts = {row["_reason"] or row["_tag"]: int(row["count"]) for row in rows}
         # The rows come last: where they are, their ledger is too.
         for part, path in ((ledger(tagged), entries), (ordered(tagged), target)):
             save_frame(part, path, kind)

@@ -19,7 +19,7 @@ from seriatim.spark import audit, total
 from seriatim.spark.auditing import BITS, worst_first
 from seriatim.spark.output import POSITION
 from seriatim.spark.report import Audited, text_of, write_report
-from seriatim.spark.roles import ColumnRoles, column
+from seriatim.spark.roles import ColumnRoles
 
 FLAGS = dict(zip(BITS, (Guarantee.NO_INVERSION, Guarantee.NO_DUPLICATE, Guarantee.NO_LOSS), strict=True))
 
@@ -80,8 +80,7 @@ class SparkFindings:
     counted = ("distinct", "duplicates", "lost", "reordered", "max_displacement", "conflicts", "invalid")
 
     def __init__(self, verdicts: DataFrame) -> None:
-        self._key = verdicts.columns[0]
-        self._verdicts = verdicts.where(column(self._key).isNotNull())
+        self._key, self._verdicts = verdicts.columns[0], verdicts
         whole = total(verdicts).first()
         assert whole is not None  # an aggregate of everything has one row
         self._total = whole
@@ -111,7 +110,7 @@ class SparkFindings:
 
     def lacking(self, expected: Level) -> tuple[int, list[KeyFinding]]:
         held = [F.coalesce(F.col(name), F.lit(False)) for name, flag in FLAGS.items() if expected.guarantee & flag]
-        lacking = self._verdicts.where(~F.array_min(F.array(F.lit(True), *held)))
+        lacking = self._verdicts.where(~F.array_min(F.array(F.col("invalid") == 0, *held)))
         return lacking.count(), self._worst_of(lacking, 1)
 
     def _worst_of(self, verdicts: DataFrame, limit: int) -> list[KeyFinding]:
@@ -121,7 +120,8 @@ class SparkFindings:
     def _finding(self, row: Row) -> KeyFinding:
         counts = {count: row[count] for count in self.counted}
         witnesses = tuple(Witness(*witness) for witness in row["witnesses"])
-        return KeyFinding(text_of(row[self._key]), row["rows"], counts, _guarantee(row), witnesses)
+        key = None if row[self._key] is None else text_of(row[self._key])
+        return KeyFinding(key, row["rows"], counts, _guarantee(row), witnesses)
 
 
 def _guarantee(row: Row) -> Guarantee:

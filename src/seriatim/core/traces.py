@@ -30,14 +30,17 @@ from seriatim.errors import InvalidArgument
 
 UNBOUNDED = SequenceSpace()
 
-WitnessKind = Literal["phantom", "inversion", "duplicate", "loss"]
+WitnessKind = Literal["phantom", "inversion", "conflict", "duplicate", "loss", "invalid"]
 
-# In the order in which a verdict names them: what denies the lowest level first.
+# In the order in which a verdict names them: what denies the lowest level first. A checker of numbers alone finds no conflict
+# (a copy with another payload) and takes in nothing invalid; an audit of whole tables finds both.
 _DENIES: dict[WitnessKind, Guarantee] = {
     "phantom": Guarantee.ABSOLUTE,
     "inversion": Guarantee.NO_INVERSION,
+    "conflict": Guarantee.NO_DUPLICATE,
     "duplicate": Guarantee.NO_DUPLICATE,
     "loss": Guarantee.NO_LOSS,
+    "invalid": Guarantee.ABSOLUTE,
 }
 
 

@@ -4,10 +4,13 @@ Rules
 -----
 1. The verdict on a key is the core's (``core/traces.py``) on its rows in order of arrival: the same counts, the same
    guarantee and the same first witnesses, word for word.
-2. A *conflict* is a further copy of a number whose payload is not that of the first copy.
+   Where rows arrived together, ``ties.py`` says which came first.
+2. A *conflict* is a further copy of a number whose payload is not that of the first copy. It has a witness of its own, before
+   that of the first duplicate.
 3. Without a column of arrival nobody can say what came first: ``no_inversion`` and ``guarantee`` are null, and so are
    ``reordered`` and ``max_displacement``. Duplicates, conflicts and losses need no order.
-4. A row that nobody can judge (no key, no number, no time) counts as ``invalid`` and takes part in nothing else.
+4. A row that nobody can judge (no key, no number, no time) counts as ``invalid`` and takes part in nothing else. The first one
+   of a key is its last witness. Rows without a key are told of together, under the key null.
 
 Theory of operation
 -------------------
@@ -25,9 +28,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.guarantees import Level
 from seriatim.errors import InvalidArgument
-from seriatim.spark.roles import ColumnRoles, Transformation, column, first_fault
+from seriatim.spark.roles import ColumnRoles, Fault, Transformation, column
+from seriatim.spark.ties import offset_beside, payload_digest
 
 GROUP, KEY, NUMBER, ARRIVAL, DIGEST = "group", "key", "number", "arrival", "digest"
+OFFSET, COMPLAINT = "offset", "complaint"
 AT, HIGHEST, PREVIOUS, FIRST_DIGEST = "at", "highest", "previous", "first_digest"
 
 COUNTS = ("rows", "distinct", "duplicates", "conflicts", "lost", "reordered", "max_displacement", "invalid")
@@ -73,10 +78,14 @@ def _together(count: str) -> Column:
 
 
 def worst_first(key: str) -> list[Column]:
-    """The order of keys from the worst to the best: by level, then by the number of faults."""
+    """The order of keys from the worst to the best: by level, then by the number of faults.
+
+    Nothing can be promised of a key with rows that nobody can judge, so such keys are among those of the lowest level.
+    """
     bits = [F.when(F.col("no_inversion") & F.col(name), 1).otherwise(0) for name in BITS]
-    faults = F.col("duplicates") + F.col("lost") + F.coalesce(F.col("reordered"), F.lit(0))
-    return [bits[0] + bits[1] + bits[2], faults.desc(), column(key)]
+    level = F.when(F.col("invalid") > 0, 0).otherwise(bits[0] + bits[1] + bits[2])
+    counts = (F.coalesce(F.col(name), F.lit(0)) for name in ("conflicts", "lost", "reordered", "invalid"))
+    return [level, sum(counts, F.col("duplicates")).desc(), column(key)]
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------------
@@ -87,14 +96,14 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 
     ``number`` is null for a row that nobody can judge. ``at`` counts the rows of a key by arrival, and ``highest`` is the
     highest number before (both null without an arrival). ``previous`` is the next lower number, or the same for a copy;
-    ``first_digest`` is that of the first copy.
+    ``first_digest`` is that of the first copy. ``complaint`` says why a row can't be judged.
     """
     # Sorted by a hash of the key first: see the theory of ``batch.py``.
     together = _narrow(frame, roles).repartition(F.col(KEY)).withColumn(GROUP, F.xxhash64(KEY))
     rows = _in_order_of_arrival(together, roles)
     by_number = Window.partitionBy(GROUP, KEY).orderBy(NUMBER)
     # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-    rows = rows.sortWithinPartitions(GROUP, KEY, NUMBER, AT)
+    rows = rows.sortWithinPartitions(GROUP, KEY, NUMBER, AT, *_present(rows, DIGEST))
     told = [F.lag(NUMBER).over(by_number).alias(PREVIOUS)]
     if roles.payload:
         copies = by_number.rangeBetween(Window.currentRow, Window.currentRow)
@@ -103,20 +112,44 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 
 
 def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
-    """All that is needed of a row. Of the payload a digest of 64 bits: two payloads are taken for one once in 10**19."""
-    is_valid = first_fault(list(roles.faults(frame))) == 0
-    columns = {KEY: column(roles.key), NUMBER: F.when(is_valid, column(roles.sequence).cast("bigint"))}
+    """All that is needed of a row, and of its payload the digest."""
+    complaint = _complaint(list(roles.faults(frame)), roles)
+    columns = {
+        KEY: column(roles.key),
+        NUMBER: F.when(complaint.isNull(), column(roles.sequence).cast("bigint")),
+        COMPLAINT: complaint,
+    }
     if roles.arrival is not None:
         columns[ARRIVAL] = column(roles.arrival)
+    offset = offset_beside(frame, roles)
+    if offset is not None:
+        columns[OFFSET] = column(offset)
     if roles.payload:
-        columns[DIGEST] = F.xxhash64(*map(column, roles.payload))
+        columns[DIGEST] = payload_digest(frame, roles.payload)
     return frame.select(*(value.alias(name) for name, value in columns.items()))
+
+
+def _complaint(faults: Sequence[Fault], roles: ColumnRoles) -> Column:
+    """Which row it is and why it can't be judged; null for one that can."""
+    named = [("with number ", roles.sequence), ("that arrived at ", roles.arrival)]
+    told = [F.concat(F.lit(words), column(name).cast("string")) for words, name in named if name is not None]
+    complaint: Column = F.lit(None).cast("string")
+    for fault in reversed(faults):
+        text = F.concat_ws(" ", F.lit("a row"), *told, F.lit(f"can't be judged: {fault.detail}"))
+        complaint = F.when(fault.applies, text).otherwise(complaint)
+    return complaint
+
+
+def _present(rows: DataFrame, *names: str) -> list[str]:
+    return [name for name in names if name in rows.columns]
 
 
 def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
     if roles.arrival is None:
         return rows.withColumns({AT: F.lit(None).cast("bigint"), HIGHEST: F.lit(None).cast("bigint")})
-    by_arrival = Window.partitionBy(GROUP, KEY).orderBy(ARRIVAL)
+    # The rule of ``ties.py``, as far as it matters here: what is equal in all of these is told of alike.
+    order = _present(rows, ARRIVAL, OFFSET, NUMBER, DIGEST)
+    by_arrival = Window.partitionBy(GROUP, KEY).orderBy(*order)
     before = by_arrival.rowsBetween(Window.unboundedPreceding, -1)
     return rows.withColumns({AT: F.count(NUMBER).over(before), HIGHEST: F.max(NUMBER).over(before)})
 
@@ -138,7 +171,9 @@ def _facts(rows: DataFrame) -> DataFrame:
         "first_inverted": _first_where(trouble.inverted, AT, NUMBER, HIGHEST),
         # Without an arrival no copy came first: the one with the lowest number.
         "first_copied": _first_where(trouble.copied, AT, NUMBER),
+        "first_conflict": _first_where(trouble.conflicting, AT, NUMBER),
         "first_hole": _first_where(trouble.after_hole, NUMBER, PREVIOUS),
+        "first_invalid": _first_where(F.col(COMPLAINT).isNotNull(), *_present(rows, ARRIVAL), COMPLAINT),
     }
     return rows.groupBy(GROUP, KEY).agg(*(value.alias(name) for name, value in facts.items()))
 
@@ -193,8 +228,9 @@ def _level() -> Column:
 
 
 def _witnesses() -> Column:
-    """The first of each kind, in the order and the words of the core."""
+    """The first of each kind, in the order and the words of the core, which knows no payloads and no invalid rows."""
     inverted, copied, hole = F.col("first_inverted"), F.col("first_copied"), F.col("first_hole")
+    conflict, complaint = F.col("first_conflict"), F.col("first_invalid")[COMPLAINT]
     nowhere, missing = F.lit(None).cast("bigint"), hole[PREVIOUS] + 1
     found = (
         _witness(
@@ -204,8 +240,12 @@ def _witnesses() -> Column:
             inverted[HIGHEST],
             " was received after {}, which was sent later",
         ),
+        _witness(
+            "conflict", conflict[AT], conflict[NUMBER], conflict[NUMBER], " was received before, with another payload"
+        ),
         _witness("duplicate", copied[AT], copied[NUMBER], copied[NUMBER], " was received before"),
         _witness("loss", nowhere, missing, hole[NUMBER], " is missing before {}"),
+        F.when(complaint.isNotNull(), _witness_of("invalid", nowhere, nowhere, nowhere, complaint)),
     )
     return F.array_compact(F.array(*found))
 
@@ -213,11 +253,10 @@ def _witnesses() -> Column:
 def _witness(kind: str, at: Column, sequence: Column, other: Column, said: str) -> Column:
     place = F.coalesce(F.concat(F.lit(" at index "), at.cast("string")), F.lit(""))
     words = F.replace(F.lit(said), F.lit("{}"), other.cast("string"))
-    fields = {
-        "kind": F.lit(kind),
-        "at": at,
-        "sequence": sequence,
-        "other": other,
-        "text": F.concat(sequence.cast("string"), place, words),
-    }
-    return F.when(sequence.isNotNull(), F.struct(*(value.alias(name) for name, value in fields.items())))
+    text = F.concat(sequence.cast("string"), place, words)
+    return F.when(sequence.isNotNull(), _witness_of(kind, at, sequence, other, text))
+
+
+def _witness_of(kind: str, at: Column, sequence: Column, other: Column, text: Column) -> Column:
+    fields = {"kind": F.lit(kind), "at": at, "sequence": sequence, "other": other, "text": text}
+    return F.struct(*(value.alias(name) for name, value in fields.items()))

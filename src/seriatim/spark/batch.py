@@ -4,6 +4,7 @@ Rules
 -----
 1. The outcome is the core's (``core/resequencer.py``) for the same rows, epoch by epoch in order of arrival, when nothing is
    given up before the last row is there: every number is released once, in order, and its first copy by arrival is the one.
+   Of copies that arrived together ``ties.py`` says which is the first.
 2. Everything else has a ledger entry: a further copy (``duplicate``, or ``conflict`` where its payload is another), a range
    of numbers that is not there (``lost``; its time is the arrival of the row behind it), a row before a literal start
    (``late``), a row that nobody can judge (``invalid``).
@@ -39,14 +40,18 @@ from seriatim.core.sequence import SequenceSpace
 from seriatim.spark.intake import OnInvalid
 from seriatim.spark.output import FLAG, LEDGER, OWN, POSITION
 from seriatim.spark.roles import ColumnRoles, Fault, column, first_fault, refuse_taken
+from seriatim.spark.ties import comparable, other_columns, payload_digest, tie_numbers
 from seriatim.spark.work import INVALID, Tag
 
 # Columns on the way; none of them is in the output.
 ON_THE_WAY = tuple(
     f"__seriatim_{name}"
-    for name in ("group", "number", "session", "previous", "new_session", "rank", "first_payload", "is_entry", "reason")
+    for name in (
+        *("group", "number", "session", "previous", "new_session", "rank"),
+        *("digest", "first_digest", "is_entry", "reason"),
+    )
 )
-GROUP, NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, FIRST_PAYLOAD, IS_ENTRY, REASON = ON_THE_WAY
+GROUP, NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, DIGEST, FIRST_DIGEST, IS_ENTRY, REASON = ON_THE_WAY
 
 
 def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
@@ -115,7 +120,13 @@ class _Batch:
         }
         if self.roles.epoch is not None:
             numbers[SESSION] = F.when(is_sound, column(self.roles.epoch))
+        if self._compares_payloads:
+            numbers[DIGEST] = payload_digest(self.frame, self.roles.payload)
         return rows.withColumns(numbers)
+
+    @property
+    def _compares_payloads(self) -> bool:
+        return self.rules.on_duplicate is OnDuplicate.CONFLICT
 
     def _invalid_or_raise(self) -> list[Fault]:
         if self.rules.on_invalid is not OnInvalid.RAISE:
@@ -129,22 +140,24 @@ class _Batch:
         key = column(self.roles.key)
         numbers = [NUMBER] if self.roles.epoch is None else [SESSION, NUMBER]
         in_order = [F.col(name).asc_nulls_last() for name in numbers]
-        by_arrival = [] if self.roles.arrival is None else [column(self.roles.arrival)]
         # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
-        rows = rows.sortWithinPartitions(GROUP, key, *in_order, *by_arrival)
+        rows = rows.sortWithinPartitions(GROUP, key, *in_order, *self._order_of_copies())
         return rows.select("*", *self._told_by(Window.partitionBy(GROUP, key).orderBy(*in_order)))
+
+    def _order_of_copies(self) -> list[Column]:
+        """The rule of ``ties.py``, without which a copy could be the first in one action and not in the next."""
+        digest = [F.col(DIGEST)] if self._compares_payloads else []
+        numbers = map(column, tie_numbers(self.frame, self.roles))
+        return [*numbers, *digest, *comparable(self.frame, other_columns(self.frame, self.roles))]
 
     def _told_by(self, neighbours: WindowSpec) -> Iterator[Column]:
         yield F.lag(NUMBER).over(neighbours).alias(PREVIOUS)
         yield F.dense_rank().over(neighbours).alias(RANK)
         if self.roles.epoch is not None:
             yield (~F.col(SESSION).eqNullSafe(F.lag(SESSION).over(neighbours))).alias(NEW_SESSION)
-        if self.rules.on_duplicate is OnDuplicate.CONFLICT:
+        if self._compares_payloads:
             copies = neighbours.rangeBetween(Window.currentRow, Window.currentRow)
-            yield F.first(self._payload()).over(copies).alias(FIRST_PAYLOAD)
-
-    def _payload(self) -> Column:
-        return F.struct(*map(column, self.roles.payload))
+            yield F.first(DIGEST).over(copies).alias(FIRST_DIGEST)
 
     def _is_first_of_session(self) -> Column:
         return F.col(PREVIOUS).isNull() if self.roles.epoch is None else F.col(NEW_SESSION)
@@ -191,8 +204,8 @@ class _Batch:
 
     def _reason(self) -> Column:
         copy: Column = F.lit(Reason.DUPLICATE)
-        if self.rules.on_duplicate is OnDuplicate.CONFLICT:
-            copy = F.when(self._payload().eqNullSafe(F.col(FIRST_PAYLOAD)), copy).otherwise(F.lit(Reason.CONFLICT))
+        if self._compares_payloads:
+            copy = F.when(F.col(DIGEST) == F.col(FIRST_DIGEST), copy).otherwise(F.lit(Reason.CONFLICT))
         return (
             F.when(self._is_hole(), F.lit(Reason.LOST))
             .when(F.col(NUMBER).isNotNull(), copy)

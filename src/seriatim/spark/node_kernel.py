@@ -38,6 +38,7 @@ from seriatim.core.resequencing import LedgerEntry
 from seriatim.core.sparkplug import EdgeNode
 from seriatim.errors import InvalidArgument
 from seriatim.spark.arrays import Ints, Objects, arange, filled
+from seriatim.spark.arrival import row_worths
 from seriatim.spark.intake import OnInvalid, Roles, refuse
 from seriatim.spark.node_state import (
     EDGE_NODES,
@@ -67,8 +68,8 @@ class MessageColumns:
     bd_seq: str
     timestamp: str | None
     device: str | None
-    arrival: str
-    """Of rows that are equal in it nobody knows which came first."""
+    arrival: tuple[str, ...]
+    """Of rows that are equal in these nobody knows which came first: the time of arrival, and an offset if there is one."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class NodeKernel:
         self, order: list[int], keys: list[Any], messages: list[EdgeMessage[int]], table: pa.Table
     ) -> list[int]:
         """The rows in order, those of one node and one instant in the order of ``node_ties``."""
-        instants = table[self.columns.arrival].to_pylist()
+        instants = list(zip(*(table[name].to_pylist() for name in self.columns.arrival), strict=True))
         together: dict[Any, list[int]] = {}
         for row in order:
             together.setdefault((instants[row], keys[row]), []).append(row)
@@ -199,8 +200,8 @@ def _sorted_instant(rows: list[int], messages: list[EdgeMessage[int]], table: pa
         return rows
     found = ranks([messages[row] for row in rows])
     if len(set(found)) < len(found):
-        texts = map(repr, table.take(pa.array(rows)).to_pylist())
-        return [row for *_, row in sorted(zip(found, texts, rows, strict=True))]
+        worths = row_worths(table.take(pa.array(rows)), sorted(table.schema.names))
+        return [row for *_, row in sorted(zip(found, worths, rows, strict=True))]
     return [row for _, row in sorted(zip(found, rows, strict=True))]
 
 

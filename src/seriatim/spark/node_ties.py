@@ -8,7 +8,9 @@ Which of them came first nobody knows, so they are taken in the order that makes
 4. Deaths of sessions whose birth is among them.
 
 Without a birth that is: data by stamp and seq, then deaths. What has no stamp belongs to the birth. Messages that nothing here
-tells apart are copies, and go by device and bdSeq, and their rows by their texts.
+tells apart are copies, and go by device and bdSeq, and their rows by all their columns (``ties.py``).
+
+Where messages have offsets, those tell which came first, and none of this is needed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
@@ -18,6 +18,7 @@ from seriatim.spark.resequencing import Time, optional_duration, refuse_on_table
 from seriatim.spark.roles import ColumnRoles, Transformation, require_column
 from seriatim.spark.static import put_table_in_order
 from seriatim.spark.streaming import Streaming, put_stream_in_order
+from seriatim.spark.ties import offset_beside
 
 
 def order_nodes(
@@ -62,7 +63,7 @@ def order_nodes(
     )
     return NodeChoices(
         roles=ColumnRoles(key, seq, arrival),
-        columns=MessageColumns(kind, bd_seq, timestamp, device, arrival),
+        columns=MessageColumns(kind, bd_seq, timestamp, device, (arrival,)),
         options=options,
         time=one_of("time", Time, time),
         on_invalid=one_of("on_invalid", OnInvalid, on_invalid),
@@ -89,8 +90,10 @@ class NodeChoices:
         roles = self.roles.found_in(frame)
         self._check_columns(frame)
         preparation = Preparation(frame, roles, self.time is Time.PROCESSING, own=(*OWN_FIELDS, FLAG))
+        offset = offset_beside(frame, roles)
+        columns = self.columns if offset is None else replace(self.columns, arrival=(*self.columns.arrival, offset))
         kernel = NodeKernel(
-            self.options, preparation.kernel_roles, self.columns, self.on_invalid, is_whole=not frame.isStreaming
+            self.options, preparation.kernel_roles, columns, self.on_invalid, is_whole=not frame.isStreaming
         )
         if frame.isStreaming:
             streaming = Streaming(required_state(self.state), self.partitions, self.tick)

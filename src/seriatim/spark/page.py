@@ -66,10 +66,11 @@ text { fill: var(--soft); font: 12px system-ui, sans-serif; } text.name { fill: 
 line { stroke: var(--line); } path { fill: none; stroke-linecap: round; stroke-width: 4; vector-effect: non-scaling-stroke; }
 path.a { stroke: var(--a); } path.b { stroke: var(--b); stroke-width: 5; } path.c { stroke: var(--c); stroke-width: 5; }
 rect.a { fill: var(--a); } rect.b { fill: var(--b); } rect.c { fill: var(--c); } rect.d { fill: var(--d); }
+rect.e { fill: var(--bad); }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; list-style: none; margin: 0 0 12px; padding: 0; font-size: 14px; }
 .legend i { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 6px; }
 .legend .a { background: var(--a); } .legend .b { background: var(--b); }
-.legend .c { background: var(--c); } .legend .d { background: var(--d); }
+.legend .c { background: var(--c); } .legend .d { background: var(--d); } .legend .e { background: var(--bad); }
 details { margin-top: 8px; font-size: 14px; overflow-x: auto; } summary { color: var(--soft); cursor: pointer; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; } .facts table { width: 100%; }
 th, td { text-align: left; font-weight: 400; padding: 5px 16px 5px 0; border-bottom: 1px solid var(--line); }
@@ -95,7 +96,8 @@ def _lead(page: Page, subject: str) -> str:
     if held is None:
         sentence = "order could not be judged: no column of arrival was named"
     else:
-        mood = "good" if held == "absolute" else "bad" if held == "none" else ""
+        is_good = held == "absolute" and not page.total["invalid"]
+        mood = "good" if is_good else "bad" if held == "none" else ""
         sentence = f'held for every key: <b class="{mood}">{held}</b>'
     proof = f"<p>key {escape(short(violated.key))}: {escape(str(violated.witness))}</p>" if violated else ""
     return f'<p class="lead">{escape(subject)}{sentence}</p>{proof}'

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 KINDS = {"in order": "a", "overtaken": "b", "copy": "c"}
 LETTERS_IN_A_ROW = 42
-FAULTS = {"reordered": "b", "duplicates": "c", "lost": "d"}
+FAULTS = {"reordered": "b", "duplicates": "c", "lost": "d", "invalid": "e"}
+"""Conflicts are among the duplicates."""
 
 
 class Point(NamedTuple):
@@ -43,13 +44,14 @@ class KeyRow(NamedTuple):
     duplicates: int
     lost: int
     reordered: int | None
+    invalid: int
     max_displacement: int | None
     guarantee: str | None
     witness: str | None
 
     @property
     def faults(self) -> int:
-        return self.duplicates + self.lost + (self.reordered or 0)
+        return self.duplicates + self.lost + (self.reordered or 0) + self.invalid
 
 
 # --- words and tables ----------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 The kernel reads times as numbers and compares payloads by a digest, so columns are added where the frame has none that
 will do. They are kept with held rows, and dropped on the way out.
 
-The rows of a table are sorted by key and arrival, and then by **every** other column, so that the same table always comes out
-the same. Columns behind the arrival are looked at only where all before are equal. (Streams are sorted by ``arrival.py``.)
+The rows of a table are sorted by key, and then by the rule of ``ties.py``, so that the same table always comes out the same.
+(Streams are sorted by ``arrival.py``, by the same rule.)
 """
 
 from __future__ import annotations
@@ -14,26 +14,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DatetimeType,
-    DayTimeIntervalType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-    YearMonthIntervalType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from seriatim.errors import InvalidArgument
+from seriatim.spark.arrival import ArrivalOrder
 from seriatim.spark.intake import Roles
 from seriatim.spark.output import OWN_FIELDS
 from seriatim.spark.roles import ColumnRoles, column, refuse_taken
+from seriatim.spark.ties import comparable, other_columns, payload_digest, tie_numbers
 
 TIME, DIGEST = "__seriatim_time", "__seriatim_digest"
 PARTITION, TICK = "__seriatim_partition", "__seriatim_tick"
@@ -67,17 +56,19 @@ class Preparation:
         if not self.in_processing_time:
             yield self.roles.time(self.frame).alias(TIME)
         if self.compares_payloads:
-            yield self._digest().alias(DIGEST)
+            yield payload_digest(self.frame, self.roles.payload).alias(DIGEST)
 
-    def _digest(self) -> Column:
-        """Equal for equal payloads. A hash passes over nulls: whether there is one has to be said."""
-        values = [_comparable(column(name), self.frame.schema[name].dataType) for name in self.roles.payload]
-        return F.xxhash64(*values, *(value.isNull() for value in values))
+    @property
+    def arrival_order(self) -> ArrivalOrder:
+        """The rule of ``ties.py``, for the columns of this frame and those that are added."""
+        digest = (DIGEST,) if self.compares_payloads else ()
+        numbers = (*tie_numbers(self.frame, self.roles), *digest)
+        return ArrivalOrder(numbers, self.roles.key, other_columns(self.frame, self.roles))
 
     def order(self) -> list[Column]:
-        first = [self.roles.key, self.roles.arrival, self.roles.epoch, self.roles.sequence]
-        names = dict.fromkeys([name for name in first if name is not None] + self.frame.columns)
-        return [_comparable(column(name), self.frame.schema[name].dataType) for name in names]
+        """The same for Spark, key by key. What is added must be among the columns."""
+        order = self.arrival_order
+        return [column(order.key), *map(column, order.numbers), *comparable(self.frame, order.others)]
 
     # -- types ----------------------------------------------------------------------------------------------------------
 
@@ -109,32 +100,11 @@ def _refuse_names_for_python(frame: DataFrame) -> None:
         )
 
 
-def _comparable(value: Column, kind: DataType) -> Column:
-    """The value, or a text in its place where Spark has neither order nor hash for it: for maps, for example."""
-    return value if _has_order(kind) else F.to_json(F.struct(value))
-
-
-def _has_order(kind: DataType) -> bool:
-    if isinstance(kind, ArrayType):
-        return _has_order(kind.elementType)
-    if isinstance(kind, StructType):
-        return all(_has_order(field.dataType) for field in kind.fields)
-    return isinstance(
-        kind,
-        NumericType
-        | StringType
-        | BinaryType
-        | BooleanType
-        | DatetimeType
-        | DayTimeIntervalType
-        | YearMonthIntervalType,
-    )
-
-
 def table_of(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     """The batches of a task as one table of exactly these columns, each in one piece."""
-    tables = [pa.Table.from_batches([batch]).select(schema.names) for batch in batches]
-    return pa.concat_tables(tables).cast(schema).combine_chunks() if tables else schema.empty_table()
+    # Each is cast by itself: what Spark sends and what was cut off before may differ in what can be null.
+    tables = [pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in batches]
+    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
 
 
 def batches_of(tagged: pa.Table, names: list[str]) -> Iterator[pa.RecordBatch]:

@@ -61,7 +61,7 @@ def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
     roles, key = audited.roles.found_in(frame), verdicts.columns[0]
     whole = total(verdicts).first()
     assert whole is not None  # an aggregate of everything has one row
-    worst = verdicts.where(column(key).isNotNull()).orderBy(*worst_first(key)).limit(BARS).collect()
+    worst = verdicts.orderBy(*worst_first(key)).limit(BARS).collect()
     rows = [_key_row(row) for row in worst]
     page = Page(audited.title, whole.asDict(), tuple(row for row in rows if row.faults))
     if roles.arrival is None:
@@ -70,7 +70,7 @@ def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
     try:
         return replace(
             page,
-            trails=_trails(frame, roles, keys or [row.key for row in rows[:TRAILS]]),
+            trails=_trails(frame, roles, keys or [row.key for row in rows if row.rows][:TRAILS]),
             displacements=_displacements(troubled),
             gaps=_gaps(troubled, is_time=_is_time(frame.schema[roles.arrival].dataType)),
         )
@@ -86,6 +86,8 @@ def _key_row(row: Row) -> KeyRow:
 
 def text_of(key: object) -> str:
     """A key as people read it."""
+    if key is None:
+        return "(no key)"
     return bytes(key).decode("utf-8", "backslashreplace") if isinstance(key, bytes | bytearray) else str(key)
 
 

@@ -9,7 +9,17 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (its name everywhere)
-from pyspark.sql.types import DataType, FractionalType, IntegralType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    FractionalType,
+    IntegralType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.intake import LIMIT
@@ -47,6 +57,7 @@ class ColumnRoles:
         for name in (found.key, found.sequence, found.arrival, found.epoch, *found.payload):
             if name is not None:
                 require_column(frame, name)
+        _refuse_key(found.key, frame.schema[found.key].dataType)
         for name in filter(None, (found.sequence, found.epoch)):
             require_column(frame, name, (IntegralType,), "whole numbers")
         if arrival is not None:
@@ -93,6 +104,23 @@ def require_column(
     kind = frame.schema[name].dataType
     if not isinstance(kind, kinds):
         raise InvalidArgument(f"column '{name}' must hold {what}, not {kind.simpleString()}: cast it")
+
+
+def _refuse_key(name: str, kind: DataType) -> None:
+    """Rows are brought together by their keys, and Spark can't do that by a map."""
+    if _has_part(kind, (MapType, VariantType)):
+        raise InvalidArgument(
+            f"column '{name}' can't be a key: Spark can't group rows by {kind.simpleString()}; name another column, or make "
+            "a text of it with to_json"
+        )
+
+
+def _has_part(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_part(kind.elementType, kinds)
+    if isinstance(kind, StructType):
+        return any(_has_part(field.dataType, kinds) for field in kind.fields)
+    return isinstance(kind, kinds)
 
 
 def first_fault(faults: Sequence[Fault]) -> Column:

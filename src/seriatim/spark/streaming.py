@@ -32,8 +32,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.options import require_whole
 from seriatim.errors import FailedPrecondition, StateMismatch
-from seriatim.spark.arrays import Ints
-from seriatim.spark.arrival import by_arrival
+from seriatim.spark.arrival import ArrivalOrder, by_arrival
 from seriatim.spark.files import files_at
 from seriatim.spark.preparation import PARTITION, TICK, TIME, Preparation, batches_of, table_of
 from seriatim.spark.protocols import PartitionKernel
@@ -65,7 +64,7 @@ def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, strea
     count = partition_count(spark, state, streaming.partitions)
     task = PartitionTask(
         kernel=kernel,
-        arrival=preparation.roles.arrival,
+        order=preparation.arrival_order,
         schema=preparation.arrow_schema(),
         output=output.names,
         state=state,
@@ -143,7 +142,7 @@ class PartitionTask:
     """What a task does with the rows of its partition."""
 
     kernel: PartitionKernel
-    arrival: str | None
+    order: ArrivalOrder
     schema: pa.Schema
     output: list[str]
     state: str
@@ -160,13 +159,9 @@ class PartitionTask:
         table = table_of(_without_ticks(received), self.schema)
         folder = StateFolder(self.state, query=query, partitions=self.partitions, meaning=self.meaning, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
-        outcome = self.kernel.run(known.partition, table, now, self._order(table))
+        outcome = self.kernel.run(known.partition, table, now, by_arrival(table, self.order))
         folder.commit(known, partition, batch, outcome)
         yield from batches_of(outcome.table, self.output)
-
-    def _order(self, table: pa.Table) -> Ints:
-        roles = self.kernel.roles
-        return by_arrival(table, arrival=self.arrival, epoch=roles.epoch, sequence=roles.sequence, key=roles.key)
 
     def _require_own(self, belongs_to: pa.Array, partition: int) -> None:
         strangers = pc.sum(pc.not_equal(belongs_to, partition)).as_py()

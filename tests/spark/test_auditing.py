@@ -154,7 +154,13 @@ def test_without_an_arrival_order_is_not_judged(mixed):
 
 def test_keys_with_invalid_rows_and_conflicts_are_among_the_worst(spark):
     fine = [(f"fine-{key}", number, number, "x") for key in range(5) for number in range(3)]
-    rows: list[tuple] = [*fine, ("copies", 1, 1, "x"), ("copies", 1, 2, "x"), ("conflict", 1, 1, "x"), ("conflict", 1, 2, None)]
+    rows: list[tuple] = [
+        *fine,
+        ("copies", 1, 1, "x"),
+        ("copies", 1, 2, "x"),
+        ("conflict", 1, 1, "x"),
+        ("conflict", 1, 2, None),
+    ]
     rows += [("invalid", 1, 1, "x"), ("invalid", None, 2, "x"), (None, 1, 1, "x"), (None, 2, 2, "x")]
     frame = spark.createDataFrame(rows, "device string, n int, t int, body string")
     verdicts = frame.transform(audit(key="device", sequence="n", arrival="t", payload="body"))

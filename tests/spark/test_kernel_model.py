@@ -3,9 +3,11 @@ process restarts between them; and a second attempt at a batch gives the same by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from math import inf
 
 import hypothesis.strategies as st
+import pyarrow as pa
 import pytest
 from hypothesis import given
 
@@ -13,10 +15,12 @@ from bench.kernel import mix
 from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, LateMessage
-from seriatim.spark.kernel import Kernel
+from seriatim.spark.arrival import by_arrival
+from seriatim.spark.kernel import Kernel, Outcome
+from seriatim.spark.partition import Partition
 from seriatim.spark.state import Cache, StateFolder
 from tests.spark.memory_files import MemoryFiles
-from tests.spark.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
+from tests.spark.traces import IN_ORDER, ROLES, SCHEMA, Core, Row, fault_of, known_to, known_to_core, table, told_by
 
 SPACES = [
     SequenceSpace(),
@@ -58,6 +62,8 @@ class Habits:
     new_sessions: bool
     off_grid: bool
     clock_jumps_back: bool
+    has_nulls: bool
+    from_the_future: bool
 
 
 HABITS = st.builds(
@@ -66,7 +72,10 @@ HABITS = st.builds(
     new_sessions=st.sampled_from([False, False, False, True]),
     off_grid=st.sampled_from([False, False, False, True]),
     clock_jumps_back=st.sampled_from([False, False, False, True]),
+    has_nulls=st.sampled_from([False, False, True]),
+    from_the_future=st.sampled_from([False, False, True]),
 )
+MAX_AHEAD = 2.0
 
 
 class Source:
@@ -95,10 +104,12 @@ class Source:
         self.now += draw(st.sampled_from([0, 0.5, 1])) * habits.pace
         back = draw(st.sampled_from([0, 0, 3])) if habits.clock_jumps_back else 0
         self.sent += 1
+        lacks = draw(st.sampled_from([None] * 9 + ["key", "seq", "at"])) if habits.has_nulls else None
+        ahead = draw(st.sampled_from([0] * 9 + [2 * MAX_AHEAD, 1e11])) if habits.from_the_future else 0
         return Row(
-            key=key,
-            seq=self.space.wrap(near + distance * step + slip),
-            at=self.now - back,
+            key=None if lacks == "key" else key,
+            seq=None if lacks == "seq" else self.space.wrap(near + distance * step + slip),
+            at=None if lacks == "at" else self.now - back + ahead,
             body=self.sent,
             epoch=self.epoch[key] + min(session, 0),
             digest=draw(st.sampled_from([1, 1, 2, None])),
@@ -112,22 +123,52 @@ def test_the_kernel_is_the_core_row_by_row_over_any_batches_and_restarts(options
     cache = Cache()
     for batch in range(draw(st.integers(1, 5))):
         rows = source.rows(draw)
+        latest = source.now + MAX_AHEAD
         source.now += draw(st.sampled_from([0, 0, 1, 3]))
+        is_event_time = draw(st.booleans())
         if draw(st.booleans()):
             cache = Cache()  # another process goes on
         folder = StateFolder(files, query="q", partitions=1, cache=cache, keep=2)
         known = folder.open(0, batch, lambda: kernel.new_partition(SCHEMA))
+        attempt = Attempt(draw(st.permutations(rows)), None if is_event_time else source.now, latest)
         try:
-            expected = core.run(rows, source.now)
+            expected = core.run(attempt.in_order, attempt.clock, latest)
         except (LateMessage, CapacityExceeded):
             with pytest.raises((LateMessage, CapacityExceeded)):
-                kernel.run(known.partition, table(rows), source.now)
+                attempt.run(kernel, known.partition)
             return
-        outcome = kernel.run(known.partition, table(rows), source.now)
+        outcome = attempt.run(kernel, known.partition)
         assert told_by(outcome) == expected
         folder.commit(known, 0, batch, outcome)
         assert known_to(known.partition) == known_to_core(core)
-        assert second_attempt(kernel, files, batch, rows, source.now) == (outcome.table, files.content)
+        again = replace(attempt, rows=draw(st.permutations(rows)))
+        assert second_attempt(kernel, files, batch, again) == (outcome.table, files.content)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The rows of a batch as a shuffle gives them out, and its time: none in event time."""
+
+    rows: list[Row]
+    now: float | None
+    latest: float
+
+    @property
+    def in_order(self) -> list[Row]:
+        return sorted(self.rows, key=lambda row: [(value is not None, value or 0) for value in by_rule(row)])
+
+    @property
+    def clock(self) -> float:
+        times = [row.at for row in self.rows if row.at is not None and fault_of(row, self.latest) is None]
+        return max(times, default=-inf) if self.now is None else self.now
+
+    def run(self, kernel: Kernel, partition: Partition) -> Outcome:
+        given = pa.Table.from_pylist([asdict(row) for row in self.rows], SCHEMA)
+        return kernel.run(partition, given, self.now, by_arrival(given, IN_ORDER), self.latest)
+
+
+def by_rule(row: Row) -> tuple:
+    return row.at, row.epoch, row.seq, row.digest, row.body
 
 
 @pytest.mark.parametrize(
@@ -152,11 +193,11 @@ def test_a_long_stream_of_the_usual_trouble_is_the_cores_too_and_takes_the_fast_
         assert outcome.counters.slow_keys == 0
 
 
-def second_attempt(kernel, files, batch, rows, now):
+def second_attempt(kernel, files, batch, attempt):
     """What a process gives out and writes that knows nothing but the files of the batch before."""
     copy = MemoryFiles(content=dict(files.content))
     folder = StateFolder(copy, query="q", partitions=1, cache=Cache(), keep=2)
     known = folder.open(0, batch, lambda: kernel.new_partition(SCHEMA))
-    outcome = kernel.run(known.partition, table(rows), now)
+    outcome = attempt.run(kernel, known.partition)
     folder.commit(known, 0, batch, outcome)
     return outcome.table, copy.content

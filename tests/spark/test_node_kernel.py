@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.errors import InvalidArgument, InvalidSequence, StateMismatch
 from seriatim.spark.arrival import ArrivalOrder, by_arrival
-from seriatim.spark.intake import OnInvalid, Roles
+from seriatim.spark.intake import TOO_FAR_AHEAD, OnInvalid, Roles
 from seriatim.spark.node_kernel import MessageColumns, NodeKernel
 from seriatim.spark.node_state import NodePartition
 from seriatim.spark.state import Cache, StateFolder, repartition
@@ -229,6 +229,24 @@ def test_rows_that_nobody_can_judge_fail_the_batch_where_that_is_chosen():
     kernel = replace(KERNEL, on_invalid=OnInvalid.RAISE)
     with pytest.raises(InvalidSequence, match="1 of 2 rows are invalid, first message 256 of key 'n': sequence 256"):
         kernel.run(kernel.new_partition(SCHEMA), table([BIRTH, BIRTH._replace(seq=256)]), 1.0)
+
+
+def test_a_time_in_the_far_future_is_invalid_and_moves_no_clock():
+    rows = [BIRTH, data(2, 2.0), data(0, 4.92e9, "other")]
+    outcome = KERNEL.run(KERNEL.new_partition(SCHEMA), table(rows), None, latest=3_600.0)
+    assert [row["body"] for row in outcome.table.to_pylist() if row["_detail"] == TOO_FAR_AHEAD] == ["data 0"]
+    assert outcome.change.clock == 2.0
+
+
+def test_messages_of_one_instant_are_taken_by_their_offsets_where_they_have_any():
+    """Number 2 was stamped with the birth, and came before it."""
+    rows = table([BIRTH, data(2, BIRTH.arrival)._replace(timestamp=BIRTH.timestamp)])
+    early = rows.append_column("offset", pa.array([11, 10]))
+    for columns, first in ((("arrival",), "birth"), (("arrival", "offset"), "data 2")):
+        kernel = replace(KERNEL, columns=replace(KERNEL.columns, arrival=columns))
+        order = np.argsort(early["offset"].to_numpy())
+        found = kernel._settled(order.tolist(), early["node"].to_pylist(), kernel._messages(early, 0), early)
+        assert early["body"][found[0]].as_py() == first
 
 
 def test_time_passes_for_nodes_without_rows_and_never_backwards():

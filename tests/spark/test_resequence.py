@@ -215,6 +215,7 @@ def nodes(frame, name: str) -> int:
         ({"time": "processing"}, "time='processing' is for streams"),
         ({"state": "somewhere"}, "state=… is for streams, and this frame is static"),
         ({"idle_after": "1m"}, "idle_after=… is for streams"),
+        ({"max_ahead": "1m"}, "max_ahead=… is for streams"),
         ({"on_duplicate": "conflict"}, "name their columns, payload="),
         ({"on_duplicate": "both"}, "on_duplicate must be one of 'first', 'last', 'conflict', not 'both'"),
         ({"on_invalid": "skip"}, "on_invalid must be one of 'ledger', 'raise'"),

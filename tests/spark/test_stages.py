@@ -32,10 +32,13 @@ def kept(text: str) -> str:
     ("order", "left"),
     [
         ("", "absolute"),
-        ('gap_timeout = "2s"', "absolute"),  # it only reports: on_gap is hold
+        ('gap_timeout = "2s"', "strict"),  # it only reports, as on_gap is hold; but a row may be too far ahead
+        ('gap_timeout = "2s"\non_invalid = "raise"', "absolute"),
+        ('gap_timeout = "2s"\ntime = "processing"', "absolute"),
         ('on_overflow = "drop"', "strict"),
         ('epoch = "session"', "strict"),
-        ('idle_after = "1h"', "none (no loss)"),
+        ('idle_after = "1h"', "none"),
+        ('idle_after = "1h"\non_invalid = "raise"', "none (no loss)"),
         ("wrap = 256", "absolute"),
     ],
 )
@@ -147,7 +150,8 @@ ledger rows to json ledger, at least once: {append}
     read="what a batch reads is in the checkpoint, and the same is read again after a crash",
     order=(
         "sorted by n within device, and copies are put aside; a gap is given up after 2s (gap_timeout); a gap is given up when "
-        "its key is full (on_overflow): that is in the ledger, and still a loss"
+        "its key is full (on_overflow); what is too far ahead in time is invalid (max_ahead): that is in the ledger, and still "
+        "a loss"
     ),
     write="a batch appears whole, with its number; one that comes again adds nothing",
     append="format json can't tell a batch that comes again after a crash, and repeats its rows",

@@ -19,7 +19,7 @@ from seriatim.core.resequencing import OnDuplicate, OnLate, Resequencing, Start
 from seriatim.errors import DamagedStore, InvalidArgument, InvalidSequence, StateMismatch
 from seriatim.spark import resequence, streaming
 from seriatim.spark.arrival import ArrivalOrder
-from seriatim.spark.intake import Roles
+from seriatim.spark.intake import TOO_FAR_AHEAD, Roles
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import PARTITION, TIME
 from seriatim.spark.state import Cache, StateFolder
@@ -116,7 +116,7 @@ def test_random_traces_cut_into_batches_are_decided_as_the_core_would(spark, tmp
         ordered, entries = [], []
         for number, machine in enumerate(cores):
             mine = [row for row in rows[begin:end] if home[row.key] == number]
-            released, told = machine.run(mine, mine[-1].at if mine else -inf)
+            released, told = machine.run(mine, max((row.at or 0.0 for row in mine), default=-inf))
             ordered += released
             entries += told
         expected = (sorted(ordered, key=lambda row: row[0]), sorted(entries, key=lambda entry: entry[1]))
@@ -167,6 +167,30 @@ def test_rows_that_nobody_can_judge_stop_the_query_if_so_chosen(stream):
     assert "first message None of key 'a': it has no number" in str(failure)
 
 
+def test_a_time_in_the_far_future_is_invalid_and_moves_no_clock(stream):
+    """Neither a row that could be judged otherwise, nor one without a key."""
+    in_2126 = 4.92e9
+    stream.add([("a", 0, 1.0, "a0"), ("a", 2, 2.0, "a2"), ("b", 0, in_2126, "future"), (None, 0, in_2126, "no key")])
+    stream.add([("b", 1, 3.0, "b1"), ("a", 1, 4.0, "a1"), ("c", 1, 4.0, "c1")]).add([("b", 2, 10.0, "b2")])
+    stream.run(gap_timeout="5s", partitions=1)
+    assert stream.ordered() == {"a": ["a0", "a1", "a2"], "b": ["b1", "b2"], "c": ["c1"]}
+    assert sorted(stream.ledger(), key=str) == [
+        ("b", "invalid", None, None),
+        ("b", "lost", 0, 0),
+        ("c", "lost", 0, 0),
+        (None, "invalid", None, None),
+    ]
+    details = {row["body"]: row["_detail"] for row in stream.rows() if row["_reason"] == "invalid"}
+    assert details == {"future": TOO_FAR_AHEAD, "no key": "it has no key"}
+
+
+def test_an_offset_is_no_time_for_a_stream_either(spark):
+    rate = spark.readStream.format("rate").load().selectExpr("value AS offset", "value AS k")
+    for duration in ("gap_timeout", "idle_after", "max_ahead"):
+        with pytest.raises(InvalidArgument, match=f"{duration}=… is a time, and 'offset' is not"):
+            rate.transform(resequence(**{"key": "k", "sequence": "k", "start": 0, "state": "s", duration: "1m"}))
+
+
 def test_idle_keys_are_forgotten_with_a_ledger_entry(stream):
     stream.add([("a", 0, 1.0, "a0"), ("b", 0, 1.0, "b0"), ("b", 2, 1.0, "b2")])
     stream.add([("c", 0, 500.0, "c0")]).add([("a", 0, 501.0, "new")]).run(idle_after="1m", partitions=1)
@@ -185,6 +209,7 @@ def test_idle_keys_are_forgotten_with_a_ledger_entry(stream):
         ({"state": "ftp://s", "start": 0}, "state can't be kept at ftp://s"),
         ({"state": "s", "start": 0, "partitions": 0}, "partitions must be a whole number of 1 or more"),
         ({"state": "s", "start": 0, "tick": "often"}, "tick must be a duration"),
+        ({"state": "s", "start": 0, "time": "processing", "max_ahead": 1}, "max_ahead=… is about the times of rows"),
         ({"state": "s", "start": 0, "key": "weight"}, "a key can't be of type double"),
     ],
 )

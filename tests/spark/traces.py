@@ -21,7 +21,8 @@ from seriatim.core.resequencing import (
     SyncLost,
 )
 from seriatim.errors import InvalidSequence
-from seriatim.spark.intake import Roles
+from seriatim.spark.arrival import ArrivalOrder
+from seriatim.spark.intake import TOO_FAR_AHEAD, Roles
 from seriatim.spark.kernel import Outcome
 from seriatim.spark.partition import Partition
 
@@ -38,11 +39,15 @@ SCHEMA = pa.schema(
 )
 
 
+IN_ORDER = ArrivalOrder(("at", "epoch", "seq", "digest"), "key", ("body",))
+"""The rule of ``ties.py`` for these rows."""
+
+
 @dataclass(frozen=True)
 class Row:
-    key: str
-    seq: int
-    at: float
+    key: str | None
+    seq: int | None
+    at: float | None
     body: int
     epoch: int = 0
     digest: int | str | None = None
@@ -50,7 +55,7 @@ class Row:
 
 def table(rows: list[Row]) -> pa.Table:
     """The rows as Spark hands them over: sorted by key, and within a key in order of arrival."""
-    ordered = sorted(rows, key=lambda row: row.key)
+    ordered = sorted(rows, key=lambda row: row.key or "")
     return pa.table({name: [getattr(row, name) for row in ordered] for name in SCHEMA.names}, schema=SCHEMA)
 
 
@@ -63,10 +68,18 @@ class Core:
     positions: dict[str, int] = field(default_factory=dict)
     clock: float = -inf
 
-    def run(self, rows: list[Row], now: float) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    def run(
+        self, rows: list[Row], now: float, latest: float = inf
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         """The ordered rows and everything else, each key by itself and sorted by key."""
+        faults = {row.body: fault for row in rows if (fault := fault_of(row, latest)) is not None}
+        invalid, rows = (
+            [row for row in rows if row.body in faults],
+            [row for row in rows if row.body not in faults],
+        )
         self.clock = max(now, self.clock)
         for row in rows:
+            assert row.key is not None
             if row.key not in self.machines:
                 self.machines[row.key] = Resequencer(self.options, row.key)
         ordered: list[tuple[Any, ...]] = []
@@ -80,10 +93,14 @@ class Core:
                 else:
                     told.append(effect)
         self.machines = {key: machine for key, machine in self.machines.items() if machine.epoch is not None}
-        return ordered, told
+        unknown = (None, None, None, 1, self.clock)
+        told += [("ledger", row.key, "invalid", *unknown, faults[row.body], row.body) for row in invalid]
+        return ordered, sorted(told, key=lambda entry: str(entry[1]))
 
     def _effects(self, machine: Resequencer[int], rows: list[Row]) -> Iterator[Any]:
         for row in rows:
+            assert row.at is not None
+            assert row.seq is not None
             yield from self._told(machine.advance(row.at))
             try:
                 yield from self._told(machine.push(row.seq, row.body, row.at, epoch=row.epoch, digest=row.digest))
@@ -122,6 +139,14 @@ class Core:
 
     def saved(self) -> dict[str, SavedResequencer[int]]:
         return {key: machine.save() for key, machine in self.machines.items()}
+
+
+def fault_of(row: Row, latest: float) -> str | None:
+    """Why nobody can judge a row."""
+    for value, role in ((row.key, "key"), (row.seq, "number"), (row.at, "time")):
+        if value is None:
+            return f"it has no {role}"
+    return TOO_FAR_AHEAD if row.at is not None and row.at > latest else None
 
 
 def told_by(outcome: Outcome) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:

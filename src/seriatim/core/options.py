@@ -52,10 +52,16 @@ def require_whole(name: str, value: object, at_least: int, at_most: int | None =
 
 def require_duration(name: str, value: object) -> None:
     """Raise InvalidArgument unless ``value`` is a number, not a bool, from 0 to ``LONGEST_DURATION_S``."""
-    if not is_number(value) or not 0 <= value < inf:
-        raise InvalidArgument(f"{name} must be a finite number of 0 or more, not {shown(value)}")
+    require_span(name, value)
+    assert is_number(value)
     if value > LONGEST_DURATION_S:
         raise InvalidArgument(f"{name} must be {LONGEST_DURATION_S} (100 years) or less, not {shown(value)}")
+
+
+def require_span(name: str, value: object) -> None:
+    """Raise InvalidArgument unless ``value`` is a finite number of 0 or more: of whatever unit, and as long as you like."""
+    if not is_number(value) or not 0 <= value < inf:
+        raise InvalidArgument(f"{name} must be a finite number of 0 or more, not {shown(value)}")
 
 
 def require_time(name: str, value: object) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.options import require_span, require_whole
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 
@@ -40,7 +40,7 @@ class Start:
     @classmethod
     def lowest_within(cls, time: float) -> Start:
         """The lowest number that arrives within ``time`` of the first."""
-        require_duration("the time of Start.lowest_within", time)
+        require_span("the time of Start.lowest_within", time)
         return cls(StartRule.LOWEST_WITHIN, time)
 
 
@@ -104,7 +104,7 @@ class Resequencing:
 
     def __post_init__(self) -> None:
         if self.gap_timeout is not None:
-            require_duration("gap_timeout", self.gap_timeout)
+            require_span("gap_timeout", self.gap_timeout)
         if self.on_gap is OnGap.REQUEST and not self.gap_timeout:
             raise InvalidArgument("on_gap=REQUEST asks when a gap_timeout of more than 0 has passed: set one")
         if self.on_gap is OnGap.HOLD and self.on_overflow is OnOverflow.GIVE_UP:

@@ -24,6 +24,9 @@ Values: TypeAlias = Callable[[Ints], npt.NDArray[Any]]
 """What some rows are compared by."""
 
 
+LOWEST_INT = -(2**63)
+
+
 @dataclass(frozen=True, slots=True)
 class ArrivalOrder:
     """The columns that rows are compared by: ``numbers`` one after another, and then ``others`` of any type.
@@ -64,16 +67,16 @@ def _criteria(table: pa.Table, criteria: ArrivalOrder) -> Iterator[Values]:
         if pa.types.is_decimal(table[name].type):  # which may be closer to each other than floats can be
             yield _Worths(table[name])
     yield lambda rows: _hashes(flat(table[criteria.key]).take(pa.array(rows)))
-    # Nulls are still to be told from zeros, and keys from others of the same hash.
+    # Nulls are still to be told from the lowest number there is, and keys from others of the same hash.
     for name in (*criteria.numbers, criteria.key, *criteria.others):
         yield _Worths(table[name])
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Numbers that rise with the values. Which stands for no value does not matter, as long as it is always the same."""
+    """Numbers that rise with the values; no value comes before all of them."""
     is_whole = pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type)
     column = column.cast(pa.int64() if is_whole else pa.float64())
-    numbers: npt.NDArray[Any] = pc.fill_null(column, 0).to_numpy()
+    numbers: npt.NDArray[Any] = pc.fill_null(column, LOWEST_INT if is_whole else -inf).to_numpy()
     return numbers if is_whole else np.nan_to_num(numbers, nan=inf, posinf=inf, neginf=-inf)
 
 

@@ -155,6 +155,7 @@ class Order:
     remember: int | None = _of(WHOLE, None)
     resync_after: int | None = _of(WHOLE, None)
     idle_after: str | float | None = _of(DURATION, None)
+    max_ahead: str | float | None = _of(DURATION, None)
     on_invalid: str | None = _of(one_of(OnInvalid), None)
     state: str | None = _of(TEXT, None)
     partitions: int | None = _of(WHOLE, None)

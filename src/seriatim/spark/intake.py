@@ -2,12 +2,14 @@
 
 A row can't be judged when it has no key, no number, no time or no epoch (where there is a column of epochs), or when
 its number is none of the sequence space. Such a row takes part in nothing, not even in the passing of time: it gets a
-ledger entry, or the batch fails, by ``OnInvalid``."""
+ledger entry, or the batch fails, by ``OnInvalid``. So does a row whose time is later than any that its batch may have: one
+stamp from the far future would otherwise move the clock of all keys of the partition, for as long."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,10 @@ from seriatim.spark.work import Rows
 
 LIMIT = 2**61
 """Numbers beyond this are invalid: sums and differences of two numbers must fit in 64 bits."""
+
+
+NOT_FINITE = "its time is no finite number"
+TOO_FAR_AHEAD = "its time is further ahead of the time of its batch than max_ahead allows"
 
 
 class OnInvalid(StrEnum):
@@ -72,10 +78,12 @@ class Intake:
     complaints: Objects
 
 
-def take_in(table: pa.Table, roles: Roles, space: SequenceSpace, order: Ints | None = None) -> Intake:
-    """``order`` says in which order the rows of the table arrived; without it as they lie."""
+def take_in(
+    table: pa.Table, roles: Roles, space: SequenceSpace, order: Ints | None = None, latest: float = inf
+) -> Intake:
+    """``order`` says in which order the rows of the table arrived; without it as they lie. No time may be after ``latest``."""
     columns = _Numbers.read(table, roles)
-    faults = _faults(table[roles.key], columns, roles, space)
+    faults = _faults(table[roles.key], columns, roles, space, latest)
     order = arange(table.num_rows) if order is None else order
     bad = np.logical_or.reduce([mask for mask, _ in faults])[order]
     invalid, order = order[bad], order[~bad]
@@ -113,13 +121,17 @@ class _Numbers:
         return cls(sequence, epoch, numbers(roles.time, pa.float64()), lacking)
 
 
-def _faults(key: pa.ChunkedArray, columns: _Numbers, roles: Roles, space: SequenceSpace) -> list[tuple[Bools, str]]:
+def _faults(
+    key: pa.ChunkedArray, columns: _Numbers, roles: Roles, space: SequenceSpace, latest: float
+) -> list[tuple[Bools, str]]:
     """What can be wrong with a row, and with which rows it is."""
     lowest, highest = (-LIMIT, LIMIT) if space.modulus is None else (0, space.modulus - 1)
     outside = (columns.sequence < lowest) | (columns.sequence > highest)
     faults = [(outside, f"its number is outside {lowest} to {highest}")]
     timeless = ~np.isfinite(columns.time)
-    faults.append((timeless, "its time is no finite number"))
+    faults.append((timeless, NOT_FINITE))
+    if latest < inf:
+        faults.append((columns.time > latest, TOO_FAR_AHEAD))
     for name, role in ((roles.epoch, "epoch"), (roles.time, "time"), (roles.sequence, "number")):
         if name in columns.lacking:
             faults.insert(0, (columns.lacking[name], f"it has no {role}"))

@@ -6,7 +6,7 @@ Rules
    is looked at, and equal input gives equal output, byte by byte.
 2. For each key the outcome is the core's: for every row, in order of arrival, ``advance(its time)`` and ``push``, and
    then ``advance(now)``, the time of the batch; also for keys without rows. Time never runs backwards for a key that is
-   known.
+   known. Invalid rows move no clock.
 3. Ordered rows come first, key by key, each with its release position: 0, 1, 2 … for each key, going on from batch to
    batch. Everything else follows, key by key in the order in which it happened; then invalid rows, then keys that
    expired.
@@ -93,17 +93,25 @@ class Kernel:
         output_schema(schema)
         return Partition(schema.field(self.roles.key).type, schema)
 
-    def run(self, partition: Partition, table: pa.Table, now: float, order: Ints | None = None) -> Outcome:
+    def run(
+        self,
+        partition: Partition,
+        table: pa.Table,
+        now: float | None,
+        order: Ints | None = None,
+        latest: float = inf,
+    ) -> Outcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
 
         The rows of a key arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
+        Without a ``now`` it is the time of the latest row. A row later than ``latest`` is invalid.
         """
         self.roles.check(table.schema)
         partition.check_key_type(table.schema.field(self.roles.key).type)
-        intake = take_in(table, self.roles, self.options.space, order)
+        intake = take_in(table, self.roles, self.options.space, order, latest)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(intake.invalid, intake.complaints, table, self.roles)
-        clock = max(now, partition.clock)
+        clock = max(float(intake.rows.time.max(initial=-inf)) if now is None else now, partition.clock)
         batch, places = self._gather(partition, intake, table, clock)
         verdict, counters = self._decide(batch)
         idle = self._idle(partition, places.slots, clock)

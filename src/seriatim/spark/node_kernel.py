@@ -39,7 +39,7 @@ from seriatim.core.sparkplug import EdgeNode
 from seriatim.errors import InvalidArgument
 from seriatim.spark.arrays import Ints, Objects, arange, filled
 from seriatim.spark.arrival import row_worths
-from seriatim.spark.intake import OnInvalid, Roles, refuse
+from seriatim.spark.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, Roles, refuse
 from seriatim.spark.node_state import (
     EDGE_NODES,
     NodeChange,
@@ -106,16 +106,27 @@ class NodeKernel:
         output_schema(schema)
         return NodePartition(schema.field(self.roles.key).type, schema)
 
-    def run(self, partition: NodePartition, table: pa.Table, now: float, order: Ints | None = None) -> NodeOutcome:
+    def run(
+        self,
+        partition: NodePartition,
+        table: pa.Table,
+        now: float | None,
+        order: Ints | None = None,
+        latest: float = inf,
+    ) -> NodeOutcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
 
         The rows of a node arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
+        Without a ``now`` it is the time of the latest row. A row later than ``latest`` is invalid.
         """
         require_same_keys(table.schema.field(self.roles.key).type, partition.keys.type)
-        arrivals, invalid, complaints = self._take_in(table, arange(table.num_rows) if order is None else order)
+        order = arange(table.num_rows) if order is None else order
+        arrivals, invalid, complaints = self._take_in(table, order, latest)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(invalid, complaints, table, self.roles)
-        clock = max([now, partition.clock, *(time for rows in arrivals.values() for time, _ in rows)])
+        clock = max(
+            [-inf if now is None else now, partition.clock, *(time for rows in arrivals.values() for time, _ in rows)]
+        )
         known = partition.only(partition.concerned(pa.array(list(arrivals), partition.keys.type), clock))
         messages = joined_rows(table, known.rows).combine_chunks()
         work = _Work(clock)
@@ -132,11 +143,12 @@ class NodeKernel:
 
     # -- in -------------------------------------------------------------------------------------------------------------
 
-    def _take_in(self, table: pa.Table, order: Ints) -> tuple[dict[Any, list[_Arrival]], Ints, Objects]:
+    def _take_in(self, table: pa.Table, order: Ints, latest: float) -> tuple[dict[Any, list[_Arrival]], Ints, Objects]:
         """The messages of each node as they arrived, and the rows that nobody can judge, with the reasons."""
         keys, times = (table[name].to_pylist() for name in (self.roles.key, self.roles.time))
         messages, rows = self._messages(table, 0), order.tolist()
-        faults = {row: fault for row in rows if (fault := _fault(keys[row], times[row], messages[row])) is not None}
+        found = ((row, _fault(keys[row], times[row], messages[row], latest)) for row in rows)
+        faults = {row: fault for row, fault in found if fault is not None}
         arrivals: dict[Any, list[_Arrival]] = {}
         for row in self._settled([row for row in rows if row not in faults], keys, messages, table):
             arrivals.setdefault(keys[row], []).append((times[row], messages[row]))
@@ -205,14 +217,16 @@ def _sorted_instant(rows: list[int], messages: list[EdgeMessage[int]], table: pa
     return [row for _, row in sorted(zip(found, rows, strict=True))]
 
 
-def _fault(key: Any, time: float | None, message: EdgeMessage[int]) -> str | None:
+def _fault(key: Any, time: float | None, message: EdgeMessage[int], latest: float) -> str | None:
     """Why a row can't be judged, or None."""
     if key is None:
         return "it has no key"
     if time is None:
         return "it has no time"
     if not isfinite(time):
-        return "its time is no finite number"
+        return NOT_FINITE
+    if time > latest:
+        return TOO_FAR_AHEAD
     try:
         check_message(message)
     except InvalidArgument as error:

@@ -14,7 +14,7 @@ from seriatim.spark.intake import OnInvalid
 from seriatim.spark.node_kernel import MessageColumns, NodeKernel
 from seriatim.spark.output import FLAG, OWN_FIELDS
 from seriatim.spark.preparation import Preparation
-from seriatim.spark.resequencing import Time, optional_duration, refuse_on_table, required_state
+from seriatim.spark.resequencing import Time, max_ahead_of, optional_duration, refuse_on_table, required_state
 from seriatim.spark.roles import ColumnRoles, Transformation, require_column
 from seriatim.spark.static import put_table_in_order
 from seriatim.spark.streaming import Streaming, put_stream_in_order
@@ -36,6 +36,7 @@ def order_nodes(
     on_session_end: str = OnEpoch.RELEASE,
     capacity: int = 127,
     time: str = Time.EVENT,
+    max_ahead: str | float | None = None,
     on_invalid: str = OnInvalid.LEDGER,
     state: str | None = None,
     partitions: int | None = None,
@@ -66,6 +67,7 @@ def order_nodes(
         columns=MessageColumns(kind, bd_seq, timestamp, device, (arrival,)),
         options=options,
         time=one_of("time", Time, time),
+        max_ahead=optional_duration("max_ahead", max_ahead),
         on_invalid=one_of("on_invalid", OnInvalid, on_invalid),
         state=state,
         partitions=partitions,
@@ -81,6 +83,7 @@ class NodeChoices:
     columns: MessageColumns
     options: NodeOrdering
     time: Time
+    max_ahead: float | None
     on_invalid: OnInvalid
     state: str | None
     partitions: int | None
@@ -96,9 +99,12 @@ class NodeChoices:
             self.options, preparation.kernel_roles, columns, self.on_invalid, is_whole=not frame.isStreaming
         )
         if frame.isStreaming:
-            streaming = Streaming(required_state(self.state), self.partitions, self.tick)
+            limit = max_ahead_of(self.time, self.max_ahead, is_needed=True)
+            streaming = Streaming(required_state(self.state), self.partitions, self.tick, limit)
             return put_stream_in_order(preparation, kernel, streaming)
-        refuse_on_table(self.time, state=self.state, partitions=self.partitions, tick=self.tick)
+        refuse_on_table(
+            self.time, state=self.state, partitions=self.partitions, tick=self.tick, max_ahead=self.max_ahead
+        )
         return put_table_in_order(preparation, kernel)
 
     def _check_columns(self, frame: DataFrame) -> None:

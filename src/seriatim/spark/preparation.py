@@ -25,9 +25,9 @@ from seriatim.spark.roles import ColumnRoles, column, refuse_taken
 from seriatim.spark.ties import comparable, other_columns, payload_digest, tie_numbers
 
 TIME, DIGEST = "__seriatim_time", "__seriatim_digest"
-PARTITION, TICK = "__seriatim_partition", "__seriatim_tick"
-"""Where a row belongs, and whether it is a tick and no row: for the stream's tasks alone."""
-ADDED = (TIME, DIGEST, PARTITION, TICK)
+PARTITION, TICK, BEGAN = "__seriatim_partition", "__seriatim_tick", "__seriatim_began"
+"""Where a row belongs, whether it is a tick and no row, and when its batch began: for the stream's tasks alone."""
+ADDED = (TIME, DIGEST, PARTITION, TICK, BEGAN)
 
 
 @dataclass(frozen=True)

@@ -103,5 +103,7 @@ class PartitionKernel(Protocol):
     def new_partition(self, schema: pa.Schema) -> Any:
         """What is known before the first batch."""
 
-    def run(self, partition: Any, table: pa.Table, now: float, order: Ints | None = None) -> BatchOutcome:
-        """Decide one batch, at the time ``now``, without changing the partition."""
+    def run(
+        self, partition: Any, table: pa.Table, now: float | None, order: Ints | None = None, latest: float = ...
+    ) -> BatchOutcome:
+        """Decide one batch, at the time ``now`` or that of its latest row, without changing the partition."""

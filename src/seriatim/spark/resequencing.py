@@ -45,7 +45,10 @@ NO_LIMIT = 2**31
 
 
 _JUDGED_BY_ARRIVAL = ("gap_timeout", "on_gap", "on_late", "on_epoch", "capacity", "resync_after")
-_OF_STREAMS = ("state", "partitions", "tick", "idle_after")
+_OF_STREAMS = ("state", "partitions", "tick", "idle_after", "max_ahead")
+MAX_AHEAD_S = 3600.0
+"""By how much a row may be ahead of its batch. Clocks that are kept at all are off by less, and a row that is ahead holds up
+the timeouts of its partition for no longer than this."""
 
 
 class Time(StrEnum):
@@ -77,6 +80,7 @@ def resequence(
     remember: int = 128,
     resync_after: int | None = None,
     idle_after: str | float | None = None,
+    max_ahead: str | float | None = None,
     on_invalid: str = OnInvalid.LEDGER,
     state: str | None = None,
     partitions: int | None = None,
@@ -87,18 +91,21 @@ def resequence(
     It gives a tagged frame, which ``ordered`` and ``ledger`` take apart. Durations are seconds, or texts such as ``2s``,
     ``500ms`` and ``1m``.
 
-    ``arrival`` is the column with the order of arrival, a number or a timestamp (by default ``offset``, if there is one).
+    ``arrival`` is the column with the order of arrival, a number or a timestamp (by default ``offset``, if there is one). Where
+    durations are chosen a number counts seconds. Rows that arrived together are taken in the order of ``ties.py``.
     ``epoch`` is the column with the number of a source's session: sequences begin anew with each. ``start`` is the first
     number of a session, ``first`` (whatever arrives first) or ``lowest``: the lowest of a table, or, with a
     ``gap_timeout``, the lowest that arrives within that time of the first. ``wrap=256`` means numbers from 0 to 255.
 
     ``gap_timeout`` is how long a missing number is waited for, by the times of ``arrival`` (``time="event"``) or of the batches
-    (``time="processing"``). ``on_duplicate="conflict"`` compares the columns ``payload`` of a copy with those of the first.
+    (``time="processing"``). ``on_duplicate="conflict"`` compares the columns ``payload`` of a copy with those of the first; on
+    a stream only as long as the first is held, because what was released is not kept.
     ``on_invalid="raise"`` fails for a row that nobody can judge. The others are those of the core's ``Resequencing``.
 
     A streaming frame needs ``state``, a folder for what the query remembers. ``partitions`` is how many parts it has, for good.
     ``idle_after`` is when a key to which nothing happens is forgotten; ``tick`` is how often an idle stream looks whether
-    something is due.
+    something is due. In event time a row whose time is more than ``max_ahead`` later than that of its batch is invalid and
+    moves no clock: by default an hour, where durations are chosen.
     """
     names = (payload,) if isinstance(payload, str) else tuple(payload)
     options = Resequencing(
@@ -122,6 +129,7 @@ def resequence(
         time=one_of("time", Time, time),
         on_invalid=one_of("on_invalid", OnInvalid, on_invalid),
         idle_after=optional_duration("idle_after", idle_after),
+        max_ahead=optional_duration("max_ahead", max_ahead),
         state=state,
         partitions=partitions,
         tick=optional_duration("tick", tick),
@@ -152,6 +160,15 @@ def refuse_on_table(time: Time, **given: object) -> None:
         raise InvalidArgument("time='processing' is for streams, and this frame is static: leave it out")
 
 
+def max_ahead_of(time: Time, given: float | None, *, is_needed: bool) -> float | None:
+    """By how much a row may be ahead of its batch, if that matters: without durations nothing depends on the clock."""
+    if time is Time.PROCESSING:
+        if given is not None:
+            raise InvalidArgument("max_ahead=… is about the times of rows: leave it out with time='processing'")
+        return None
+    return MAX_AHEAD_S if given is None and is_needed else given
+
+
 def required_state(state: str | None) -> str:
     """The folder that a stream needs."""
     if state is None:
@@ -169,6 +186,7 @@ class Choices:
     time: Time
     on_invalid: OnInvalid
     idle_after: float | None
+    max_ahead: float | None
     state: str | None
     partitions: int | None
     tick: float | None
@@ -242,7 +260,9 @@ class Choices:
                 )
             options = replace(options, start=Start.lowest_within(options.gap_timeout))
         preparation = self._preparation(frame, roles)
-        streaming = Streaming(state, self.partitions, self.tick)
+        durations = (options.gap_timeout, self.idle_after)
+        limit = max_ahead_of(self.time, self.max_ahead, is_needed=durations != (None, None))
+        streaming = Streaming(state, self.partitions, self.tick, limit)
         return put_stream_in_order(preparation, self._kernel(options, preparation), streaming)
 
     # -- the kernel -----------------------------------------------------------------------------------------------------
@@ -251,11 +271,22 @@ class Choices:
         in_processing_time = self.time is Time.PROCESSING
         if roles.arrival is None and not in_processing_time:
             raise InvalidArgument("these options are judged in order of arrival: name its column, arrival=…")
-        if self.roles.arrival is None and self.options.gap_timeout is not None and not in_processing_time:
-            raise InvalidArgument(
-                f"gap_timeout=… is a time, and '{roles.arrival}' is not: name the column with the times of arrival, arrival=…"
-            )
+        if self.roles.arrival is None and not in_processing_time:
+            self._refuse_durations(roles.arrival)
         return Preparation(frame, roles, in_processing_time, self.options.on_duplicate is OnDuplicate.CONFLICT)
+
+    def _refuse_durations(self, arrival: str | None) -> None:
+        """An offset is an order, and no time."""
+        durations = {
+            "gap_timeout": self.options.gap_timeout,
+            "idle_after": self.idle_after,
+            "max_ahead": self.max_ahead,
+        }
+        for name, value in durations.items():
+            if value is not None:
+                raise InvalidArgument(
+                    f"{name}=… is a time, and '{arrival}' is not: name the column with the times of arrival, arrival=…"
+                )
 
     def _kernel(self, options: Resequencing, preparation: Preparation) -> Kernel:
         return Kernel(options, preparation.kernel_roles, self.on_invalid, self.idle_after)

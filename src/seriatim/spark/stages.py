@@ -19,6 +19,7 @@ from seriatim.core.guarantees import Composition, DeliveryMode, Guarantee, Level
 from seriatim.core.resequencing import OnGap, OnOverflow
 from seriatim.errors import GuaranteeNotMet
 from seriatim.spark.declaration import PROMISES, TABLE, TOPIC, Declaration, Order, Sink, Source
+from seriatim.spark.intake import OnInvalid
 from seriatim.spark.work import Tag
 
 LOGS = {TOPIC: "what was acknowledged is in the log", "kafka": "what was acknowledged is in the log"}
@@ -176,8 +177,16 @@ def _given_up(order: Order) -> Iterator[str]:
         yield "a gap is given up when its key is full (on_overflow)"
     if not isinstance(order.start, int):
         yield "what comes from before the first number that counts is late (start is not a number)"
+    if _judges_times(order):
+        yield "what is too far ahead in time is invalid (max_ahead)"
     if order.epoch is not None:
         yield "a new session gives up what is missing of the one before (epoch)"
+
+
+def _judges_times(order: Order) -> bool:
+    """Whether a row may be invalid because of its time, and the pipeline goes on."""
+    durations = (order.gap_timeout, order.idle_after, order.max_ahead)
+    return order.time != "processing" and durations != (None,) * 3 and order.on_invalid != OnInvalid.RAISE
 
 
 def writing(sink: Sink) -> Stage:

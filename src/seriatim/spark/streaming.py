@@ -8,7 +8,8 @@ Rules
    out the first row. Which query, batch and partition it is, Spark tells it.
 3. In processing time all rows of a batch arrive at the time that Spark's own log of offsets has for the batch: one that is run
    again decides the same. Ticks (``ticks.py``) bring batches while gaps are open, also when no row comes. In event time
-   the times are those of the rows, and a partition that gets none stays where it is.
+   the times are those of the rows, and a partition that gets none stays where it is. A row whose time is more than
+   ``max_ahead`` later than that of its batch in Spark's log is invalid, again whenever it is run.
 
 Theory of operation
 -------------------
@@ -34,7 +35,7 @@ from seriatim.core.options import require_whole
 from seriatim.errors import FailedPrecondition, StateMismatch
 from seriatim.spark.arrival import ArrivalOrder, by_arrival
 from seriatim.spark.files import files_at
-from seriatim.spark.preparation import PARTITION, TICK, TIME, Preparation, batches_of, table_of
+from seriatim.spark.preparation import BEGAN, PARTITION, TICK, TIME, Preparation, batches_of, table_of
 from seriatim.spark.protocols import PartitionKernel
 from seriatim.spark.roles import column
 from seriatim.spark.sink import BATCH_ID, QUERY_ID
@@ -50,11 +51,12 @@ FASTEST_TICK, SLOWEST_TICK = 0.1, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """The options that only streams have. ``tick`` is in seconds."""
+    """The options that only streams have. ``tick`` and ``max_ahead`` are in seconds."""
 
     state: str
     partitions: int | None
     tick: float | None
+    max_ahead: float | None = None
 
 
 def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, streaming: Streaming) -> DataFrame:
@@ -70,6 +72,8 @@ def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, strea
         state=state,
         partitions=count,
         meaning=meaning_of(preparation, kernel),
+        in_processing_time=preparation.in_processing_time,
+        max_ahead=inf if streaming.max_ahead is None else streaming.max_ahead,
         keep=max(2, int(spark.conf.get(RETAINED) or 0)),
     )
     run_empty_batches(spark)
@@ -78,8 +82,9 @@ def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, strea
         tick = default_tick(kernel.timeout) if streaming.tick is None else streaming.tick
         rows = _with_ticks(rows, read_ticks(spark, state, count, tick))
     rows = rows.repartitionById(count, F.col(PARTITION))
-    if preparation.in_processing_time:
-        rows = rows.withColumn(TIME, F.current_timestamp().cast("double"))
+    # Behind the shuffle, which need not carry what is the same for all.
+    began = TIME if preparation.in_processing_time else BEGAN
+    rows = rows.withColumn(began, F.current_timestamp().cast("double"))
     return rows.mapInArrow(task.run, output)
 
 
@@ -149,19 +154,26 @@ class PartitionTask:
     partitions: int
     meaning: dict[str, str]
     keep: int
+    in_processing_time: bool = False
+    max_ahead: float = inf
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         query, batch, partition = _identity()
         received = list(batches)
         for rows in received:
             self._require_own(rows[PARTITION], partition)
-        now = max((_latest(rows[TIME]) for rows in received), default=-inf)
+        now = max((_latest(rows[TIME]) for rows in received), default=-inf) if self.in_processing_time else None
         table = table_of(_without_ticks(received), self.schema)
         folder = StateFolder(self.state, query=query, partitions=self.partitions, meaning=self.meaning, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
-        outcome = self.kernel.run(known.partition, table, now, by_arrival(table, self.order))
+        outcome = self.kernel.run(known.partition, table, now, by_arrival(table, self.order), self._limit(received))
         folder.commit(known, partition, batch, outcome)
         yield from batches_of(outcome.table, self.output)
+
+    def _limit(self, received: list[pa.RecordBatch]) -> float:
+        """The latest time that a row of this batch may have; for rows with the time of the batch there is none."""
+        began = [rows[BEGAN][0].as_py() for rows in received if rows.num_rows and BEGAN in rows.schema.names]
+        return began[0] + self.max_ahead if began else inf
 
     def _require_own(self, belongs_to: pa.Array, partition: int) -> None:
         strangers = pc.sum(pc.not_equal(belongs_to, partition)).as_py()

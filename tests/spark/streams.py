@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from seriatim.errors import SeriatimError
 from seriatim.spark import resequence, unwrapped
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from seriatim.errors import SeriatimError
 
 SCHEMA = "key string, seq bigint, at double, body string"
 OPTIONS: dict[str, Any] = {"key": "key", "sequence": "seq", "arrival": "at", "start": 0, "partitions": 3}
@@ -79,7 +79,7 @@ class Stream:
 
     def fail(self, **options: Any) -> SeriatimError:
         """The error of ours that a run ends with."""
-        with pytest.raises(StreamingQueryException) as failed:
+        with pytest.raises((StreamingQueryException, SeriatimError)) as failed:
             self.run(**options)
         return unwrapped(failed.value)
 

@@ -403,9 +403,16 @@ def test_a_batch_without_rows_has_the_columns_that_the_stream_has_now():
 def test_other_columns_than_those_of_the_messages_held_are_refused():
     stream = Stream()
     stream.run(stream.rows(1))
-    rows = table(stream.rows(0)).append_column("more", pa.array([1]))
+    rows = table(stream.rows(0)).set_column(5, "body", pa.array(["a text"]))
     with pytest.raises(InvalidArgument, match="keep the columns of a stream as they are"):
         stream.run_alone(rows)
+
+
+def test_messages_held_get_the_columns_that_were_added():
+    stream = Stream()
+    stream.run(stream.rows(1))
+    rows = table(stream.rows(0)).append_column("more", pa.array([1]))
+    assert column(stream.run_alone(rows), "more", "ordered") == [1, None]
 
 
 def test_keys_of_another_type_than_before_are_refused():

@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import inf
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from seriatim.spark.kernel import Kernel
 from seriatim.spark.preparation import PARTITION, TIME
 from seriatim.spark.state import Cache, StateFolder
 from seriatim.spark.streaming import EMPTY_RELATIONS, EXCLUDED_RULES, PartitionTask, partition_of
+from seriatim.spark.upkeep import held_rows
 from tests.spark.frames import by_rule, digests_of_payloads, random_messages
 from tests.spark.streams import Stream
 from tests.spark.traces import Core, Row, told_in
@@ -66,6 +68,7 @@ def test_a_stream_is_put_in_order_over_its_batches(stream):
     assert sorted(stream.ledger()) == [("a", "duplicate", 1, 1), ("b", "lost", 1, 1)]
 
 
+OFFSETS: dict[str, Any] = {"key": "k", "sequence": "k", "start": 0, "state": "s"}
 IN_ORDER = ArrivalOrder(("n",), "k", ())
 RANDOM = "key string, seq bigint, at double, body bigint, epoch bigint, payload string"
 
@@ -188,7 +191,7 @@ def test_an_offset_is_no_time_for_a_stream_either(spark):
     rate = spark.readStream.format("rate").load().selectExpr("value AS offset", "value AS k")
     for duration in ("gap_timeout", "idle_after", "max_ahead"):
         with pytest.raises(InvalidArgument, match=f"{duration}=… is a time, and 'offset' is not"):
-            rate.transform(resequence(**{"key": "k", "sequence": "k", "start": 0, "state": "s", duration: "1m"}))
+            rate.transform(resequence(**{**OFFSETS, duration: "1m"}))
 
 
 def test_idle_keys_are_forgotten_with_a_ledger_entry(stream):
@@ -315,6 +318,59 @@ def test_a_circle_can_not_be_put_under_a_state(begun):
     failure = begun.add([("a", 1, 3.0, "a1")]).fail(wrap=256)
     assert isinstance(failure, StateMismatch)
     assert "time='event', wrap=None, and the query runs with arrival='at'" in str(failure)
+
+
+def test_payloads_can_not_be_compared_with_rows_that_were_held_without_a_digest(begun):
+    before = begun.versions()
+    failure = begun.add([("a", 2, 3.0, "other")]).fail(payload="body", on_duplicate="conflict")
+    assert isinstance(failure, StateMismatch)
+    assert "was not made with on_duplicate='conflict'" in str(failure)
+    assert begun.versions() == before
+    begun.add([("a", 1, 3.0, "a1")]).run()
+    assert begun.ordered()["a"] == ["a0", "a1", "a2"]
+
+
+def test_other_payloads_can_not_be_compared_with_those_of_before(spark, tmp_path):
+    stream = Stream(spark, tmp_path, {"payload": "body", "on_duplicate": "conflict"})
+    stream.add([("a", 1, 1.0, "a1")]).run()
+    failure = stream.add([("a", 1, 2.0, "a1")]).fail(payload=["body", "at"])
+    assert isinstance(failure, StateMismatch)
+    assert "payload=['body'], sequence='seq', time='event', wrap=None, and the query runs with" in str(failure)
+    assert stream.run().ledger() == [("a", "duplicate", 1, 1)]
+
+
+def test_columns_may_be_added_and_become_wider_and_the_time_zone_may_change_while_rows_wait(spark, tmp_path):
+    columns = "key string, seq int, at timestamp, body string, n int"
+    stream = Stream(spark, tmp_path, schema=columns)
+    stream.add([("a", 0, "2026-01-01T00:00:00Z", "a0", 0), ("a", 2, "2026-01-01T00:00:01Z", "a2", 2)]).run()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    stream.schema = "key string, seq bigint, at timestamp, body string, n bigint, unit string"
+    stream.add([("a", 4, "2026-01-01T00:00:03Z", "a4", 2**40, "C")])
+    stream.add([("a", 1, "2026-01-01T00:00:02Z", "a1", 1, "C"), ("a", 3, "2026-01-01T00:00:04Z", "a3", 3, None)])
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        stream.run()
+        (again,) = {str(batch["at"].type) for batch in held_rows(str(stream.state))}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert stream.ordered() == {"a": ["a0", "a1", "a2", "a3", "a4"]}
+    told = {row["body"]: row for row in stream.rows()}
+    assert [(told[body]["n"], told[body]["unit"]) for body in ("a2", "a4")] == [(2, None), (2**40, "C")]
+    assert told["a2"]["at"].timestamp() == 1767225601.0
+    assert again == "timestamp[us, tz=Asia/Tokyo]"
+
+
+def test_columns_that_would_take_something_from_rows_that_wait_are_refused_before_anything_runs(begun):
+    before = begun.versions()
+    for columns, problem in (
+        ("key string, seq bigint, at double, text string", "column 'body' is gone"),
+        ("key string, seq bigint, at double, body int", "column 'body' was string and is int32 now"),
+    ):
+        with pytest.raises(StateMismatch, match=f"1 rows wait in the state in .*, and {problem}: put the columns back"):
+            replace(begun, schema=columns).tagged()
+    assert begun.versions() == before
+    assert begun.add([("a", 1, 3.0, "a1")]).run().ordered()["a"] == ["a0", "a1", "a2"]
+    replace(begun, schema="key string, seq bigint, at double, text string").tagged()  # nothing waits any more
 
 
 def test_a_missing_version_is_not_guessed(begun):

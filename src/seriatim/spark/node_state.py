@@ -27,7 +27,7 @@ from seriatim.core.resequencer import SavedResequencer
 from seriatim.core.sparkplug import NodeState, SavedNode
 from seriatim.errors import StateMismatch
 from seriatim.spark.arrays import Bools, Ints, flat
-from seriatim.spark.partition import assigned, joined_rows, with_waits
+from seriatim.spark.partition import adopted, assigned, joined_rows, with_waits
 
 EDGE_NODES = "edge nodes"
 
@@ -159,6 +159,10 @@ class NodePartition:
         return with_waits(self.rows, [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)])
 
     # -- changing -------------------------------------------------------------------------------------------------------
+
+    def adopt(self, schema: pa.Schema) -> None:
+        """Give the rows that wait the columns that the query has now."""
+        self.rows = adopted(self.rows, self.held_count, schema)
 
     def apply(self, change: NodeChange, places: None = None) -> None:  # noqa: ARG002 - there is no search to be spared
         """Make it what it is after the batch."""

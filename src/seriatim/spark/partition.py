@@ -26,12 +26,11 @@ import pyarrow as pa
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.arrays import Bools, Columns, Floats, Ints, Owned, arange, flat
+from seriatim.spark.evolution import ADDED, fitted, misfits, refuse_misfits
 from seriatim.spark.keyindex import KeyIndex
 
 P = TypeVar("P", "Held", "Gaps", "Ranges")
 
-ADDED = "__seriatim_"
-"""How the names of the columns begin that were added for the kernel."""
 WAITING = (
     pa.field("_since", pa.float64()),
     pa.field("_first", pa.int64()),
@@ -276,6 +275,10 @@ class Partition:
 
     # -- changing -------------------------------------------------------------------------------------------------------
 
+    def adopt(self, schema: pa.Schema) -> None:
+        """Give the rows that wait the columns that the query has now."""
+        self.rows = adopted(self.rows, len(self.held), schema)
+
     def apply(self, change: Change, places: Places | None = None) -> None:
         """Make it what it is after the batch. ``places`` spare a search where they are known already."""
         places = places or self._find(change)
@@ -439,12 +442,24 @@ def joined_rows(some: pa.Table, more: pa.Table) -> pa.Table:
     """The rows of two tables with the same columns, one after the other. A table without rows may have any columns."""
     if not (some.num_rows and more.num_rows):
         return more if more.num_rows else some
-    if not some.schema.equals(more.schema):
-        raise InvalidArgument(
-            f"some messages have the columns {_listing(some)}, and others {_listing(more)}: "
-            "keep the columns of a stream as they are, or begin with an empty state folder"
-        )
-    return pa.concat_tables([some, more])
+    if not misfits(some.schema, more.schema):
+        return pa.concat_tables([fitted(some, more.schema), more])
+    if not misfits(more.schema, some.schema):
+        return pa.concat_tables([some, fitted(more, some.schema)])
+    raise InvalidArgument(
+        f"some messages have the columns {_listing(some)}, and others {_listing(more)}: "
+        "keep the columns of a stream as they are, or begin with an empty state folder"
+    )
+
+
+def adopted(rows: pa.Table, held: int, schema: pa.Schema) -> pa.Table:
+    """Rows of a partition that holds ``held`` of them, with the columns that the query has now."""
+    if rows.schema.equals(schema):
+        return rows
+    if not held:
+        return schema.empty_table()
+    refuse_misfits(rows.schema, schema, held, "the state")
+    return fitted(rows, schema)
 
 
 def _listing(table: pa.Table) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.arrival import ArrivalOrder
@@ -74,15 +74,25 @@ class Preparation:
 
     def arrow_schema(self) -> pa.Schema:
         """The columns that the kernel gets."""
-        zone = self.frame.sparkSession.conf.get("spark.sql.session.timeZone")
         try:
-            fields = to_arrow_schema(self.frame.schema, timezone=zone)
+            fields = to_arrow_schema(self.frame.schema, timezone=self.zone)
         except TypeError as error:  # PySpark's own, of a type that Arrow lacks
             raise InvalidArgument(f"{error}: cast or drop that column") from error
         digest = [pa.field(DIGEST, pa.int64())] if self.compares_payloads else []
         return pa.schema(
             [pa.field(field.name, field.type) for field in fields] + [pa.field(TIME, pa.float64())] + digest
         )
+
+    @property
+    def zone(self) -> str | None:
+        return self.frame.sparkSession.conf.get("spark.sql.session.timeZone")
+
+    @property
+    def reads_local_times(self) -> bool:
+        """Whether the times of rows depend on the time zone of the session."""
+        arrival = self.roles.arrival
+        is_local = arrival is not None and isinstance(self.frame.schema[arrival].dataType, TimestampNTZType)
+        return is_local and not self.in_processing_time
 
     def output_schema(self) -> StructType:
         """The columns that the kernel gives, less those that were added for it."""

@@ -54,6 +54,9 @@ class PartitionState(Protocol):
     def waiting(self) -> pa.Table:
         """The rows that wait, with the columns ``partition.WAITING``."""
 
+    def adopt(self, schema: pa.Schema) -> None:
+        """Give the rows that wait the columns that the query has now."""
+
     def apply(self, change: Any, places: Any = None) -> None: ...
 
     def as_change(self) -> StateChange:

@@ -35,9 +35,10 @@ import pyarrow as pa
 from seriatim.core.options import require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StateMismatch
 from seriatim.spark.arrays import Ints
+from seriatim.spark.evolution import misfits, refuse_misfits
 from seriatim.spark.files import TEMPORARY, Files, files_at
 from seriatim.spark.node_state import EDGE_NODES, NodePartition
-from seriatim.spark.partition import Partition
+from seriatim.spark.partition import Partition, require_same_keys
 from seriatim.spark.protocols import MACHINE, BatchOutcome, PartitionState, StateChange
 from seriatim.spark.version import (
     CHECKSUM_BYTES,
@@ -55,6 +56,8 @@ from seriatim.spark.version import (
 P = TypeVar("P", bound=PartitionState)
 
 BINDING = "binding.json"
+PAYLOAD, ZONE = "payload", "zone"
+"""What the meaning of a state calls the columns that are compared, and the time zone in which times without one are read."""
 _WHAT_TO_DO = (
     "restore the state folder and the query's checkpoint from the same moment, or begin anew with an empty state folder and a "
     "new checkpoint"
@@ -148,7 +151,16 @@ class StateFolder:
         known = kind.from_change(changes[0])
         for change in changes[1:]:
             known.apply(change)
+        known.adopt(changes[-1].rows.schema)
         return Known(known, version.header, version.checksum)
+
+    def columns(self) -> pa.Schema | None:
+        """The columns that the query had in its last batch; None before its first."""
+        latest = self.batches(0)[-1:]
+        for batch in latest:
+            schema: pa.Schema = self._change_in(self._version(0, batch), self._kind()).rows.schema
+            return schema
+        return None
 
     def _kind(self) -> type[PartitionState]:
         name = self.binding.meaning.get(MACHINE)
@@ -199,12 +211,7 @@ class StateFolder:
                 f"repartition {self.files.root} --partitions {self.binding.partitions}'"
             )
 
-        if bound.meaning != self.binding.meaning:
-            raise StateMismatch(
-                f"the state in {self.files.root} was made with {_listing(bound.meaning)}, and the query runs with "
-                f"{_listing(self.binding.meaning)}: put that back, or begin anew with an empty state folder and a new "
-                "checkpoint"
-            )
+        _require_same_meaning(self.files.root, bound.meaning, self.binding.meaning)
 
     def _bind(self) -> Binding | None:
         """Make the folder this query's, unless another task was faster; whose it is then."""
@@ -339,6 +346,13 @@ class StateFolder:
         latest = self.batches(partition)[-1:]
         return min((float.fromhex(self._look(partition, batch)[0].due) for batch in latest), default=inf)
 
+    def count_held(self) -> int:
+        """How many rows wait after the last batch that all partitions have. All of the state is read."""
+        parts = range(self.binding.partitions)
+        return sum(
+            self.read(number, batch).partition.held_count for batch in self.complete_batches()[-1:] for number in parts
+        )
+
     def complete_batches(self) -> list[int]:
         """The batches of which every partition has a version, oldest first."""
         return sorted(set.intersection(*(set(self.batches(number)) for number in range(self.binding.partitions))))
@@ -351,6 +365,40 @@ class StateFolder:
         """Batches and file names, oldest first; unfinished files too."""
         names = [name for name in self.files.names(self._folder(partition)) if name.startswith("batch-")]
         return [(int(name[len("batch-") :].partition(".")[0]), name) for name in names]
+
+
+def _require_same_meaning(root: str, bound: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Refuse to go on from a state in which keys, numbers, times or payloads mean something else."""
+    if ZONE in own and ZONE not in bound:  # it was not always noted
+        own = {name: value for name, value in own.items() if name != ZONE}
+    if bound == own:
+        return
+    if PAYLOAD in own and PAYLOAD not in bound:
+        raise StateMismatch(
+            f"the state in {root} was not made with on_duplicate='conflict' (or by a version that did not note which columns "
+            "it compared): the rows that wait have nothing to be compared by. Go on with the on_duplicate that it was made "
+            "with, or begin anew with an empty state folder and a new checkpoint"
+        )
+    raise StateMismatch(
+        f"the state in {root} was made with {_listing(bound)}, and the query runs with {_listing(own)}: put that back, or "
+        "begin anew with an empty state folder and a new checkpoint"
+    )
+
+
+def require_continuable(location: str | Files, meaning: Mapping[str, str], schema: pa.Schema, key: str) -> None:
+    """Refuse, before a query is started, what the state that is there can't be continued with. Nothing is changed."""
+    files = files_at(location) if isinstance(location, str) else location
+    bound = read_binding(files)
+    if bound is None:
+        return
+    _require_same_meaning(files.root, bound.meaning, meaning)
+    folder = bound_folder(files)
+    columns = folder.columns()
+    if columns is None:
+        return
+    require_same_keys(schema.field(key).type, columns.field(key).type)
+    if misfits(columns, schema) and (held := folder.count_held()):
+        refuse_misfits(columns, schema, held, f"the state in {files.root}")
 
 
 def _listing(meaning: Mapping[str, str]) -> str:

@@ -39,7 +39,7 @@ from seriatim.spark.preparation import BEGAN, PARTITION, TICK, TIME, Preparation
 from seriatim.spark.protocols import PartitionKernel
 from seriatim.spark.roles import column
 from seriatim.spark.sink import BATCH_ID, QUERY_ID
-from seriatim.spark.state import StateFolder, read_binding
+from seriatim.spark.state import PAYLOAD, ZONE, StateFolder, read_binding, require_continuable
 from seriatim.spark.ticks import read_ticks
 
 EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
@@ -64,14 +64,16 @@ def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, strea
     spark, output = preparation.frame.sparkSession, preparation.output_schema()
     state = files_at(streaming.state).root
     count = partition_count(spark, state, streaming.partitions)
+    schema, meaning = preparation.arrow_schema(), meaning_of(preparation, kernel)
+    require_continuable(state, meaning, schema, preparation.roles.key)
     task = PartitionTask(
         kernel=kernel,
         order=preparation.arrival_order,
-        schema=preparation.arrow_schema(),
+        schema=schema,
         output=output.names,
         state=state,
         partitions=count,
-        meaning=meaning_of(preparation, kernel),
+        meaning=meaning,
         in_processing_time=preparation.in_processing_time,
         max_ahead=inf if streaming.max_ahead is None else streaming.max_ahead,
         keep=max(2, int(spark.conf.get(RETAINED) or 0)),
@@ -107,6 +109,8 @@ def meaning_of(preparation: Preparation, kernel: PartitionKernel) -> dict[str, s
         **{name: repr(value) for name, value in columns.items()},
         **kernel.meaning(),
         "time": "'processing'" if preparation.in_processing_time else "'event'",
+        **({PAYLOAD: repr(list(roles.payload))} if preparation.compares_payloads else {}),
+        **({ZONE: repr(preparation.zone)} if preparation.reads_local_times else {}),
     }
 
 
@@ -166,6 +170,7 @@ class PartitionTask:
         table = table_of(_without_ticks(received), self.schema)
         folder = StateFolder(self.state, query=query, partitions=self.partitions, meaning=self.meaning, keep=self.keep)
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
+        known.partition.adopt(self.schema)
         outcome = self.kernel.run(known.partition, table, now, by_arrival(table, self.order), self._limit(received))
         folder.commit(known, partition, batch, outcome)
         yield from batches_of(outcome.table, self.output)

@@ -27,6 +27,10 @@ class MemoryFiles:
         self._operate(f"write {path}")
         self.content[path] = content
 
+    def write_new(self, path: str, content: bytes) -> None:
+        if path not in self.content:
+            self.write(path, content)
+
     def read(self, path: str) -> bytes | None:
         self._operate(f"read {path}")
         return self.content.get(path)

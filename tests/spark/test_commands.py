@@ -283,6 +283,17 @@ def test_repair_writes_another_format(run, tmp_path):
     assert any((tmp_path / "as-json").glob("*.json"))
 
 
+def test_repair_writes_to_any_address_that_spark_knows_and_overwrites_nothing_there(run, tmp_path):
+    address = f"file://{tmp_path}/ordered/"
+    assert run("repair", f"file://{tmp_path}/calls", address, *BY, "--format", "parquet").exit_code == 0
+    assert pq.read_table(tmp_path / "ordered").num_rows == 6
+    again = run("repair", "calls", address, *BY)
+    assert (again.exit_code, again.stderr) == (
+        1,
+        f"error: '{address[:-1]}' is there already: name another place, or remove it\n",
+    )
+
+
 @pytest.mark.parametrize("there", ["ordered", "ordered-ledger"])
 def test_repair_overwrites_nothing(run, tmp_path, there):
     (tmp_path / there).mkdir()
@@ -304,7 +315,11 @@ def test_repair_overwrites_nothing(run, tmp_path, there):
         (("audit", "calls", "--compare-arrival", "at"), "--compare-arrival is about the table of --compare"),
         (("audit", "calls", "--compare", "absent"), "there is no file or folder 'absent'"),
         (("repair", "calls", "no/where"), "there is no folder 'no' to write to"),
-        (("repair", "calls", "s3a://bucket/calls"), "'s3a:/bucket/calls' is not on this machine"),
+        (
+            ("repair", "calls", "s3a://bucket/calls"),
+            "Spark has no connector for that address (org.apache.hadoop.fs.s3a.",
+        ),
+        (("audit", "s3a://bucket/calls", "--format", "parquet", "--spark"), "Spark has no connector for that address"),
         (("repair", "calls", "ordered", "--epoch", "epok"), "there is no column 'epok'"),
     ],
 )

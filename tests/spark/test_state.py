@@ -465,6 +465,33 @@ def test_an_address_that_nobody_knows_is_refused_at_once():
         StateFolder("ftp://somewhere", query="q", partitions=1)
 
 
+def test_the_name_of_sparks_own_connector_says_which_name_to_use():
+    with pytest.raises(InvalidArgument, match=r"s3a://bucket/state: .* name it s3://bucket/state, as state=…"):
+        files_at("s3a://bucket/state")
+
+
+class DeletesBeforeItRenames(arrow_fs.LocalFileSystem):
+    """As HDFS does, where the process is killed in between."""
+
+    def move(self, src: str, dest: str) -> None:
+        if Path(dest).exists():
+            Path(dest).unlink()
+            raise KeyboardInterrupt
+        super().move(src, dest)
+
+
+def test_an_attempt_that_comes_late_does_not_touch_the_version_that_is_there(tmp_path):
+    files = ArrowFiles(DeletesBeforeItRenames(), str(tmp_path / "state"), "hdfs")
+    query = Query(files)
+    first = query.run(0, rows(1, 0))
+    before = files.read(state_path(0))
+    assert query.run(0, rows(1, 0), cache=Cache()) == first
+    assert files.read(state_path(0)) == before
+    files.write_new(state_path(0), b"of an attempt that saw nothing when it began")
+    assert files.read(state_path(0)) == before
+    assert [name for name in files.names("of-00001/part-00000") if name.endswith(".tmp")] == []
+
+
 @pytest.mark.parametrize("location", ["dbfs:/state", "s3:bucket", "hdfs:state"])
 def test_an_address_is_not_taken_for_a_folder(location):
     with pytest.raises(InvalidArgument, match="write an address as scheme://"):

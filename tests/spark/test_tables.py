@@ -162,6 +162,25 @@ def test_two_processes_do_not_write_at_once(rows, path):
     assert write_batch(rows(0, 1), path, 0, writer=QUERY)
 
 
+def test_no_metric_is_waited_for_that_may_never_come(spark, rows, path, monkeypatch):
+    """Spark's observations travel through a queue that drops events when it is full."""
+    from pyspark.sql import Observation
+
+    monkeypatch.setattr(Observation, "get", property(lambda _: pytest.fail("this may wait for ever")))
+    computed = spark.sparkContext.accumulator(0)
+
+    def count(batches):
+        for batch in batches:
+            computed.add(batch.num_rows)
+            yield batch
+
+    frame = rows(0, 10)
+    assert write_batch(frame.mapInArrow(count, frame.schema), path, 0, writer=QUERY)
+    assert computed.value == 10  # once
+    assert write_batch(rows(10, 14), path, 1, writer=QUERY, rows=4)
+    assert seen(spark, path) == numbered(0, range(10)) + numbered(1, range(10, 14))
+
+
 def test_rows_that_were_written_where_nobody_sees_them_are_an_error(spark, rows, path, monkeypatch):
     """As on a worker with disks of its own."""
     look = Table._rows_in

@@ -64,7 +64,7 @@ def _follow_tasks(session: SparkSession, progress: ProgressDisplay, done: thread
 
 def read_frame(spark: SparkSession, path: str, kind: str | None) -> DataFrame:
     """The table in a file or a folder, in the format that is named or that the names of its files tell."""
-    is_local = "://" not in path
+    is_local = not is_address(path)
     if is_local and not Path(path).exists():
         raise NotFound(f"there is no file or folder '{path}'")
     kind = kind or format_of(path)
@@ -73,20 +73,37 @@ def read_frame(spark: SparkSession, path: str, kind: str | None) -> DataFrame:
     return spark.read.format(kind).options(**HEADING.get(kind, {})).load(place)
 
 
-def refuse_to_overwrite(path: Path) -> None:
-    """Raise unless a table can be written there: nothing is overwritten, and its folder exists."""
-    if str(path).partition("/")[0].endswith(":"):  # a path has lost one of the two slashes
-        raise InvalidArgument(f"'{path}' is not on this machine: write to a local folder, and copy it")
-    if path.exists():
-        raise AlreadyExists(f"'{path}' is there already: name another place, or remove it")
-    if not path.parent.is_dir():
-        raise NotFound(f"there is no folder '{path.parent}' to write to")
+def refuse_to_overwrite(path: str) -> None:
+    """Raise unless a table can be written to a local path: nothing is overwritten, and its folder exists."""
+    place = Path(path)
+    if place.exists():
+        raise already_there(path)
+    if not place.parent.is_dir():
+        raise NotFound(f"there is no folder '{place.parent}' to write to")
 
 
-def save_frame(frame: DataFrame, path: Path, kind: str) -> None:
+def refuse_to_overwrite_address(spark: SparkSession, address: str) -> None:
+    """The same for an address that Spark can write to, ``s3a://…`` for example."""
+    jvm, context = spark._jvm, spark._jsc  # noqa: SLF001 (PySpark has no other way to its file systems)
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(address)
+    if path.getFileSystem(context.hadoopConfiguration()).exists(path):
+        raise already_there(address)
+
+
+def already_there(path: str) -> AlreadyExists:
+    return AlreadyExists(f"'{path}' is there already: name another place, or remove it")
+
+
+def is_address(path: str) -> bool:
+    return "://" in path
+
+
+def save_frame(frame: DataFrame, path: str, kind: str) -> None:
     writer = frame.write.format(kind).mode("error")
     # Java has a working folder of its own.
-    (writer.option("header", "true") if kind == "csv" else writer).save(str(path.absolute()))
+    place = path if is_address(path) else str(Path(path).absolute())
+    (writer.option("header", "true") if kind == "csv" else writer).save(place)
 
 
 def format_of(path: str) -> str:

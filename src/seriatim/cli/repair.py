@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +9,15 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.cli.frames import format_of, read_frame, refuse_to_overwrite, save_frame, spark_at_work
+from seriatim.cli.frames import (
+    format_of,
+    is_address,
+    read_frame,
+    refuse_to_overwrite,
+    refuse_to_overwrite_address,
+    save_frame,
+    spark_at_work,
+)
 from seriatim.cli.output import Output
 from seriatim.cli.session import configured
 from seriatim.cli.store import json_option
@@ -23,7 +30,7 @@ LEDGER_ENDING = "-ledger"
 
 @click.command("repair")
 @click.argument("source", metavar="IN")
-@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT")
 @click.option("--key", required=True, metavar="COLUMN", help="The column that order is kept within.")
 @click.option("--seq", required=True, metavar="COLUMN", help="The column with the number that the source stamped.")
 @click.option("--arrival", metavar="COLUMN", help="The column that says which of several copies came first.")
@@ -41,7 +48,7 @@ def command(
     loaded: LoadedConfig,
     /,
     source: str,
-    target: Path,
+    target: str,
     kind: str | None,
     to: str | None,
     as_json: bool,
@@ -49,13 +56,16 @@ def command(
 ) -> None:
     """Put the table IN in order, per key, and write it to OUT, each row once and with its position.
 
-    IN is a file or a folder in any format that Spark reads. Whatever is not in OUT is in OUT-ledger, with the reason.
-    Nothing is ever overwritten.
+    IN is a file or a folder in any format that Spark reads; both may be addresses that it knows, such as s3a://… Whatever is
+    not in OUT is in OUT-ledger, with the reason. Nothing is ever overwritten.
     """
-    entries = target.with_name(target.name + LEDGER_ENDING)
-    for path in (target, entries):
+    target = target.rstrip("/")
+    entries = target + LEDGER_ENDING
+    for path in () if is_address(target) else (target, entries):
         refuse_to_overwrite(path)
     with spark_at_work(show_progress=loaded.values.progress) as spark:
+        for path in (target, entries) if is_address(target) else ():
+            refuse_to_overwrite_address(spark, path)
         frame = read_frame(spark, source, kind)
         counts = _write(_tagged(frame, **options), target, entries, to or kind or format_of(source))
     _show(Output(as_json), counts, target, entries)
@@ -70,7 +80,7 @@ def _tagged(
     return frame.transform(resequence(key=key, sequence=seq, **chosen))
 
 
-def _write(tagged: DataFrame, target: Path, entries: Path, kind: str) -> dict[str, int]:
+def _write(tagged: DataFrame, target: str, entries: str, kind: str) -> dict[str, int]:
     """Write both parts, and count them. They are computed once: what is kept for the second lies on the disk."""
     tagged.persist(StorageLevel.DISK_ONLY)
     try:
@@ -85,8 +95,8 @@ def _write(tagged: DataFrame, target: Path, entries: Path, kind: str) -> dict[st
     return dict(sorted(counts.items()))
 
 
-def _show(output: Output, counts: dict[str, int], target: Path, entries: Path) -> None:
+def _show(output: Output, counts: dict[str, int], target: str, entries: str) -> None:
     released = counts.pop("ordered", 0)
-    fields = {"out": str(target), "rows": released, "ledger": str(entries), "entries": counts}
+    fields = {"out": target, "rows": released, "ledger": entries, "entries": counts}
     told = ", ".join(f"{reason} {count}" for reason, count in counts.items()) or "nothing"
     output.result(fields, f"wrote {released} rows in order to '{target}'\nledger '{entries}': {told}")

@@ -43,7 +43,7 @@ def audited(
     if compare_arrival is not None and compare is None:
         raise InvalidArgument("--compare-arrival is about the table of --compare: name that too")
     if verdicts is not None:
-        refuse_to_overwrite(verdicts)
+        refuse_to_overwrite(str(verdicts))
     with spark_at_work(show_progress=show_progress) as spark:
         roles = ColumnRoles(key, seq, arrival, None, tuple(payload))
         looks = [(path, read_frame(spark, path, kind), roles)]
@@ -55,7 +55,7 @@ def audited(
         audits = [_audit(*look) for look in looks]
         try:
             if verdicts is not None:
-                save_frame(audits[-1].verdicts, verdicts, "parquet")
+                save_frame(audits[-1].verdicts, str(verdicts), "parquet")
             if report is not None:
                 write_report(report, *audits)
             yield [SparkFindings(one.verdicts) for one in audits]

@@ -15,6 +15,7 @@ _TOLD = re.compile(r"^\s*seriatim\.errors\.(\w+): (.+?)\s*$", re.MULTILINE)
 _OF_STREAM = re.compile(r"terminated with exception: (.+)", re.DOTALL)
 _OF_PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _NO_FORMAT = re.compile(r"find (?:the )?data source: `?([\w.-]+?)`?[. ]")
+_NO_FILE_SYSTEM = re.compile(r"Class (org\.apache\.hadoop\.fs\.\S+) not found|No FileSystem for scheme \"?(\w+)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 PACKAGES = {
@@ -36,6 +37,12 @@ def unwrapped(error: BaseException) -> SeriatimError:
     missing = _NO_FORMAT.search(text)
     if missing:
         return FailedPrecondition(_without_connector(missing[1]))
+    file_system = _NO_FILE_SYSTEM.search(text)
+    if file_system:
+        return FailedPrecondition(
+            f"Spark has no connector for that address ({file_system[1] or file_system[2]} is missing): add its package to "
+            "spark.jars.packages; for s3a:// that is org.apache.hadoop:hadoop-aws, in the version of Spark's Hadoop"
+        )
     return FailedPrecondition(f"Spark: {_telling_line(text) or type(error).__name__}")
 
 

@@ -1,7 +1,10 @@
 """The few file operations that state needs, on local paths and on pyarrow's file systems.
 
 A file appears whole or not at all: it is written under another name in the same folder, and renamed when it is
-complete. On local disks what a rename shows is on the disk before."""
+complete. On local disks what a rename shows is on the disk before.
+
+**Not every file system replaces a file in one step.** HDFS deletes the old one and renames the new, and whoever is killed in
+between leaves none. So what must never be missing is made by ``write_new``, which leaves alone what is there."""
 
 from __future__ import annotations
 
@@ -31,6 +34,9 @@ class Files(Protocol):
     def write(self, path: str, content: bytes) -> None:
         """Make a file, or replace it, at once."""
 
+    def write_new(self, path: str, content: bytes) -> None:
+        """Make a file, at once. If there is one already, it stays as it is."""
+
     def read(self, path: str) -> bytes | None:
         """All of a file; None when it is not there."""
 
@@ -55,6 +61,12 @@ def files_at(location: str) -> Files:
         )
     if "://" not in location:
         return LocalFiles(location)
+    if location.startswith(("s3a://", "s3n://")):
+        raise InvalidArgument(
+            f"state can't be kept at {location}: that is the name of Spark's own connector, and state is read and written with "
+            f"pyarrow, which has its own settings (the environment variables of AWS, not fs.s3a.*): name it s3://"
+            f"{location.partition('://')[2]}, as state=…"
+        )
     try:
         system, path = arrow_fs.FileSystem.from_uri(location)
     except (ArrowException, ValueError) as error:
@@ -97,6 +109,10 @@ class LocalFiles:
                 temporary.unlink(missing_ok=True)
                 raise
             self._sync_folder(target.parent)
+
+    def write_new(self, path: str, content: bytes) -> None:
+        if not Path(self.root, path).exists():  # here a rename replaces in one step, if somebody else is faster now
+            self.write(path, content)
 
     def _write_through(self, path: Path, content: bytes) -> None:
         with path.open("xb") as file:
@@ -171,13 +187,25 @@ class ArrowFiles:
         return f"{self._path}/{path}" if path else self._path
 
     def write(self, path: str, content: bytes) -> None:
-        target = self._full(path)
-        temporary = temporary_name(target)
         with failures(f"writing {self.root}/{path}"):
-            self._system.create_dir(target.rpartition("/")[0], recursive=True)
-            with self._system.open_output_stream(temporary) as stream:
-                stream.write(content)
-            self._system.move(temporary, target)
+            self._system.move(self._write_temporary(path, content), self._full(path))
+
+    def write_new(self, path: str, content: bytes) -> None:
+        with failures(f"writing {self.root}/{path}"):
+            temporary = self._write_temporary(path, content)
+            # As late as can be: an attempt that was slow finds here what the one that was faster has made.
+            if self._system.get_file_info(self._full(path)).type == arrow_fs.FileType.NotFound:
+                self._system.move(temporary, self._full(path))
+            else:
+                self._system.delete_file(temporary)
+
+    def _write_temporary(self, path: str, content: bytes) -> str:
+        target = self._full(path)
+        self._system.create_dir(target.rpartition("/")[0], recursive=True)
+        temporary = temporary_name(target)
+        with self._system.open_output_stream(temporary) as stream:
+            stream.write(content)
+        return temporary
 
     def read(self, path: str) -> bytes | None:
         with failures(f"reading {self.root}/{path}"):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ from seriatim.spark.failures import unwrapped
 from seriatim.spark.output import POSITION
 from seriatim.spark.roles import column
 from seriatim.spark.sink import query_of
-from seriatim.spark.tables import write_batch
+from seriatim.spark.tables import kept, write_batch
 from seriatim.spark.upkeep import held_rows
 from seriatim.spark.work import EXPIRED, INVALID, Tag
 
@@ -171,7 +170,8 @@ class Run:
             for sink in self._declared.sinks:
                 # An empty table has columns; other places need not hear of nothing.
                 if counts[sink.what] or sink.format == TABLE:
-                    write(part(tagged, sink, self._declared.order.key), sink, query, number)
+                    rows = part(tagged, sink, self._declared.order.key)
+                    write(rows, counts[sink.what], sink, query, number)
         self._written[number] = counts
         self._written.pop(number - MOST_RECENT, None)  # nobody asked for the totals
 
@@ -182,15 +182,6 @@ class Run:
         for secret, name in self._secrets.items():
             text = text.replace(secret, name)
         return type(found)(text)
-
-
-@contextmanager
-def kept(frame: DataFrame) -> Iterator[None]:
-    frame.persist()
-    try:
-        yield
-    finally:
-        frame.unpersist()
 
 
 def rows_held(state: str) -> int:
@@ -250,10 +241,10 @@ def as_messages(rows: DataFrame, sink: Sink, key: str) -> Iterator[Column]:
         yield F.to_json(F.struct(*map(column, rows.columns))).alias("data")
 
 
-def write(rows: DataFrame, sink: Sink, query: str, number: int) -> None:
+def write(rows: DataFrame, count: int, sink: Sink, query: str, number: int) -> None:
     writer = f"{query}:{sink.what}"
     if sink.format == TABLE:
-        write_batch(rows, sink.options["path"], number, writer=writer)
+        write_batch(rows, sink.options["path"], number, writer=writer, rows=count)
     elif sink.format == TOPIC:
         once = {"writerName": writer, "batchId": str(number)}
         rows.write.format(TOPIC).options(**sink.options, **once).mode("append").save()

@@ -8,7 +8,8 @@ Rules
    state; only batch 0 starts empty, and only in a folder that is empty or the query's own.
 3. A version is complete on disk before anything of its batch may be given out: written under another name, with a
    checksum, and renamed. Any attempt at a batch writes the same bytes, and attempts do not see each other's unfinished
-   files. A batch that was written before with other bytes is an error: it was not repeated, and what it gave out the first
+   files. A version that is there is left alone: an attempt that comes late writes nothing. A batch that was written before
+   with other bytes is an error: it was not repeated, and what it gave out the first
    time may be in a sink already.
 4. A version is *full* or a *delta* (the changed keys alone). A full one is written when the deltas since the last hold
    twice as much as it, or are many. The decision rests on what the versions say of themselves, so that every attempt
@@ -217,7 +218,7 @@ class StateFolder:
         """Make the folder this query's, unless another task was faster; whose it is then."""
         strangers = [name for name in self.files.names("") if name != BINDING and TEMPORARY not in name]
         if not strangers:
-            _bind(self.files, self.binding)
+            self.files.write_new(BINDING, _as_json(self.binding))
         bound = read_binding(self.files)
         if bound is None:
             raise StateMismatch(
@@ -245,25 +246,32 @@ class StateFolder:
         """Write what a batch changed, and only then let its outcome be given out. ``known`` is used up."""
         known.partition.apply(outcome.change, outcome.places)
         version = self._next_version(known, partition, batch, outcome.change)
-        self._require_repeated(version)
-        self.files.write(self._path(partition, batch), version.content)
+        self._write_once(version)
         self._check_binding(batch)  # a repartition that saw no version of this batch must not be followed by one
         self.cache.put(self._name(partition, batch), Known(known.partition, version.header, version.checksum))
         self._prune(partition, batch)
 
-    def _require_repeated(self, version: Version) -> None:
-        """Refuse to replace what an earlier run of the same batch wrote by something else."""
+    def _write_once(self, version: Version) -> None:
+        """Write a version unless an earlier run of the same batch did. If that wrote something else, refuse.
+
+        What no batch wrote, but a change of the partition count, is replaced: it is the same state, written in another way.
+        """
         partition, batch = version.header.partition, version.header.batch
-        ends = self.files.read_ends(self._path(partition, batch), HEAD_BYTES, CHECKSUM_BYTES)
+        path = self._path(partition, batch)
+        ends = self.files.read_ends(path, HEAD_BYTES, CHECKSUM_BYTES)
         if ends is None:
+            self.files.write_new(path, version.content)
             return
         header, checksum = decode_ends(ends, self._name(partition, batch))
-        if checksum != version.checksum and not header.rewritten:
+        if checksum == version.checksum:
+            return
+        if not header.rewritten:
             raise StateMismatch(
                 f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the "
                 "source did not give the same rows again (or progress is tracked asynchronously, which is not supported), or "
                 f"options were changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
             )
+        self.files.write(path, version.content)
 
     def _next_version(self, known: Known[Any], partition: int, batch: int, change: StateChange) -> Version:
         before = known.header
@@ -460,4 +468,8 @@ def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Arr
 
 
 def _bind(files: Files, binding: Binding) -> None:
-    files.write(BINDING, json.dumps(asdict(binding), sort_keys=True).encode())
+    files.write(BINDING, _as_json(binding))
+
+
+def _as_json(binding: Binding) -> bytes:
+    return json.dumps(asdict(binding), sort_keys=True).encode()

@@ -49,17 +49,32 @@ ABOUT, LOCK, STAGING = f"{FOLDER}/table.json", f"{FOLDER}/lock", f"{FOLDER}/stag
 FORMAT = 1
 
 
-def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str) -> bool:
+def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str, rows: int | None = None) -> bool:
     """Write one batch of a query into the table at ``path``, once; False when it was there already.
 
     Call it within ``foreachBatch``, with the number that Spark gives the batch; ``writer`` is the id of the streaming query
-    (``query_of(frame)``). The rows are computed once.
+    (``query_of(frame)``). ``rows`` is how many rows there are, if that is known. Otherwise they are kept while they are counted
+    and written: they are computed once.
     """
     require_whole("batch", batch, 0)
     _require_rows_of_a_table(frame, writer)
     table = Table(local_folder(str(path)), writer)
     with table.lock():
-        return table.add(frame, batch)
+        return table.add(frame, batch, rows)
+
+
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[None]:
+    """Keep the rows of a frame for several actions, unless somebody else does."""
+    level = frame.storageLevel
+    if level.useMemory or level.useDisk:
+        yield
+        return
+    frame.persist()
+    try:
+        yield
+    finally:
+        frame.unpersist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,7 @@ class Table:
         finally:
             lock.release()
 
-    def add(self, frame: DataFrame, batch: int) -> bool:
+    def add(self, frame: DataFrame, batch: int, rows: int | None = None) -> bool:
         """Write a batch, unless that was done before. The lock must be held."""
         about = self._read_about() or self._new()
         own = About(self._writer, _columns_of(frame), about.empty)
@@ -107,7 +122,7 @@ class Table:
             logger.info("batch %d was written to the table '%s' before: nothing was added", batch, self._folder)
             return False
         staged = f"{STAGING}/{uuid.uuid4().hex}"
-        if self._write(frame, staged) or shown < 0:
+        if self._write(frame, staged, rows) or shown < 0:
             self._note(own)
             self._files.show_folder(staged, f"{BATCH}={batch:012d}")
         else:
@@ -168,17 +183,18 @@ class Table:
             if name.endswith(TEMPORARY):
                 self._files.delete(f"{FOLDER}/{name}")
 
-    def _write(self, frame: DataFrame, staged: str) -> int:
-        """Let the tasks write their rows, and return how many there are."""
-        from pyspark.sql import Observation
-        from pyspark.sql.functions import count, lit
+    def _write(self, frame: DataFrame, staged: str, rows: int | None) -> int:
+        """Let the tasks write their rows, and return how many there are.
 
-        seen = Observation()
-        writer = frame.observe(seen, count(lit(1)).alias("rows")).write
+        They are counted by an action of their own where nobody has: Spark's ``Observation`` may never arrive.
+        """
+        if rows is None:
+            with kept(frame):
+                return self._write(frame, staged, frame.count())
         # Spark's own mark of success is of no use to anybody here.
-        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet(f"file://{self._folder / staged}")
-        found, written = self._rows_in(staged), int(seen.get["rows"])
+        found, written = self._rows_in(staged), rows
         if found != written:
             raise FailedPrecondition(
                 f"{written} rows were written to the table '{self._folder}', but {found} can be seen here: name a folder that "

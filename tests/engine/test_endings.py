@@ -6,7 +6,9 @@ import asyncio
 import os
 import shutil
 import sys
+import threading
 import traceback
+from contextlib import suppress
 
 import pytest
 
@@ -15,6 +17,7 @@ from seriatim.core.delivery import RetryPolicy
 from seriatim.engine import topic as topic_module
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
+from seriatim.engine.opening import open_broker, open_engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreLost
 from seriatim.store import open_store
@@ -301,6 +304,76 @@ def test_what_is_said_after_the_engine_was_closed_is_refused(tmp_path):
             engine.publish("t", [Outgoing("k", b"1")])
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("opened_by", [open_broker, open_engine])
+def test_an_opening_that_is_cancelled_gives_back_what_its_thread_opened(monkeypatch, opened_by):
+    store, opening, go_on = WatchedStore(), threading.Event(), threading.Event()
+    closed = threading.Event()
+
+    def open_slowly(url, standby=None):
+        opening.set()
+        assert go_on.wait(10)
+        return store
+
+    monkeypatch.setattr("seriatim.engine.engine.open_store", open_slowly)
+    monkeypatch.setattr(store, "close", closed.set)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(opened_by("memory://"))
+        await asyncio.to_thread(opening.wait, 10)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert closed.is_set()
+
+
+@pytest.mark.parametrize("when", [0, 1, 2, 3, 5, 8])
+def test_a_close_that_is_cancelled_at_any_moment_gives_the_store_back(tmp_path, when):
+    url = f"sqlite:///{tmp_path}/store.db"
+
+    async def scenario() -> None:
+        engine = await Engine.open(url)
+        await subscribed(engine)
+        engine.publish("t", [Outgoing("k", b"1")])
+        closing = asyncio.create_task(engine.close())
+        for _ in range(when):
+            await asyncio.sleep(0)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as at the end of asyncio.run
+            task.cancel()
+        await asyncio.wait([closing])
+        with suppress(asyncio.CancelledError):
+            await engine.close()  # waits for the same end
+
+    asyncio.run(scenario())
+    open_store(url).close()
+
+
+def test_whatever_happens_when_a_commit_is_told_the_next_one_is_written(watched):
+    async def scenario(engine, store):
+        await subscribed(engine)
+        topic = engine.get_topic("t")
+        topic.followers[Faulty()] = None
+        store.watch()
+        store.gate.clear()
+        engine.publish("t", [Outgoing("k", b"1")])
+        await store.until_writing()
+        written = engine.change(lambda work: work.position("writer"))  # rides in the next commit
+        asyncio.get_running_loop().call_soon(store.gate.set)
+        assert await written == 0
+
+    watched(scenario)
+
+
+class Faulty:
+    """A follower with a mistake in it."""
+
+    def push(self, records: object) -> None:
+        raise RuntimeError("a mistake")
 
 
 def test_options_that_wait_for_a_lease_do_not_outlive_the_engine(watched):

@@ -46,6 +46,7 @@ from weakref import WeakSet
 
 from seriatim.engine.broker import StagedFile
 from seriatim.engine.metrics import CommitTimes
+from seriatim.engine.waiting import until_done
 from seriatim.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -497,7 +498,7 @@ class Committer:
             self._broken = self._broken or StoreLost("the engine was closed: open another one")
             self._forget_waiting(self._broken)  # there is something only if this is cancelled
             self._queue.put(None)
-            await self._loop.run_in_executor(None, self._thread.join)
+            await until_done(self._loop.run_in_executor(None, self._thread.join))
 
     # -- when the store has to be opened again --------------------------------------------------------------------------
 
@@ -597,6 +598,15 @@ class Committer:
     def _written(self, outcomes: list[_Outcome]) -> None:
         self._writing = False
         self._at_rest.set()
+        try:
+            self._tell(outcomes)
+        finally:  # whatever those who hear of it do, the next commit is written
+            if self._filling is not None:
+                self._schedule()
+            elif not self._scheduled:
+                self._idle.set()
+
+    def _tell(self, outcomes: list[_Outcome]) -> None:
         failed: list[Commit] = []
         failure: BaseException | None = None
         for commit, error in outcomes:
@@ -611,10 +621,6 @@ class Committer:
             self._on_success()
         else:
             self._failed(failed[0] if len(failed) == 1 else Commit.of(failed), failure)
-        if self._filling is not None:
-            self._schedule()
-        elif not self._scheduled:
-            self._idle.set()
 
     def _failed(self, commit: Commit, error: BaseException) -> None:
         is_over = isinstance(error, OutcomeUnknown | StoreLost)

@@ -50,6 +50,7 @@ from seriatim.engine.seeking import Move, TimeTravel
 from seriatim.engine.services import Wakeful
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.engine.topic import TopicState
+from seriatim.engine.waiting import until_done
 from seriatim.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -122,6 +123,7 @@ class Engine(Operations, TimeTravel, Readers):
         self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
         self._changed = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+        self._is_given_back = False
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
@@ -159,7 +161,11 @@ class Engine(Operations, TimeTravel, Readers):
             return
         if self._closing is None:
             self._closing = self._loop.create_task(self._close(), name="seriatim-engine-closing")
-        await asyncio.shield(self._closing)
+        try:
+            await until_done(self._closing)
+        finally:
+            if not self._is_given_back:  # it was cancelled before it began
+                await self._give_back_store()
 
     async def _close(self) -> None:
         try:
@@ -173,6 +179,7 @@ class Engine(Operations, TimeTravel, Readers):
             await self._give_back_store()
 
     async def _give_back_store(self) -> None:
+        self._is_given_back = True
         try:
             await self._committer.close()
             for subscription in self._subscriptions.values():
@@ -181,7 +188,7 @@ class Engine(Operations, TimeTravel, Readers):
                 await asyncio.wait(self._unfinished)  # while the store is still there for them
         finally:
             self._readers.shutdown()
-            await self._loop.run_in_executor(None, self._store.close)
+            await until_done(self._loop.run_in_executor(None, self._store.close))
 
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ async def open_broker(url: str, *, standby: bool = False) -> Broker:
     url = absolute_url(url)  # its owner may have to be found again later, when the program is in another folder
     file = store_file(url)
     if file is None:
-        return cast(Broker, await _stand_by(url) if standby else await Engine.open(url))
+        return cast(Broker, await _open(url, standby=standby))
     path = socket_path(file)
     shared = SharedBroker(partial(_find, url, path, PATIENCE_WITH_THE_NEXT))
     found = await _find(url, path, PATIENCE, shared.lost)
@@ -64,7 +64,7 @@ async def open_engine(url: str, *, standby: bool = False) -> Engine:
     """
     file = store_file(url)
     if file is None:
-        return await _stand_by(url) if standby else await Engine.open(url)
+        return await _open(url, standby=standby)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
     while True:
@@ -103,7 +103,9 @@ async def _own(url: str, path: Path) -> _Owner:
     return engine
 
 
-async def _stand_by(url: str) -> Engine:
+async def _open(url: str, *, standby: bool) -> Engine:
+    if not standby:
+        return await _opened(asyncio.ensure_future(Engine.open(url)))
     with Standby() as patience:
         return await _opened(asyncio.ensure_future(Engine.open(url, patience)), patience.cancel)
 

@@ -301,8 +301,14 @@ def test_the_store_is_given_back_when_the_program_ends_while_a_handler_hangs(tmp
         asyncio.create_task(pubsub.close())  # noqa: RUF006 - it is left alone on purpose
         await asyncio.sleep(0.01)
 
+    async def look() -> None:
+        async with PubSub(url) as pubsub:
+            message = await anext(pubsub.subscription("ordered-sub").messages())
+            assert (message.data, message.delivery_attempt) == (b"1", 1)  # cancelled is not failed
+
     run_bounded(scenario)
     assert is_free(url)
+    run_bounded(look)
 
 
 # -- whatever goes wrong ------------------------------------------------------------------------------------------------
@@ -453,6 +459,18 @@ def test_every_reader_hears_that_the_subscription_is_gone_also_later(run):
         stream.close()
         with pytest.raises(StopAsyncIteration):
             await anext(stream)
+
+    run(scenario)
+
+
+def test_a_reader_hears_that_its_subscription_is_detached(run):
+    async def scenario(pubsub):
+        _, subscription = await ordered(pubsub)
+        reader = asyncio.create_task(anext(subscription.messages()))
+        await asyncio.sleep(0)
+        await pubsub.broker.detach_subscription("ordered-sub")
+        with pytest.raises(FailedPrecondition, match="detached"):
+            await reader
 
     run(scenario)
 

@@ -340,7 +340,7 @@ def test_what_waits_for_room_behind_a_failed_message_of_its_key_fails_with_it_an
         stage.store.gate.clear()
         stage.store.failures.append(StoreFull("no room"))
         (one,) = stage.publish("1", key="k")
-        (two, three), (other,) = stage.publish("2", "3", key="k"), stage.publish("other", key="o")
+        (other,), (two, three) = stage.publish("other", key="o"), stage.publish("2", "3", key="k")
         stage.store.gate.set()
         with pytest.raises(StoreFull):
             await one
@@ -417,14 +417,21 @@ def test_flush_and_close_wait_until_a_message_whose_future_was_cancelled_is_dura
         stage.store.gate.clear()
         first, second = stage.publish("a", "b")
         first.cancel()
-        turns = 0
+        rounds, flush = 0, stage.publisher._batcher.flush
+
+        def counted():
+            nonlocal rounds
+            rounds += 1
+            return flush()
+
+        stage.publisher._batcher.flush = counted
         ended = asyncio.create_task(getattr(stage.publisher, ending)())
         await stage.store.until_writing()
         second.cancel()
-        while not ended.done() and turns < 100:
-            turns += 1
+        for _ in range(100):
             await asyncio.sleep(0)
         assert not ended.done()
+        assert rounds == 1  # it waits, and does not ask again and again
         stage.store.gate.set()
         await ended
         assert stage.stored() == [b"a", b"b"]

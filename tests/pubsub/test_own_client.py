@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +13,14 @@ from seriatim import PubSub
 from seriatim.client.channel import Address, Channel
 from seriatim.client.message import Message
 from seriatim.core.delivery import RetryPolicy
-from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, NotSupported, Unauthenticated
+from seriatim.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    NotSupported,
+    OutcomeUnknown,
+    Unauthenticated,
+)
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.server import Tls
 from tests.certificates import new_certificate
@@ -114,6 +122,66 @@ def test_an_ack_that_is_waited_for(run):
         stream.close()
 
     run(program)
+
+
+def test_what_comes_while_handlers_are_waited_for_is_given_back_untried(run):
+    async def program(pubsub):
+        await pubsub.topic("graves").create()
+        options = {"dead_letter_topic": "graves", "retry": RetryPolicy(max_attempts=5)}
+        topic, subscription = await ordered(pubsub, **options)
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            begun.set()
+            await go_on.wait()
+            message.ack()
+
+        subscription.on("message", handle)
+        subscription.open()
+        await topic.publish(b"1", ordering_key="k")
+        await begun.wait()
+        closing = asyncio.create_task(subscription.close())
+        await asyncio.sleep(0)
+        await topic.publish(b"2", ordering_key="other")
+        await asyncio.sleep(0.2)  # the server may send it, and would send it again at once when it were nacked
+        go_on.set()
+        await closing
+        message = await anext(subscription.messages())
+        assert (message.data, message.delivery_attempt) == (b"2", 1)
+        message.ack()
+
+    run(program)
+
+
+def test_a_durable_ack_that_can_not_be_sent_before_the_end_has_an_unknown_outcome(monkeypatch):
+    monkeypatch.setattr("seriatim.client.served_stream.FAREWELL", 0.1)
+
+    server = ServerProcess("memory://")
+
+    async def program() -> None:
+        async with asyncio.timeout(PATIENCE), PubSub(f"pubsub://127.0.0.1:{server.port}/demo") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            await topic.publish(b"1", ordering_key="k")
+            message = await anext(subscription.messages())
+            server.process.send_signal(signal.SIGSTOP)
+            ack = asyncio.create_task(message.ack_durable())
+            await asyncio.sleep(0)
+        with pytest.raises(OutcomeUnknown, match="may come again"):
+            await ack
+
+    try:
+        asyncio.run(program())
+    finally:
+        server.kill()
+
+
+def test_a_stream_without_permission_raises_instead_of_waiting_for_ever(tmp_path):
+    async def read(address: str) -> None:
+        async with asyncio.timeout(PATIENCE), PubSub(f"pubsub://{address}/demo?token=wrong") as pubsub:
+            await anext(pubsub.subscription("work").messages())
+
+    with server_in_thread(access=tokens_in(tmp_path)) as server, pytest.raises(Unauthenticated):
+        asyncio.run(read(server.clients.address))
 
 
 def test_resources_and_their_errors(run):

@@ -30,7 +30,7 @@ from seriatim.core.limits import reason_of
 from seriatim.core.options import is_number, require_whole, shown
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.consumer import Consumer, Delivered
-from seriatim.errors import InvalidArgument, NotFound, SeriatimError, StaleLease, StoreBroken, StoreLost
+from seriatim.errors import InvalidArgument, SeriatimError, StaleLease, StoreBroken, StoreError, StoreLost
 
 Handler = Callable[[Message], object]
 ErrorHandler = Callable[[BaseException], object]
@@ -229,8 +229,8 @@ class MessageStream(_Source):
             self._leave()
 
     def _store_failed(self, error: BaseException) -> None:
-        is_final = isinstance(error, StoreLost | NotFound) and not isinstance(error, StoreBroken)  # others pass
-        if is_final and not self._is_over:
+        passes = isinstance(error, StoreError) and (not isinstance(error, StoreLost) or isinstance(error, StoreBroken))
+        if not passes and not self._is_over:
             self._is_over, self._error = True, error
             self._queue.put_nowait(None)
 

@@ -52,8 +52,10 @@ class ServedBroker:
     async def close(self) -> None:
         for attachment in self._attachments:
             attachment.detach()
-            await attachment.gone()
-        await self._channel.close()
+        try:
+            await asyncio.gather(*(attachment.gone() for attachment in self._attachments))
+        finally:
+            await self._channel.close()
 
     # -- topics ---------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ Rules
       consumer hears that.
     - Acks and changes of deadlines go over the stream, all of one turn of the event loop in one request. An ack that somebody
       waits for is a call of its own.
-    - Who detaches has said everything: it is sent, and the server ends the stream and gives back the rest.
+    - Who detaches has said everything: it is sent, and the server ends the stream and gives back the rest. What comes between
+      ``stop`` and that is kept and not nacked: it would come again at once, and count as a failure each time.
+    - A lease whose time is over by the clock of this process is held no more, because the API does not say that one is lost.
     - A nack with a delay is a lease that lasts for the delay: the API has no other word for it.
 """
 
@@ -50,6 +52,8 @@ class ServedAttachment:
         self._consumer = consumer
         self._tokens = count(1)
         self._held: dict[int, tuple[Lease, str]] = {}  # with its ack id, by token
+        self._until: dict[int, float] = {}  # by token, by the clock of the loop
+        self._loop = asyncio.get_running_loop()
         self._said = StreamingPullRequest()
         self._has_said = asyncio.Event()
         self._is_stopped = self._is_leaving = self._is_served = False
@@ -60,7 +64,7 @@ class ServedAttachment:
     # -- what the consumer says -----------------------------------------------------------------------------------------
 
     def holds(self, lease: Lease) -> bool:
-        return lease.token in self._held
+        return lease.token in self._held and self._until[lease.token] > self._loop.time()
 
     def ack(self, lease: Lease, told: Told | None = None) -> None:
         ack_id = self._let_go(lease)
@@ -82,12 +86,14 @@ class ServedAttachment:
     def extend(self, lease: Lease, seconds: float) -> None:
         require_duration("seconds", seconds)
         self._modify(self._require(lease), seconds)
+        self._until[lease.token] = self._loop.time() + seconds
 
     def stop(self) -> None:
         self._is_stopped = True
 
     def detach(self) -> None:
         self._held.clear()
+        self._until.clear()
         self._is_stopped = self._is_leaving = True
         self._has_said.set()
         if self._stream is None:
@@ -111,7 +117,7 @@ class ServedAttachment:
 
     def _let_go(self, lease: Lease) -> str:
         ack_id = self._require(lease)
-        del self._held[lease.token]
+        del self._held[lease.token], self._until[lease.token]
         return ack_id
 
     def _modify(self, ack_id: str, seconds: float) -> None:
@@ -124,6 +130,9 @@ class ServedAttachment:
             await self._channel.call("Acknowledge", subscription=self._subscription, ack_ids=[ack_id])
         except SeriatimError as error:
             told(error)
+        except BaseException:
+            told(OutcomeUnknown("the ack was cut off before it was answered: the message may come again"))
+            raise
         else:
             told(None)
 
@@ -133,6 +142,7 @@ class ServedAttachment:
         pause = SHORTEST_PAUSE
         while True:
             self._is_served = False
+            problem: Exception
             try:
                 found = await self._channel.call("GetSubscription", subscription=self._subscription)
                 self.ack_deadline = float(found.ack_deadline_seconds)
@@ -140,7 +150,7 @@ class ServedAttachment:
                 await self._serve(self._stream)
             except grpc.aio.AioRpcError as error:
                 problem = error_of(error)
-            except SeriatimError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the consumer must hear of it
                 problem = error
             else:
                 problem = OutcomeUnknown("the server ended the stream")
@@ -189,10 +199,7 @@ class ServedAttachment:
 
     def _receive(self, messages: Any) -> None:
         delivered = [self._take(received) for received in messages]
-        if self._is_stopped and not self._is_leaving:  # who leaves gives everything back
-            for one in delivered:
-                self.nack(one.lease)
-        elif delivered and not self._is_stopped:
+        if delivered and not self._is_stopped:
             self._consumer.deliver(delivered)
 
     def _take(self, received: Any) -> Delivered:
@@ -205,11 +212,13 @@ class ServedAttachment:
             deadline=inf,  # only the server knows
         )
         self._held[lease.token] = lease, received.ack_id
+        self._until[lease.token] = self._loop.time() + self.ack_deadline
         attributes = dict(message.attributes) or None
         return Delivered.of(lease, message.data, attributes, seconds_of(message.publish_time))
 
     def _lose_all(self) -> None:
         lost, self._held = self._held, {}
+        self._until.clear()
         self._said = StreamingPullRequest()
         for lease, _ in lost.values():
             self._consumer.fenced(lease)

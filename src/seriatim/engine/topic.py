@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from sys import getsizeof
 from typing import Protocol
 
 from seriatim.engine.metrics import TopicCounts
@@ -12,6 +13,13 @@ from seriatim.engine.options import TopicOptions
 from seriatim.store.base import Position, Record, TopicRow
 
 CACHED_BYTES = 64 * 1024 * 1024
+"""How much memory the recent messages of a topic may take, with everything that belongs to them."""
+
+RECORD_BYTES = 320
+"""What a message costs apart from its data, key and attributes: the record, its numbers, its place in the dict."""
+
+ENTRY_BYTES = 64
+"""What an attribute costs apart from its name and value: its place in a dict that is never full."""
 
 _OFFSET, _DATA = itemgetter(0), itemgetter(2)
 
@@ -74,7 +82,7 @@ class TopicState:
         if not self.followers:  # nobody will ask for them soon, and who comes later can read the store
             return
         self._recent.update(zip(map(_OFFSET, records), records, strict=True))
-        self._recent_bytes += size
+        self._recent_bytes += sum(map(memory_of, records))
         if self._recent_bytes > CACHED_BYTES:
             self._make_room()
         for follower in self.followers:
@@ -111,7 +119,7 @@ class TopicState:
         for offset, record in self._recent.items():
             if surplus <= 0:
                 break
-            surplus -= len(record.data)
+            surplus -= memory_of(record)
             oldest.append(offset)
         self._forget(oldest)
 
@@ -119,4 +127,13 @@ class TopicState:
         recent = self._recent
         for offset in offsets:
             if (record := recent.pop(offset, None)) is not None:
-                self._recent_bytes -= len(record.data)
+                self._recent_bytes -= memory_of(record)
+
+
+def memory_of(record: Record) -> int:
+    """About how many bytes a message takes in memory."""
+    size = RECORD_BYTES + getsizeof(record.data) + getsizeof(record.key)
+    if record.attributes:
+        entries = sum(ENTRY_BYTES + getsizeof(name) + getsizeof(value) for name, value in record.attributes.items())
+        size += ENTRY_BYTES + entries
+    return size

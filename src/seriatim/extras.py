@@ -8,7 +8,7 @@ from seriatim.errors import MissingExtra
 
 EXTRAS = {
     "spark": ("pyspark", "pyarrow", "numpy", "pandas"),
-    "server": ("grpc", "grpc_health", "google.cloud.pubsub", "fastavro", "prometheus_client"),
+    "server": ("grpc", "grpc_health", "google.cloud.pubsub", "fastavro", "prometheus_client", "aiohttp"),
     "postgres": ("psycopg",),
     "mqtt": ("aiomqtt", "paho.mqtt", "google.protobuf"),
 }

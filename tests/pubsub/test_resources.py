@@ -399,3 +399,32 @@ def test_a_request_that_is_too_large(ordered):
 )
 def test_questions_that_make_no_sense(ordered, method, fields):
     assert status_of(getattr(ordered, method), **fields) is INVALID
+
+
+LONG = "x" * 2049
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kms_key_name": LONG},
+        {"kms_key_name": "ü" * 1025},
+        {"message_storage_policy": {"allowed_persistence_regions": [LONG]}},
+        {"message_storage_policy": {"allowed_persistence_regions": ["europe-west1"] * 101}},
+        {"tags": {LONG: "x"}},
+        {"tags": {"x": LONG}},
+    ],
+)
+def test_every_text_list_and_map_of_a_topic_has_a_limit(raw, fields):
+    assert status_of(raw.CreateTopic, name=TOPIC, **fields) is INVALID
+    assert raw.CreateTopic(name=TOPIC, kms_key_name=LONG[1:]).kms_key_name == LONG[1:]
+    paths = [name for name in fields if name != "tags"]
+    update = {"topic": {"name": TOPIC, **fields}, "update_mask": {"paths": paths}}
+    assert status_of(raw.UpdateTopic, **update) is INVALID
+
+
+@pytest.mark.parametrize("attributes", [{"x": LONG}, {f"x{number}": "" for number in range(101)}])
+def test_every_text_list_and_map_of_a_subscription_has_a_limit(raw, attributes):
+    raw.CreateTopic(name=TOPIC)
+    config = {"push_endpoint": "http://127.0.0.1:9/", "attributes": attributes}
+    assert status_of(raw.CreateSubscription, name=SUBSCRIPTION, topic=TOPIC, push_config=config) is INVALID

@@ -203,6 +203,8 @@ def test_policies_are_kept_and_everything_is_allowed(raw):
     wanted = ["pubsub.topics.publish", "pubsub.topics.delete"]
     assert list(raw.TestIamPermissions(resource=TOPIC, permissions=wanted).permissions) == wanted
     assert status_of(raw.GetIamPolicy, resource="") is INVALID
+    members = {"bindings": [{"role": "r", "members": ["x" * 70_000]}]}
+    assert status_of(raw.SetIamPolicy, resource=TOPIC, policy=members) is INVALID
 
 
 def test_messages_that_would_crash_or_hang_a_reader_are_refused_and_others_are_served_meanwhile(

@@ -17,6 +17,7 @@ from seriatim.wire.services import IAM
 
 KIND = "policy"
 LONGEST_NAME = 1024
+MAX_POLICY_BYTES = 64 * 1024
 
 
 class IamService:
@@ -28,6 +29,8 @@ class IamService:
     async def set_iam_policy(self, request: Any) -> Any:
         _check(request.resource)
         policy = request.policy
+        if policy.ByteSize() > MAX_POLICY_BYTES:
+            raise InvalidArgument(f"a policy has at most {MAX_POLICY_BYTES} bytes, not {policy.ByteSize()}")
         policy.etag = b""
         policy.etag = hashlib.sha256(policy.SerializeToString(deterministic=True)).digest()[:8]
         text = json.dumps(MessageToDict(policy, preserving_proto_field_name=True))

@@ -21,11 +21,11 @@ from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import FailedPrecondition, NotFound, SeriatimError
 from seriatim.pubsub.consumers import Members
-from seriatim.pubsub.http import post
+from seriatim.pubsub.posting import Poster
 from seriatim.wire.documents import from_document
 from seriatim.wire.messages import fill
 from seriatim.wire.names import Names
-from seriatim.wire.push import ACKS, Endpoint, wrapped
+from seriatim.wire.push import ACKS, wrapped
 from seriatim.wire.services import PubsubMessage, Subscription
 
 AT_ONCE = 32
@@ -57,6 +57,7 @@ class Pushers:
         self._members = members
         self._names = names
         self._pushers: dict[str, Pusher] = {}
+        self._poster = Poster()
 
     async def start(self) -> None:
         for info in await self._broker.list_subscriptions():
@@ -71,20 +72,25 @@ class Pushers:
         except NotFound:
             return
         if not options.detached and push_config(options).push_endpoint:
-            self._pushers[name] = Pusher(self._members, name, self._names, options)
+            self._pushers[name] = Pusher(self._poster, self._members, name, self._names, options)
 
     def stop(self) -> None:
         for pusher in self._pushers.values():
             pusher.stop()
         self._pushers.clear()
 
+    async def close(self) -> None:
+        """Give back the connections, after ``stop``."""
+        await self._poster.close()
+
 
 class Pusher:
     """Posts the messages of one subscription."""
 
-    def __init__(self, members: Members, name: str, names: Names, options: SubscriptionOptions) -> None:
+    def __init__(self, poster: Poster, members: Members, name: str, names: Names, options: SubscriptionOptions) -> None:
         config = push_config(options)
-        self._endpoint = Endpoint.parse(config.push_endpoint)
+        self._poster = poster
+        self._endpoint = str(config.push_endpoint)
         self._is_wrapped = not config.HasField("no_wrapper")
         self._resource = names.of(name)
         self._names = names
@@ -108,9 +114,11 @@ class Pusher:
     async def _push(self, one: Delivered) -> None:
         try:
             async with asyncio.timeout(self._options.ack_deadline):
-                status = await post(self._endpoint, *self._content(one))
+                status = await self._poster.post(self._endpoint, *self._content(one))
             problem = None if status in ACKS else f"the endpoint answered {status}"
-        except (OSError, ValueError, asyncio.IncompleteReadError) as error:  # a timeout is an OSError
+        except TimeoutError:
+            problem = f"the endpoint did not answer within {self._options.ack_deadline:g} seconds"
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the message is not delivered
             problem = f"the endpoint can't be reached: {str(error) or type(error).__name__}"
         with suppress(SeriatimError):  # the lease is lost, or all of the subscription: there is nothing left to settle
             self._settle(one, problem)

@@ -24,9 +24,10 @@ from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, NotFound, NotSupported
 from seriatim.pubsub.options import LONGEST_ACK_DEADLINE, ServerOptions
 from seriatim.pubsub.turns import Turns
+from seriatim.wire.bounds import check_bounds
 from seriatim.wire.documents import from_document, to_document
 from seriatim.wire.names import WINDOW_LABEL, Names
-from seriatim.wire.push import Endpoint
+from seriatim.wire.push import check_endpoint
 from seriatim.wire.services import Snapshot, Subscription, Topic
 from seriatim.wire.times import seconds_of, set_seconds
 
@@ -87,6 +88,7 @@ class Resources:
 
     def topic_options(self, topic: Any) -> TopicOptions:
         _refuse(topic, _TOPIC_REFUSED)
+        check_bounds(topic)
         check_labels(topic.labels)
         resource, retained = (
             to_document(topic, _TOPIC_DOCUMENT),
@@ -109,6 +111,7 @@ class Resources:
 
     def subscription_options(self, subscription: Any) -> SubscriptionOptions:
         _refuse(subscription, _SUBSCRIPTION_REFUSED)
+        check_bounds(subscription)
         check_labels(subscription.labels)
         _check_push(subscription.push_config)
         _retained(subscription, "message_retention_duration", 31 * DAY)
@@ -249,7 +252,7 @@ def check_labels(labels: Any) -> None:
 
 def _check_push(config: Any) -> None:
     if config.push_endpoint:
-        Endpoint.parse(config.push_endpoint)
+        check_endpoint(config.push_endpoint)
     if config.HasField("oidc_token") or config.no_wrapper.write_metadata:
         raise NotSupported(
             "pushes carry no tokens, and no metadata in headers: leave oidc_token and write_metadata out"

@@ -92,7 +92,7 @@ class Server:
             ],
             maximum_concurrent_rpcs=self._options.max_calls,
         )
-        port = self._listen(f"{host}:{port}", tls)
+        port = self._listen(authority(host, port), tls)
         await self._schemas.start()
         await self._subscriber.start()
         await self._server.start()
@@ -116,10 +116,16 @@ class Server:
             await self._health.stop()
             self._subscriber.end(StoreLost("the server is stopping: connect again"))
             await self._server.stop(grace)
+            await self._subscriber.close()
 
     def _handler(self, name: str, service: Any) -> Any:
         methods = {method: self._calls.handler(service, method, kinds) for method, kinds in SERVICES[name].items()}
         return grpc.method_handlers_generic_handler(name, methods)
+
+
+def authority(host: str, port: int) -> str:
+    """A host and a port as an address has them: IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def _keep_alive(seconds: float) -> Iterator[tuple[str, int]]:

@@ -71,6 +71,10 @@ class SubscriberService:
         """Push what is to be pushed."""
         await self._pushers.start()
 
+    async def close(self) -> None:
+        """After ``end``, when no call is under way any more."""
+        await self._pushers.close()
+
     def end(self, error: SeriatimError) -> None:
         """Let every stream end, also those that come now, and every pull that waits."""
         self._ended = error

@@ -2,7 +2,8 @@
 
 Rules
     - The body is JSON with the message, base64 inside, or the bare data where the subscription wants no wrapper.
-    - 102, 200, 201, 202 and 204 ack. Anything else, and no answer at all, nacks. Redirections are not followed.
+    - 200, 201, 202 and 204 ack. Anything else, and no answer at all, nacks. Redirections are not followed. Interim answers
+      (100, 102, 103) are passed over: what follows them counts.
 """
 
 from __future__ import annotations
@@ -10,37 +11,32 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from seriatim.errors import InvalidArgument
 
-ACKS = frozenset({102, 200, 201, 202, 204})
+ACKS = frozenset({200, 201, 202, 204})
+
+MAX_ENDPOINT_LENGTH = 2048
 
 
-class Endpoint(NamedTuple):
-    """Where to post to."""
-
-    host: str
-    port: int
-    path: str
-    is_secure: bool
-
-    @classmethod
-    def parse(cls, url: str) -> Endpoint:
-        """Raises InvalidArgument unless it is an address that can be posted to."""
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise InvalidArgument(f"push_endpoint {url!r} is no address: {error}") from None
-        if parts.scheme not in {"http", "https"} or not parts.hostname or not url.isascii() or not url.isprintable():
-            raise InvalidArgument(f"push_endpoint {url!r} is no address: write http://HOST:PORT/PATH, or https://")
-        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        secure = parts.scheme == "https"
-        if " " in path:
-            raise InvalidArgument(f"push_endpoint {url!r} has a space in it")
-        return cls(parts.hostname, port or (443 if secure else 80), path, secure)
+def check_endpoint(url: str) -> None:
+    """Raise InvalidArgument unless it is an address that can be posted to."""
+    if len(url) > MAX_ENDPOINT_LENGTH:
+        raise InvalidArgument(f"push_endpoint has {len(url)} characters: {MAX_ENDPOINT_LENGTH} are allowed")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"push_endpoint {url!r} is no address: {error}") from None
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in {"http", "https"} or not host or port == 0 or not is_plain:
+        raise InvalidArgument(f"push_endpoint {url!r} is no address: write http://HOST:PORT/PATH, or https://")
+    if parts.fragment:
+        raise InvalidArgument(
+            f"push_endpoint {url!r} has a fragment, which can't be posted to: leave out what follows #"
+        )
 
 
 def wrapped(message: Any, subscription: str, attempt: int | None) -> bytes:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -39,11 +40,13 @@ def fast_folder() -> str | None:
 
 @pytest.fixture
 def logger_as_it_was() -> Iterator[None]:
-    """Undo what a test does to the logger."""
-    handlers, level = log.logger.handlers[:], log.logger.level
+    """Undo what a test does to the logger, and to those of libraries."""
+    loggers = [log.logger, *map(logging.getLogger, log.LIBRARIES)]
+    states = [(one, one.handlers[:], one.level) for one in loggers]
     yield
-    log.logger.handlers[:] = handlers
-    log.logger.setLevel(level)
+    for one, handlers, level in states:
+        one.handlers[:] = handlers
+        one.setLevel(level)
 
 
 @pytest.fixture

@@ -149,9 +149,11 @@ def test_a_topic_that_an_older_version_deleted_is_left_to_administrators(tmp_pat
         ("[a]\nadmin = true", r"\[a\] needs a token"),
         ('[a]\ntoken = ""', r"\[a\] needs a token"),
         ('a = "b"', r"\[a\] needs a token"),
-        ('[a]\ntoken = "x"\nadmn = true', r"\[a\] has admn; known are admin, publish, subscribe, token"),
+        ('[a]\ntoken = "x"\nadmn = true', r"\[a\] has admn; known are admin, metrics, publish, subscribe, token"),
         ('[a]\ntoken = "x"\npublish = "topic"', r"publish of \[a\] is a list of topics"),
         ('[a]\ntoken = "x"\nadmin = "yes"', r"admin of \[a\] is true or false"),
+        ('[a]\ntoken = "x"\nmetrics = 1', r"metrics of \[a\] is true or false"),
+        ('[a]\ntoken = "x"\n[b]\ntoken = "x"\nadmin = true', r"\[b\] has the same token as \[a\]"),
     ],
 )
 def test_files_that_say_nothing_clear(tmp_path, text, said):

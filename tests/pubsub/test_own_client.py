@@ -303,11 +303,49 @@ def test_a_consumer_goes_on_when_the_server_is_killed_and_started_again(tmp_path
 
 
 @pytest.mark.parametrize(
-    "url", ["pubsub://", "pubsub://host", "pubsub://host/a/b", "pubsub:///project", "pubsub://host/p?x=1"]
+    "url",
+    [
+        "pubsub://",
+        "pubsub://host",
+        "pubsub://host/a/b",
+        "pubsub:///project",
+        "pubsub://host:x/p",
+        "pubsub://me:secret@host/p",
+        "pubsub://host/p?x=1",
+        "pubsub://host/p?tls",
+        "pubsub://host/p?tls=",
+        "pubsub://host/p?tls=yes",
+        "pubsub://host/p?tls=True",
+        "pubsub://host/p?tls=1&tls=0",
+        "pubsub://host/p?tls=0&ca=ca.pem",
+        "pubsub://host/p?token=",
+        "pubsub://host/p?token=secret%0A",
+        "pubsub://host/p#secret",
+    ],
 )
-def test_addresses_that_are_none(url):
-    with pytest.raises(InvalidArgument):
+def test_addresses_that_are_refused_without_showing_a_secret(url):
+    with pytest.raises(InvalidArgument) as refused:
         Address.parse(url)
+    assert "secret" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("query", "token", "is_secure"),
+    [
+        ("", None, False),
+        ("?tls=true", None, True),
+        ("?tls=1", None, True),
+        ("?tls=false", None, False),
+        ("?tls=0", None, False),
+        ("?ca=ca.pem", None, True),
+        ("?token=a+b%2Bc%26d=", "a+b+c&d=", False),
+    ],
+)
+def test_what_the_parameters_of_an_address_mean(query, token, is_secure):
+    address = Address.parse(f"pubsub://[::1]:8085/shop{query}")
+    assert (address.target, address.project) == ("[::1]:8085", "shop")
+    assert (address.token, address.is_secure) == (token, is_secure)
+    assert token is None or token not in repr(address)
 
 
 def test_a_client_that_is_refused_tries_again_less_and_less_often_until_it_is_served(monkeypatch):

@@ -18,6 +18,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from seriatim.pubsub.server import Tls
+from tests.certificates import new_certificate
 from tests.pubsub.conftest import make_ordered, publish
 from tests.pubsub.node.client import node_command
 from tests.pubsub.served import PATIENCE, SUBSCRIPTION, TOPIC, Clients
@@ -189,6 +191,47 @@ def test_the_line_that_says_where_it_serves():
     assert [json.loads(entry)["message"] for entry in errors.splitlines()] == ["the server stops"]
 
 
+def test_lines_of_grpc_itself_are_json_too(tmp_path):
+    """Somebody speaks plain text to a server with TLS, and gRPC's core writes about it."""
+    tls = Tls(*new_certificate())
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_bytes(tls.certificate)
+    key.write_bytes(tls.key)
+    command = [sys.executable, "-m", "seriatim", "-v", "serve", "--json", "--store", "memory://", "--port", "0"]
+    command += ["--log-format", "json", "--tls-cert", str(certificate), "--tls-key", str(key)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    port = json.loads(process.stdout.readline())["port"]
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        plain.settimeout(PATIENCE)
+        while plain.recv(1000):  # until the server hangs up
+            pass
+    process.terminate()
+    _, errors = process.communicate(timeout=PATIENCE)
+    entries = [json.loads(line) for line in errors.splitlines()]
+    assert any("Handshake failed" in entry["message"] for entry in entries)
+    assert {entry["level"] for entry in entries} == {"info"}
+
+
+def test_ipv6(serve, url):
+    server = serve(url, 0, "--host", "::1", "--metrics-port", "0", "--metrics-host", "::1")
+    clients = Clients(f"[::1]:{server.port}")
+    assert clients.raw().CreateTopic(name=TOPIC).name == TOPIC
+    assert urllib.request.urlopen(f"http://[::1]:{server.ready['metrics_port']}/metrics").status == 200
+    clients.close()
+    assert server.terminate() == 0
+
+
+def test_metrics_stay_on_the_loopback_wherever_the_server_listens(serve, url):
+    server = serve(url, 0, "--host", "0.0.0.0", "--insecure", "--metrics-port", "0")
+    port = server.ready["metrics_port"]
+    assert urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").status == 200
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.2", port))
+    server.terminate()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -196,6 +239,10 @@ def test_the_line_that_says_where_it_serves():
         (["--tls-cert", "cert.pem"], "--tls-cert and --tls-key belong together"),
         (["--tls-cert", "none.pem", "--tls-key", "none.pem"], "the certificate or its key can't be read"),
         (["--project", "a b"], "'a b' is not the name of a project"),
+        (
+            ["--metrics-port", "0", "--metrics-host", "0.0.0.0"],
+            "metrics at 0.0.0.0 can be read by others: give --tls-cert",
+        ),
     ],
 )
 def test_what_it_refuses_to_serve(options, said):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
@@ -95,3 +97,26 @@ def until_somebody_stands_by() -> None:
     deadline = monotonic() + PATIENCE
     while not server().ask(waiting):
         assert monotonic() < deadline, "nobody stands by"
+
+
+def test_the_password_is_on_no_output(url: str):
+    """The server of the tests asks for none, so that any will do."""
+    mark = "&" if "?" in url else "?"
+    command = [
+        sys.executable,
+        "-m",
+        "seriatim",
+        "-vv",
+        "serve",
+        "--port",
+        "0",
+        "--store",
+        f"{url}{mark}password=hunter2",
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.terminate()
+    rest, errors = process.communicate(timeout=PATIENCE)
+    assert "password=***" in line
+    assert "hunter2" not in line + rest + errors

@@ -29,6 +29,18 @@ def test_no_secret_is_shown(url, shown):
     assert "hunter2" not in repr(PostgresUrl.parse(url))
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hun?ter2@db/orders", "postgresql://***"),
+        ("postgresql://me:hun?a=ter2@db/orders", "postgresql://***"),
+        ("pubsub://host:8085/shop?token=hunter2&tls=1", "pubsub://host:8085/shop?token=***&tls=1"),
+    ],
+)
+def test_no_secret_of_an_address_that_is_not_quite_one_is_shown(url, shown):
+    assert without_secrets(url) == shown
+
+
 def test_what_is_ours_is_taken_out_and_the_rest_goes_to_postgresql():
     address = PostgresUrl.parse(
         "postgresql://me:p%40ss@db:5433/orders?schema=calls&lease=2.5&stall_timeout=7&sslmode=require"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import grpc
 
@@ -43,24 +44,58 @@ _METHODS: dict[str, tuple[str, Method]] = {
 }
 
 
-class Address(NamedTuple):
-    """Where a server is, and what is said to it: ``pubsub://HOST:PORT/PROJECT?token=…&tls=1&ca=FILE``."""
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is, and how to talk to it: ``pubsub://HOST:PORT/PROJECT?token=…&tls=true&ca=FILE``. Errors never repeat an
+    address, because it may have a token in it."""
 
     target: str
     project: str
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     is_secure: bool = False
     ca: str | None = None
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        parts = urlsplit(url)
-        given, project = dict(parse_qsl(parts.query)), parts.path.strip("/")
-        if unknown := given.keys() - {"token", "tls", "ca"}:
-            raise InvalidArgument(f"a pubsub address knows token, tls and ca, not {', '.join(sorted(unknown))}")
-        if not parts.netloc or not project or "/" in project:
-            raise InvalidArgument(f"{url!r} is not the address of a Pub/Sub server: write pubsub://HOST:PORT/PROJECT")
-        return cls(parts.netloc, project, given.get("token"), "tls" in given or "ca" in given, given.get("ca"))
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        project = "" if host is None else parts.path.strip("/")
+        if not host or not project or "/" in project or "@" in parts.netloc or parts.fragment:
+            raise InvalidArgument("this is not the address of a Pub/Sub server: write pubsub://HOST:PORT/PROJECT")
+        given = _parameters(parts.query)
+        token, ca = given.get("token"), given.get("ca")
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise InvalidArgument("the token of a pubsub address has signs that can't be sent: use printable ASCII")
+        return cls(parts.netloc, project, token, _is_secure(given.get("tls"), ca), ca)
+
+
+def _parameters(query: str) -> dict[str, str]:
+    """The parameters of an address. A plus sign is a plus sign: only ``%`` is special."""
+    given: dict[str, str] = {}
+    for parameter in query.split("&") if query else ():
+        name, _, value = parameter.partition("=")
+        if name not in {"token", "tls", "ca"}:
+            raise InvalidArgument(f"a pubsub address knows token, tls and ca, not {name[:20]!r}")
+        if name in given or not value:
+            raise InvalidArgument(f"a pubsub address has one {name} with a value: {name}=…")
+        given[name] = unquote(value)
+    return given
+
+
+def _is_secure(tls: str | None, ca: str | None) -> bool:
+    if tls is None:
+        return ca is not None
+    if tls not in _BOOLEANS:
+        raise InvalidArgument(f"tls of a pubsub address is true or false (1 or 0), not {tls[:20]!r}")
+    if ca is not None and not _BOOLEANS[tls]:
+        raise InvalidArgument("a pubsub address has a ca, and tls=false: a certificate is trusted with TLS only")
+    return _BOOLEANS[tls]
 
 
 class Channel:

@@ -6,6 +6,7 @@ Rules
     - ``publish`` and ``subscribe`` are lists of topics, in which ``*`` stands for anything. To subscribe is to take and settle
       messages of the subscriptions of a topic, not to make them: everything else is for those with ``admin``. A topic that is
       deleted keeps its name here, as long as it has subscriptions.
+    - ``metrics`` is the right to see the server's figures, where it answers Prometheus.
     - Tokens are kept as digests, and looked up by them, so that the time it takes says nothing about a token.
     - A file of tokens that others can read is refused.
 """
@@ -41,6 +42,7 @@ class Rights:
     publish: tuple[str, ...] = ()
     subscribe: tuple[str, ...] = ()
     admin: bool = False
+    metrics: bool = False
 
 
 class Access:
@@ -60,7 +62,15 @@ class Access:
             raise InvalidArgument(f"the tokens can't be read: {error}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"'{path}' is not valid TOML: {error}") from error
-        return cls(dict(_entry(path, name, table) for name, table in tables.items()))
+        rights: dict[bytes, Rights] = {}
+        for name, table in tables.items():
+            digest, found = _entry(path, name, table)
+            if digest in rights:
+                raise InvalidArgument(
+                    f"'{path}': [{name}] has the same token as [{rights[digest].name}]: give each its own"
+                )
+            rights[digest] = found
+        return cls(rights)
 
     def who(self, metadata: Any) -> Rights:
         """Whose call it is."""
@@ -90,9 +100,11 @@ def _entry(path: Path, name: str, table: Any) -> tuple[bytes, Rights]:
     for right, listed in topics.items():
         if not isinstance(listed, list) or not all(isinstance(topic, str) for topic in listed):
             raise InvalidArgument(f"'{path}': {right} of [{name}] is a list of topics: [\"projects/PROJECT/topics/*\"]")
-    if not isinstance(table.get("admin", False), bool):
-        raise InvalidArgument(f"'{path}': admin of [{name}] is true or false")
-    return _digest(token), Rights(name, tuple(topics["publish"]), tuple(topics["subscribe"]), table.get("admin", False))
+    flags = {right: table.get(right, False) for right in ("admin", "metrics")}
+    for right, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InvalidArgument(f"'{path}': {right} of [{name}] is true or false")
+    return _digest(token), Rights(name, tuple(topics["publish"]), tuple(topics["subscribe"]), **flags)
 
 
 class Gate:

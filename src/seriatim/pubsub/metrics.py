@@ -1,6 +1,8 @@
 """The engine's figures for Prometheus, at an HTTP port of their own.
 
-Everything is counted by the engine anyhow and asked for when somebody looks: a server that nobody watches pays nothing.
+Rules
+    - Everything is counted by the engine anyhow and asked for when somebody looks: a server that nobody watches pays nothing.
+    - With ``access``, whoever asks needs a token with the right ``metrics`` or ``admin``: figures name topics.
 """
 
 from __future__ import annotations
@@ -10,18 +12,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from itertools import accumulate
 from operator import attrgetter
+from ssl import SSLContext
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from seriatim.engine.broker import Broker
 from seriatim.engine.metrics import BOUNDS, CommitTimes, DeliveryCounts, Metrics, SubscriptionStats
-from seriatim.errors import FailedPrecondition
-
-PATIENCE = 5.0
-"""So many seconds the engine has to answer."""
+from seriatim.errors import FailedPrecondition, Unauthenticated
+from seriatim.pubsub.access import Access
 
 _STATES = ("ready", "leased", "delayed", "blocked", "dead_letters")
 _GAUGES = {
@@ -32,20 +34,61 @@ _GAUGES = {
 }
 
 
-class EngineFigures(Collector):
-    """Asks the engine, from the thread in which Prometheus is answered."""
+class MetricsServer:
+    """Answers Prometheus."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, access: Access | None = None) -> None:
         self._broker = broker
-        self._loop = asyncio.get_running_loop()
+        self._access = access
+        self._runner: web.AppRunner | None = None
 
-    def describe(self) -> list[Any]:
-        """Nothing: without this method a registry collects at once, in the thread that should answer."""
-        return []
+    async def start(self, host: str, port: int, tls: SSLContext | None = None) -> int:
+        """Answer from now on; returns the port, which was chosen if it was 0."""
+        app = web.Application(client_max_size=0)
+        app.router.add_get("/metrics", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
+        except OSError as error:
+            raise FailedPrecondition(
+                f"can't answer Prometheus at {host}:{port}: {error}; choose another port"
+            ) from error
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        if (refusal := self._refusal(request)) is not None:
+            return refusal
+        snapshot = _Snapshot(await self._broker.metrics())
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        # There may be thousands of subscriptions: meanwhile the event loop has other work.
+        text = await asyncio.to_thread(encode, snapshot)
+        return web.Response(body=text, headers={"Content-Type": content_type})
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if self._access is None:
+            return None
+        try:
+            rights = self._access.who([("authorization", request.headers.get("Authorization", ""))])
+        except Unauthenticated as error:
+            return web.Response(status=401, text=f"{error}\n", headers={"WWW-Authenticate": "Bearer"})
+        if not (rights.admin or rights.metrics):
+            return web.Response(status=403, text="the token has neither the right metrics nor admin\n")
+        return None
+
+
+class _Snapshot(Collector):
+    """What was counted at one moment; an encoder takes it for a registry."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Any]:
-        asked = asyncio.run_coroutine_threadsafe(self._broker.metrics(), self._loop)
-        return families(asked.result(PATIENCE))
+        return families(self._metrics)
 
 
 def families(metrics: Metrics) -> Iterator[Any]:
@@ -102,20 +145,3 @@ def _commits(times: CommitTimes) -> Any:
     family = HistogramMetricFamily("seriatim_commit_seconds", "How long commits took.")
     family.add_metric([], buckets, times.seconds)
     return family
-
-
-def serve_metrics(broker: Broker, host: str, port: int) -> tuple[int, Callable[[], None]]:
-    """Answer Prometheus from now on; returns the port, and how to stop."""
-    registry = CollectorRegistry()
-    registry.register(EngineFigures(broker))
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except OSError as error:
-        raise FailedPrecondition(f"can't answer Prometheus at {host}:{port}: {error}; choose another port") from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return int(server.server_port), stop

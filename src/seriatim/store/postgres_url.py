@@ -36,7 +36,7 @@ NO_ADDRESS = (
 
 _OUR_PARAMETERS = frozenset({"schema", "lease", "stall_timeout"})
 _SECRET = re.compile(r"(//[^/?:]*):.*@")
-_SECRET_PARAMETERS = frozenset({"password", "sslpassword"})
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword", "token"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,8 @@ class PostgresUrl:
 def without_secrets(url: str) -> str:
     """An address that may be shown to anybody."""
     head, mark, query = url.partition("?")
+    if "@" in query and "@" not in head:  # the question mark may be part of a password
+        return f"{head.partition('//')[0]}//***"
     shown = {name: "***" if name in _SECRET_PARAMETERS else value for name, value in (_parameters(query) or {}).items()}
     return _SECRET.sub(r"\1:***@", head) + mark + urlencode(shown, quote_via=quote, safe="*/")
 

@@ -14,7 +14,14 @@ from tests.cli.conftest import signal_while_reading
 def test_a_topic_is_created_listed_and_deleted(told, seriatim):
     told("topics", "create", "orders", "--retention", "2h", "--retain-settled", "forever")
     assert told("topics", "list") == [
-        {"topic": "orders", "earliest": 0, "next_offset": 0, "retention": 7200.0, "retain_settled": None}
+        {
+            "topic": "orders",
+            "earliest": 0,
+            "next_offset": 0,
+            "retention": 7200.0,
+            "retain_settled": None,
+            "problem": None,
+        }
     ]
     assert told("topics", "delete", "orders", "--yes") == {"topic": "orders", "deleted": True}
     assert seriatim("topics", "list").stdout == "there are no topics\n"

@@ -52,6 +52,37 @@ def test_check_names_the_damage_and_fails(seriatim, filled):
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (1, "1 problem found: restore a backup")
 
 
+def spoil_options(filled: Path) -> None:
+    """Let the subscription and the topic have options that can't be used."""
+    store = open_store(f"sqlite:///{filled}")
+    try:
+        catalog = store.catalog()
+        with store.transaction() as work:
+            work.update_topic(catalog.topics[0].id, {"retention": "7d"})
+            work.update_subscription(catalog.subscriptions[0].id, {"ordering": True, "retry": None})
+    finally:
+        store.close()
+
+
+def test_options_that_can_not_be_used_are_shown_wherever_one_looks(seriatim, told, filled):
+    spoil_options(filled)
+    result = seriatim("check")
+    assert result.exit_code == 1
+    *problems, last = result.stdout.splitlines()
+    assert last == "2 problems found"
+    assert "topic 'orders'" in problems[-2]
+    assert "subscription 'billing'" in problems[-1]
+    result = seriatim("doctor", "--json")
+    assert result.exit_code == 1
+    assert [row["status"] for row in json.loads(result.stdout) if row["check"] == "options"] == ["fail", "fail"]
+    why = "options that can't be used (retry must be a RetryPolicy, not None): set retry anew"
+    assert told("stats")[0]["stopped"] == why
+    assert told("subscriptions", "list")[0]["problem"] == why
+    assert told("topics", "list")[0]["problem"].endswith("set retention anew")
+    for command in (["stats"], ["subscriptions", "list"]):
+        assert why in seriatim(*command).stdout
+
+
 def test_check_of_nothing_is_an_error(seriatim):
     result = seriatim("check", "sqlite:///nowhere.db")
     assert (result.exit_code, result.stderr) == (1, "error: there is no store at 'nowhere.db'\n")

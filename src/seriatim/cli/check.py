@@ -25,16 +25,18 @@ def command(loaded: LoadedConfig, url: str | None, store: str | None, as_json: b
 
     It reads beside an owner that is at work. Exit status 1 means that something is wrong.
     """
+    from seriatim.engine.options import flaws_in
     from seriatim.store import open_store
 
     reader = open_store(url or store or loaded.values.store, read_only=True)
     try:
-        problems = [problem._asdict() for problem in reader.check()]
+        damage = list(reader.check())
+        problems = [problem._asdict() for problem in damage or flaws_in(reader.catalog())]
         # What a damaged store holds can't be counted.
         contents = {} if problems else _contents(reader)
     finally:
         reader.close()
-    _show(Output(as_json), problems, contents)
+    _show(Output(as_json), problems, contents, ": restore a backup" if damage else "")
     if problems:
         raise click.exceptions.Exit(1)
 
@@ -45,9 +47,9 @@ def _contents(reader: StoreReader) -> dict[str, int]:
     return {"topics": len(catalog.topics), "subscriptions": len(catalog.subscriptions), "messages": messages}
 
 
-def _show(output: Output, problems: list[Fields], contents: dict[str, int]) -> None:
+def _show(output: Output, problems: list[Fields], contents: dict[str, int], advice: str) -> None:
     if problems and not output.as_json:
         print_rows(problems, {"where": "where", "what is wrong": "what"})
     sound = "nothing is wrong: " + ", ".join(f"{count} {what}" for what, count in contents.items())
-    found = f"{len(problems)} problem{'s'[: len(problems) != 1]} found: restore a backup"
+    found = f"{len(problems)} problem{'s'[: len(problems) != 1]} found{advice}"
     output.result({"sound": not problems, **contents, "problems": problems}, found if problems else sound)

@@ -28,6 +28,7 @@ from seriatim.errors import SeriatimError
 from seriatim.extras import EXTRAS, is_installed
 
 if TYPE_CHECKING:
+    from seriatim.store.base import Catalog
     from seriatim.store.examination import Examination
     from seriatim.store.ownership import Owner
 
@@ -114,7 +115,9 @@ def _about_another_store(url: str) -> Iterator[Finding]:
     try:
         reader = open_store(url, read_only=True)
         try:
-            yield Finding("store", OK, f"reachable, {len(reader.catalog().topics)} topics, epoch {reader.epoch}")
+            catalog = reader.catalog()
+            yield Finding("store", OK, f"reachable, {len(catalog.topics)} topics, epoch {reader.epoch}")
+            yield from _about_the_options(catalog)
         finally:
             reader.close()
     except SeriatimError as error:
@@ -122,6 +125,7 @@ def _about_another_store(url: str) -> Iterator[Finding]:
 
 
 def _about_the_file(path: Path) -> Iterator[Finding]:
+    from seriatim.store import open_store
     from seriatim.store.examination import examine
 
     try:
@@ -139,6 +143,22 @@ def _about_the_file(path: Path) -> Iterator[Finding]:
     advice = "clean-up runs in the owner: let one run for a while" if behind else None
     rows = f"{found.pending_settlements} rows to fold"
     yield Finding("pending upkeep", WARN if behind else OK, rows, advice)
+    if found.schema == found.newest_schema:
+        reader = open_store(f"sqlite:///{path}", read_only=True)
+        try:
+            yield from _about_the_options(reader.catalog())
+        finally:
+            reader.close()
+
+
+def _about_the_options(catalog: Catalog) -> Iterator[Finding]:
+    from seriatim.engine.options import flaws_in
+
+    problems = list(flaws_in(catalog))
+    if not problems:
+        yield Finding("options", OK, "those of every topic and subscription can be used")
+    for problem in problems:
+        yield Finding("options", FAIL, f"{problem.where} {problem.what}", "update the topic or subscription")
 
 
 def _about_the_owner(owner: Owner | None) -> Finding:

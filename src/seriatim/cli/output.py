@@ -25,6 +25,11 @@ Cell = str | Callable[[Fields], object]
 Columns = Mapping[str, Cell]
 
 
+def where_said(name: str, rows: Sequence[Fields]) -> dict[str, Cell]:
+    """A column that is shown only when some row has something in it."""
+    return {name: name} if any(row[name] for row in rows) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """Standard output, for people or for programs."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Cell, Fields, Output, as_json, duration
+from seriatim.cli.output import Cell, Fields, Output, as_json, duration, where_said
 from seriatim.cli.parameters import Duration
 from seriatim.cli.store import with_broker
 
@@ -55,7 +55,8 @@ async def command(broker: Broker, output: Output, subscription: str | None, watc
         await broker.describe_subscription(subscription)
     metrics = await broker.metrics()
     if watch is None:
-        output.listing(_rows(metrics, subscription), COLUMNS, empty="there are no subscriptions")
+        rows = _rows(metrics, subscription)
+        output.listing(rows, COLUMNS | where_said("stopped", rows), empty="there are no subscriptions")
         return
     rates = None
     while True:
@@ -89,7 +90,7 @@ def _show(output: Output, rows: list[Fields], rates: Rates | None) -> None:
         return
     if sys.stdout.isatty():
         click.clear()
-    output.listing(rows, COLUMNS | RATES, empty="there are no subscriptions")
+    output.listing(rows, COLUMNS | RATES | where_said("stopped", rows), empty="there are no subscriptions")
     if rates is not None:
         took = "" if rates.commit_seconds is None else f" of {rates.commit_seconds * 1000:.1f} ms"
         click.echo(f"published {_rate(rates.totals.get('published'))}, commits {_rate(rates.commits)}{took}")

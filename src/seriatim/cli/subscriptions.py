@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seriatim.cli.output import Columns, Fields, Output, duration, moment
+from seriatim.cli.output import Columns, Fields, Output, duration, moment, where_said
 from seriatim.cli.parameters import Duration, Moment, asks_first
 from seriatim.cli.store import with_broker
 from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
@@ -95,7 +95,7 @@ async def list_(broker: Broker, output: Output, topic: str | None) -> None:
         "dead-letter topic": "dead_letter_topic",
     }
     rows = [_fields(info) for info in sorted(found, key=lambda info: info.name)]
-    output.listing(rows, columns, empty="there are no subscriptions")
+    output.listing(rows, {**columns, **where_said("problem", rows)}, empty="there are no subscriptions")
 
 
 @command.command("delete")
@@ -155,4 +155,4 @@ async def seek(
 
 
 def _fields(info: SubscriptionInfo) -> Fields:
-    return {"subscription": info.name, "topic": info.topic, **info.options.to_json()}
+    return {"subscription": info.name, "topic": info.topic, **info.options.to_json(), "problem": info.problem}

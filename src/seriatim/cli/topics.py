@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Columns, Fields, Output, duration
+from seriatim.cli.output import Columns, Fields, Output, duration, where_said
 from seriatim.cli.parameters import Duration, asks_first, or_never_ending
 from seriatim.cli.store import with_broker, with_new_broker
 
@@ -60,7 +60,8 @@ async def list_(broker: Broker, output: Output) -> None:
         "retention": lambda row: duration(row["retention"]) or "forever",
         "retain settled": lambda row: duration(row["retain_settled"]) or "forever",
     }
-    output.listing([_fields(info) for info in topics], columns, empty="there are no topics")
+    rows = [_fields(info) for info in topics]
+    output.listing(rows, {**columns, **where_said("problem", rows)}, empty="there are no topics")
 
 
 @command.command("delete")
@@ -80,4 +81,5 @@ def _fields(info: TopicInfo) -> Fields:
         "next_offset": info.next_offset,
         "retention": info.options.retention,
         "retain_settled": info.options.retain_settled,
+        "problem": info.problem,
     }

@@ -78,19 +78,27 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic. Its messages are those with offsets from ``earliest`` to below ``next_offset`` that are still kept."""
+    """A topic. Its messages are those with offsets from ``earliest`` to below ``next_offset`` that are still kept.
+
+    ``problem`` says what is wrong with the options that the store holds; nothing is removed until they are set anew.
+    """
 
     name: str
     options: TopicOptions
     earliest: int
     next_offset: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
+    """A subscription. ``problem`` says what is wrong with the options that the store holds; it is stopped until they are set
+    anew, and ``options`` has defaults in their places."""
+
     name: str
     topic: str
     options: SubscriptionOptions
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from seriatim.engine.consumer import Consumer
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.names import NameIndex
 from seriatim.engine.operations import Operations
-from seriatim.engine.options import SubscriptionOptions, TopicOptions, patched
+from seriatim.engine.options import SubscriptionOptions, TopicOptions, patched, read_topic_options, require_repaired
 from seriatim.engine.readers import Readers
 from seriatim.engine.reopening import Opener, open_again
 from seriatim.engine.seeking import Move, TimeTravel
@@ -147,7 +147,7 @@ class Engine(Operations, TimeTravel, Readers):
         rows = {row.id: row for row in catalog.subscriptions}
         loaded = []
         for subscription in self._subscriptions.values():
-            options = SubscriptionOptions.from_json(rows[subscription.id].options)
+            options = subscription.read_options(rows[subscription.id])
             loaded.append((subscription, options, await self._ask(partial(subscription.load, options=options))))
         for subscription, options, lanes in loaded:
             subscription.restart(options, lanes)
@@ -205,7 +205,8 @@ class Engine(Operations, TimeTravel, Readers):
         require_kind("options", TopicOptions, options)
 
         def update(work: Transaction) -> TopicOptions:
-            before = TopicOptions.from_json(_named_topic(work, topic.id, name).options)
+            before, flaws = read_topic_options(_named_topic(work, topic.id, name).options)
+            require_repaired(f"topic {name!r}", flaws, fields)
             after = patched(before, options, fields)
             work.update_topic(topic.id, after.to_json())
             return after
@@ -255,7 +256,9 @@ class Engine(Operations, TimeTravel, Readers):
         subscription = self.get_subscription(name)
         require_kind("options", SubscriptionOptions, options)
         self._changed_options(subscription, options, fields, subscription.options)  # what can be refused is refused now
-        await self.finish(subscription.reconfigure(partial(self._changed_options, subscription, options, fields)))
+        await self.finish(
+            subscription.reconfigure(partial(self._changed_options, subscription, options, fields), fields)
+        )
 
     def _changed_options(
         self,
@@ -264,8 +267,9 @@ class Engine(Operations, TimeTravel, Readers):
         fields: Sequence[str] | None,
         current: SubscriptionOptions,
     ) -> SubscriptionOptions:
+        require_repaired(f"subscription {subscription.name!r}", subscription.flaws, fields)
         options = replace(patched(current, given, fields), detached=current.detached)
-        if options.filter != current.filter:
+        if options.filter != current.filter and "filter" not in subscription.flaws:
             raise InvalidArgument(
                 f"the filter of subscription {subscription.name!r} can't be changed: create another subscription"
             )
@@ -387,16 +391,12 @@ class Engine(Operations, TimeTravel, Readers):
             return found
 
         earliest = await self.read(ask)
-        return [
-            TopicInfo(topic.name, topic.options, earliest[topic.id], topic.next_offset)
-            for topic in topics
-            if topic.id in earliest
-        ]
+        return [topic.info(earliest[topic.id]) for topic in topics if topic.id in earliest]
 
     async def describe_topic(self, name: str) -> TopicInfo:
         topic = self.get_topic(name)
         earliest = await self.read(lambda: self._store.earliest(topic.id))
-        return TopicInfo(topic.name, topic.options, earliest, topic.next_offset)
+        return topic.info(earliest)
 
     async def list_subscriptions(
         self, *, topic: str | None = None, prefix: str = "", after: str | None = None, limit: int | None = None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import NamedTuple
 
 from seriatim.core.delivery import RetryMode, SavedMessage
 from seriatim.core.lanes import Lanes
+from seriatim.core.options import LATEST_TIME_S
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.sieve import Sieve
 from seriatim.store.base import DeadLetterRow, PausedRow, Position, StoreReader, TroubleRow
@@ -47,11 +49,18 @@ def load_lanes(
 def _load_one(lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None) -> None:
     key = position.key if options.ordering else None
     if trouble is None:
-        lanes.push(key, position.offset, lanes.now, position.not_before - lanes.now if position.not_before else 0)
+        not_before = _time(position.not_before)
+        lanes.push(key, position.offset, lanes.now, not_before - lanes.now if not_before else 0)
     else:
         # Whether others may pass it is decided anew: it may have been noted while other options were in force.
         passes = trouble.steps_aside and passes_retries(key, options)
-        lanes.admit(SavedMessage(key, *trouble[:4], steps_aside=passes))
+        not_before = _time(trouble.not_before)
+        lanes.admit(SavedMessage(key, trouble.offset, trouble.failures, not_before, trouble.error, steps_aside=passes))
+
+
+def _time(seconds: float) -> float:
+    """A time that lanes can wait for: earlier versions stored whatever they were given."""
+    return 0.0 if isnan(seconds) else min(seconds, LATEST_TIME_S)
 
 
 def passes_retries(key: str | None, options: SubscriptionOptions) -> bool:

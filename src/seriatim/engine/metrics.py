@@ -21,7 +21,10 @@ BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """How many messages a subscription has, what they wait for, and how old the oldest is (seconds)."""
+    """How many messages a subscription has, what they wait for, and how old the oldest is (seconds).
+
+    ``stopped`` says why nothing is given out: the store holds options that can't be used.
+    """
 
     subscription: str
     topic: str
@@ -37,6 +40,7 @@ class SubscriptionStats:
     oldest_age: float | None
     consumers: int
     paused: bool
+    stopped: str | None = None
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from seriatim.core.lane import LaneState
 from seriatim.core.limits import check_key, reason_of
 from seriatim.engine.broker import DeadLetter, KeyInfo, StoredMessage
 from seriatim.engine.metrics import SubscriptionStats
+from seriatim.engine.options import said_of
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.errors import FailedPrecondition, NotFound
 from seriatim.store.base import DeadLetterRow, Record
@@ -71,6 +72,7 @@ class Operations(ABC):
             oldest_age=next((max(0.0, self.now() - record.published) for record in oldest), None),
             consumers=state.consumers,
             paused=state.options.paused,
+            stopped=said_of(state.flaws),
         )
 
     @staticmethod
@@ -182,7 +184,7 @@ class Operations(ABC):
 
     async def _set_paused(self, subscription: str, paused: bool) -> None:
         state = self.get_subscription(subscription)
-        await self.finish(state.reconfigure(lambda current: replace(current, paused=paused)))
+        await self.finish(state.reconfigure(lambda current: replace(current, paused=paused), ["paused"]))
 
     # -- dead letters ---------------------------------------------------------------------------------------------------
 
@@ -257,6 +259,8 @@ def _why(state: SubscriptionState, view: LaneView) -> str | None:
         return _why_leased(view)
     if view.state == LaneState.SETTLING:
         return "its acknowledgement is being written"
+    if state.flaws:
+        return f"the subscription is stopped: {said_of(state.flaws)}"
     return "the subscription is paused" if state.options.paused else None
 
 

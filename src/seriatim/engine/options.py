@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from seriatim.core.delivery import Delivery, Release, RetryPolicy
 from seriatim.core.filters import parse_filter
 from seriatim.core.limits import check_name, check_text
-from seriatim.core.options import LARGEST_WHOLE, one_of, require_duration, require_kind, require_whole
-from seriatim.errors import InvalidArgument
+from seriatim.core.options import LARGEST_WHOLE, one_of, require_duration, require_kind, require_whole, shown
+from seriatim.errors import FailedPrecondition, InvalidArgument
+from seriatim.store.base import Catalog, Problem
 
 WEEK = 7 * 24 * 3600.0
 
@@ -95,12 +96,66 @@ class SubscriptionOptions:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SubscriptionOptions:
         known = _known(cls, values)
-        if "retry" in known:
-            known["retry"] = RetryPolicy(**known["retry"])
+        if isinstance(known.get("retry"), Mapping):
+            known["retry"] = RetryPolicy(**_known(RetryPolicy, known["retry"]))
         return cls(**known)
 
 
 AnyOptions = TypeVar("AnyOptions", TopicOptions, SubscriptionOptions)
+
+Flaws: TypeAlias = Mapping[str, str]
+"""What is wrong with options that a store holds: for each one that can't be used, why."""
+
+
+def read_topic_options(values: Mapping[str, Any]) -> tuple[TopicOptions, Flaws]:
+    """The options of a topic as a store holds them. One that can't be used counts as None: then nothing is removed."""
+    good, flaws = _read(TopicOptions, values)
+    return TopicOptions(**good, **dict.fromkeys(flaws)), flaws
+
+
+def read_subscription_options(values: Mapping[str, Any]) -> tuple[SubscriptionOptions, Flaws]:
+    """The options of a subscription as a store holds them. In the place of one that can't be used is the default."""
+    good, flaws = _read(SubscriptionOptions, values)
+    return SubscriptionOptions.from_json(good), flaws
+
+
+def _read(kind: type[TopicOptions] | type[SubscriptionOptions], values: object) -> tuple[dict[str, Any], Flaws]:
+    """The options that can be used, and what is wrong with the others."""
+    if not isinstance(values, Mapping):
+        return {}, dict.fromkeys(sorted(_names(kind)), f"options must be an object, not {shown(values)}")
+    good, flaws = {}, {}
+    for name, value in _known(kind, values).items():
+        try:
+            kind.from_json({name: value})
+        except (InvalidArgument, TypeError, ValueError) as error:
+            flaws[name] = str(error)
+        else:
+            good[name] = value
+    return good, flaws
+
+
+def said_of(flaws: Flaws) -> str | None:
+    """What is wrong with options, in words; None when nothing is."""
+    if not flaws:
+        return None
+    return f"options that can't be used ({'; '.join(dict.fromkeys(flaws.values()))}): set {', '.join(flaws)} anew"
+
+
+def require_repaired(what: str, flaws: Flaws, names: Sequence[str] | None) -> None:
+    """Raise FailedPrecondition unless a change of options gives every one anew that can't be used; None gives all."""
+    left = {name: why for name, why in flaws.items() if names is not None and name not in names}
+    if left:
+        raise FailedPrecondition(f"{what} has {said_of(left)}, in the same change")
+
+
+def flaws_in(catalog: Catalog) -> Iterator[Problem]:
+    """Every topic and subscription of a store whose options can't be used."""
+    for topic in catalog.topics:
+        if (problem := said_of(read_topic_options(topic.options)[1])) is not None:
+            yield Problem(f"topic '{topic.name}'", f"has {problem}; until then nothing of it is removed")
+    for subscription in catalog.subscriptions:
+        if (problem := said_of(read_subscription_options(subscription.options)[1])) is not None:
+            yield Problem(f"subscription '{subscription.name}'", f"has {problem}; until then it is stopped")
 
 
 def patched(current: AnyOptions, given: AnyOptions, names: Sequence[str] | None) -> AnyOptions:

@@ -51,7 +51,13 @@ from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.dead_letters import DeadLetters
 from seriatim.engine.loading import Loaded, load_lanes, passes_retries
 from seriatim.engine.metrics import DeliveryCounts
-from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.options import (
+    Flaws,
+    SubscriptionOptions,
+    read_subscription_options,
+    require_repaired,
+    said_of,
+)
 from seriatim.engine.promises import Promises, all_of
 from seriatim.engine.services import Services
 from seriatim.engine.sieve import Sieve
@@ -89,7 +95,8 @@ class SubscriptionState:
         self.id = row.id
         self.name = row.name
         self.topic = topic
-        self.options = SubscriptionOptions.from_json(row.options)
+        self.flaws: Flaws = {}  # what is wrong with the options that the store holds: then nothing is given out
+        self.options = self.read_options(row)
         self.lanes = Lanes(self.options.delivery, services.first_token())
         self.sieve = Sieve(row.id, self.options.filter, services.commit)
         if self.options.detached:
@@ -117,7 +124,14 @@ class SubscriptionState:
         self._closed: BaseException | None = None  # why nothing can be taken or said any more
 
     def info(self) -> SubscriptionInfo:
-        return SubscriptionInfo(self.name, self.topic.name, self.options)
+        return SubscriptionInfo(self.name, self.topic.name, self.options, said_of(self.flaws))
+
+    def read_options(self, row: SubscriptionRow) -> SubscriptionOptions:
+        """The options that the store holds. When some of them can't be used, the subscription is stopped."""
+        options, self.flaws = read_subscription_options(row.options)
+        if self.flaws:
+            logger.error("subscription %r is stopped, because it has %s", self.name, said_of(self.flaws))
+        return options
 
     # -- messages in ----------------------------------------------------------------------------------------------------
 
@@ -143,18 +157,27 @@ class SubscriptionState:
 
     # -- standing somewhere else ----------------------------------------------------------------------------------------
 
-    async def reconfigure(self, change: Callable[[SubscriptionOptions], SubscriptionOptions]) -> None:
+    async def reconfigure(
+        self, change: Callable[[SubscriptionOptions], SubscriptionOptions], names: Sequence[str] | None
+    ) -> None:
         """Go on with what ``change`` makes of the options: changes are applied one after another, each to what the one before
-        has left. Where they need other lanes, leases that are out finish first, and meanwhile nothing is given out."""
+        has left. Where they need other lanes, leases that are out finish first, and meanwhile nothing is given out.
+
+        ``names`` are the options that are given anew, None: all. One that could not be used must be among them."""
         async with self._changing:
+            require_repaired(f"subscription {self.name!r}", self.flaws, names)
             options = change(self.options)
-            if _shape(options) == _shape(self.options):
+            if self.flaws:
+                self.sieve = Sieve(self.id, options.filter, self._services.commit)
+            elif _shape(options) == _shape(self.options):
                 await self._write_options(options)
                 self.options = options
                 self.lanes.set_retry(options.retry)
                 self.wake()
                 return
             await self._exchange_lanes(options)
+            self.flaws = {}
+            self.wake()
             if not options.ordering:
                 self.dead_letters.give_up_places()
 
@@ -164,6 +187,7 @@ class SubscriptionState:
             options = replace(self.options, detached=True)
             self._fence_all()
             await self._exchange_lanes(options, lambda: self._write_detached(options))
+            self.flaws = {}
             self.failed(FailedPrecondition(f"subscription {self.name!r} is detached: it gets no messages any more"))
 
     async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
@@ -276,6 +300,9 @@ class SubscriptionState:
     def attach(self, consumer: Consumer) -> None:
         self._require_open()
         self._consumers.append(consumer)
+        if self.flaws:
+            stopped = FailedPrecondition(f"subscription {self.name!r} is stopped, because it has {said_of(self.flaws)}")
+            self._loop.call_soon(consumer.failed, stopped)
         consumer.wake = self.wake
         consumer.give_back = partial(self._give_back, consumer)
         self.wake()
@@ -330,7 +357,7 @@ class SubscriptionState:
             return
         if not self._drained.is_set() and self._is_empty():
             self._drained.set()
-        if self._held_back is not None or self.options.paused:
+        if self._held_back is not None or self.options.paused or self.flaws:
             if self.lanes.is_quiet():
                 self._quiet.set()
             self._set_timer()

@@ -7,9 +7,10 @@ from operator import itemgetter
 from sys import getsizeof
 from typing import Protocol
 
+from seriatim.engine.broker import TopicInfo
 from seriatim.engine.metrics import TopicCounts
 from seriatim.engine.names import NameIndex
-from seriatim.engine.options import TopicOptions
+from seriatim.engine.options import TopicOptions, read_topic_options, said_of
 from seriatim.store.base import Position, Record, TopicRow
 
 CACHED_BYTES = 64 * 1024 * 1024
@@ -41,13 +42,16 @@ class TopicState:
     def __init__(self, row: TopicRow) -> None:
         self.id = row.id
         self.name = row.name
-        self.options = TopicOptions.from_json(row.options)
+        self.options, self.flaws = read_topic_options(row.options)
         self.next_offset = row.next_offset
         self.counts = TopicCounts()
         self.followers: dict[Follower, None] = {}
         self.subscriptions = NameIndex()
         self._recent: dict[int, Record] = {}
         self._recent_bytes = 0
+
+    def info(self, earliest: int) -> TopicInfo:
+        return TopicInfo(self.name, self.options, earliest, self.next_offset, said_of(self.flaws))
 
     def follow(self, follower: Follower) -> None:
         """Show it every message from now on."""
@@ -57,11 +61,11 @@ class TopicState:
         del self.followers[follower]
 
     def set_options(self, options: TopicOptions) -> None:
-        self.options = options
+        self.options, self.flaws = options, {}
 
     def update(self, row: TopicRow) -> None:
         """Take over what the store says. An offset that was given out is never given again."""
-        self.options = TopicOptions.from_json(row.options)
+        self.options, self.flaws = read_topic_options(row.options)
         self.burn(row.next_offset)
 
     def burn(self, below: int) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
+from seriatim.core.options import is_number
 from seriatim.store.base import Options
 from seriatim.store.settled import SettledSet, set_bits
 
@@ -77,8 +78,9 @@ def _split(offsets: Sequence[int], followed_from: int | None) -> tuple[Sequence[
     return offsets[:place], offsets[place:]
 
 
-def _seconds(age: float | None) -> float:
-    return inf if age is None else float(age)
+def _seconds(age: object) -> float:
+    """How long something is kept. What is no duration removes nothing: somebody must look at it first."""
+    return age if is_number(age) and 0 <= age < inf else inf
 
 
 LEFTOVER_BYTES = 256 * 1024

@@ -194,7 +194,7 @@ def test_an_alias_is_named_where_the_session_is_certain_and_not_where_it_is_not(
             await node.birth(0, {"name": "a", "alias": 1, "datatype": 3, "int_value": 0})
             await node.data(1, 1, alias=1, int_value=5)
             node._began = began
-            await node.data(2, alias=1, int_value=5)
+            await node.data(20, alias=1, int_value=5)
             await until(lambda: host.counts.entries == 2)
 
     run_bounded(scenario())

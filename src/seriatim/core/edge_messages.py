@@ -149,14 +149,33 @@ class Flag(StrEnum):
     STALE = "stale"
 
 
+class ReleasedBy(StrEnum):
+    """Why a message was released when it was."""
+
+    ORDER = "order"
+    """It was the next one."""
+    GAP_FILLED = "gap-filled"
+    """It waited, and what was missing before it came: a number, or its birth."""
+    TIMEOUT = "timeout"
+    """It waited for ``reorder_timeout``, and what was missing did not come."""
+    SESSION_END = "session-end"
+    """It waited until its session ended."""
+    CAPACITY = "capacity"
+    """It waited until no more messages could wait."""
+
+
 class Ordered(NamedTuple, Generic[M]):
-    """The next message of a node. ``epoch`` counts its births; NDEATH has no ``sequence``."""
+    """The next message of a node. NDEATH has no ``sequence``.
+
+    ``epoch`` counts how often its numbers began anew: with each birth, and where the node was found to count elsewhere.
+    """
 
     key: Hashable
     epoch: int
     sequence: int | None
     message: EdgeMessage[M]
     flag: Flag | None = None
+    released_by: ReleasedBy = ReleasedBy.ORDER
 
 
 class RebirthRequested(NamedTuple):
@@ -187,6 +206,11 @@ class DeathIgnored(NamedTuple, Generic[M]):
 NodeEffect: TypeAlias = Ordered[M] | LedgerEntry[EdgeMessage[M]] | RebirthRequested | StatusChanged | DeathIgnored[M]
 
 
+_STAMP_BITS = 65
+_BITS = (32, 64, 8, 1, _STAMP_BITS)
+"""Of epoch, bdSeq, the expected number, whether the node is born, and the newest stamp."""
+
+
 class Bookmark(NamedTuple):
     """Where a node stands, to be stored together with its messages. As one number it only grows: ``given`` comes first."""
 
@@ -196,19 +220,23 @@ class Bookmark(NamedTuple):
     bd_seq: int
     expected: int
     born: bool
+    newest: int | None = None
+    """The newest stamp since the last birth: what is behind and stamped after it is no copy."""
 
     def pack(self) -> int:
-        fields = ((self.epoch, 32), (self.bd_seq, 64), (self.expected, 8), (self.born, 1))
+        stamp = 0 if self.newest is None else self.newest + 1
         packed = self.given
-        for value, bits in fields:
+        for value, bits in zip((self.epoch, self.bd_seq, self.expected, self.born, stamp), _BITS, strict=True):
             packed = packed << bits | value
         return packed
 
     @classmethod
     def unpack(cls, packed: int) -> Bookmark:
+        if packed >> sum(_BITS) == 0:  # written before there were stamps in it: nobody gives out 2**64 messages
+            packed <<= _STAMP_BITS
         fields = []
-        for bits in (1, 8, 64, 32):
+        for bits in reversed(_BITS):
             fields.append(packed & ((1 << bits) - 1))
             packed >>= bits
-        born, expected, bd_seq, epoch = fields
-        return cls(packed, epoch, bd_seq, expected, bool(born))
+        stamp, born, expected, bd_seq, epoch = fields
+        return cls(packed, epoch, bd_seq, expected, bool(born), stamp - 1 if stamp else None)

@@ -221,6 +221,12 @@ class Resequencer(Generic[M]):
         wrap = self._options.space.wrap
         return tuple((wrap(gap.first), wrap(gap.last)) for gap in self._open_gaps())
 
+    def was_given_up(self, sequence: int) -> bool:
+        """Whether this number lies behind what is expected, in a gap that was given up, and has not come since."""
+        if self._given_up is None or self._expected is None:
+            return False
+        return self._options.space.unwrap(sequence, self._expected) in self._given_up
+
     def _open_gaps(self) -> list[Gap]:
         return self._backlog.open_gaps() if self._backlog else []
 

@@ -3,38 +3,61 @@
 Rules
 -----
 1. One counter, 0 to 255 and then 0 again, belongs to the **edge node**; its devices share it. NDEATH alone carries none.
-2. An NBIRTH begins a new *epoch*: its own seq, whatever it is, says what is expected next. A rebirth within a session keeps its
-   bdSeq and begins a new epoch all the same.
-3. DBIRTH, DDEATH, NDATA and DDATA are put in order by the core's resequencer: judged by distance from the expected number, held
-   ahead of a gap, one timer per gap, never released backwards, each number once.
+2. An NBIRTH begins a new *epoch*: its own seq, whatever it is, says what is expected next. A rebirth within a session keeps
+   its bdSeq and begins a new epoch all the same.
+3. DBIRTH, DDEATH, NDATA and DDATA are put in order by the core's resequencer: judged by distance from the expected number,
+   held ahead of a gap, one timer per gap, never released backwards, each number once.
 4. A gap whose time is over is settled by ``on_timeout`` and is a reason for a rebirth.
-5. NDEATH is matched by bdSeq alone. It ends the living session of that bdSeq; any other is ignored, and said to be.
-6. MQTT keeps order within a topic only, so sessions race:
+5. NDEATH is matched by bdSeq alone. It ends the living session of that bdSeq; any other is ignored, and the host is told.
+6. **seq and bdSeq decide. A stamp decides only what they leave open, and for no longer than ``reorder_timeout``.**
 
-   - What is stamped before the NBIRTH of the living session is late.
-   - What waits and is stamped after a new NBIRTH belongs to the new session, and waits on in it. Of the same stamp it belongs
-     where its number is nearer to what is expected.
-   - What can only belong to a session to come (the node is dead; or the number is behind, but the stamp newer than anything
-     released) *waits for the birth*, until ``reorder_timeout`` is over. So does everything stamped after it.
-   - An NBIRTH that comes within ``reorder_timeout`` after the NDEATH of its bdSeq is late, however many sessions ended in
-     that time. After it, it is taken: the node does not count its sessions, and to keep it out for ever would be worse. So
-     is one whose NDEATH came while an earlier session lived: some nodes announce the end of a session under the number of
-     the next.
-   - An NBIRTH that is stamped before the living one, and whose bdSeq is not ahead of it, is late.
-   - What a death or a birth still finds waiting is settled by ``on_session_end``.
-7. Data of a node that was never born is released and flagged, and the order among it is kept (``before_birth=RELEASE``), or
-   waits for the birth. A DBIRTH that comes first always waits.
-8. The status of devices changes when their messages are *released*, so in sequence order. A birth of the node brings no device
-   back: its devices are stale until their own births.
-9. Whatever is not released leaves a ledger entry with its reason.
+   Births. A birth heals: it is taken whatever its stamp and its bdSeq are. There are two exceptions:
+
+   - Its own death was seen, within the last ``reorder_timeout``: same bdSeq, and not stamped after everything that the ended
+     session released. Stamped after it, it is a restart of a node that does not count its sessions. A death whose number is
+     ahead of the living session ends nothing and keeps nobody out: some nodes announce the end of a session under the next
+     number.
+   - It is a copy of the living birth, which came within the last ``reorder_timeout``: same bdSeq, seq and stamp. After that
+     it is a birth of a node whose clock stands still, or begins at the same time whenever it is switched on.
+
+   Data, by its number:
+
+   - The expected number is released, whatever its stamp.
+   - Ahead, it is held. MQTT keeps order within a topic only, so it may be left over from the session before: within
+     ``reorder_timeout`` after the birth it is late if it is stamped before the session began. When that was is known from
+     the first message that is expected, or not stamped before the birth: the earlier of its stamp and the birth's. Until then
+     nobody knows, because the clock may have been wrong at birth.
+   - Behind, it is late or a copy; a number that was given up is late. But stamped after everything that was released, or
+     without a stamp when sync was lost, it is of a session to come, or the node has sent more than half the circle unheard.
+     It *waits for the birth*, and so does everything stamped after it.
+   - A new birth takes along what waits and was stamped after it; with the same stamp, what is nearer to its number than to
+     what was expected. If the birth is stamped before what was released already, the clock was set back and only the number
+     counts.
+
+7. What waited ``reorder_timeout`` for a birth in vain is settled by ``on_timeout``. If the session moved on meanwhile, what
+   is behind is late. Otherwise the node counts elsewhere: sync is lost, the missing numbers are lost, and the node is
+   followed to where it counts, in a new epoch and *stale* until its birth. What a death or a birth still finds waiting is
+   settled by ``on_session_end``.
+8. Numbers repeat after 256, so a loss is known modulo 256: an entry *lost* says how many messages are missing **at least**.
+9. After a lost connection or a restart nobody knows how many messages went unheard: until a number continues what was
+   released, one that is behind is not taken for a copy unless its stamp says so. It waits as in rule 6.
+10. Data of a node that was never born is released and flagged, and the order among it is kept (``before_birth=RELEASE``), or
+    waits for the birth. A DBIRTH that comes first always waits.
+11. The status of devices changes when their messages are *released*, so in sequence order. A birth of the node brings no
+    device back: its devices are stale until their own births.
+12. Whatever is not released leaves a ledger entry with its reason; whatever is says what released it (``ReleasedBy``).
 
 Theory of operation
 -------------------
 A session is an epoch of one resequencer. What distinguishes Sparkplug from any other numbered source is that the start of an
-epoch is a message of its own, on a topic of its own, so that the messages of an epoch can come before its start. They can't be
-pushed, because nobody knows their epoch: they wait in a small waiting room beside the resequencer. The next NBIRTH judges them.
-A message that looks ahead in the living session may belong to the next one too; it is held by the resequencer, and the NBIRTH
-takes it out again.
+epoch is a message of its own, on a topic of its own, so that the messages of an epoch can come before its start. They can't
+be pushed, because nobody knows their epoch: they wait in a small waiting room beside the resequencer. The next NBIRTH judges
+them. A message that looks ahead in the living session may belong to the next one too; it is held by the resequencer, and the
+NBIRTH takes it out again.
+
+Clocks of edge nodes are set while they run, begin at 1970 after a reboot, or stand still. That is why no stamp refuses a
+birth or an expected number, and why each comparison of stamps has an end: a mistaken one costs a timeout, and the next birth
+corrects it.
 
 Time passes as in the resequencer: ``receive`` first lets fall due what is due at ``now``.
 """
@@ -61,6 +84,7 @@ from seriatim.core.edge_messages import (
     OnTimeout,
     Ordered,
     RebirthRequested,
+    ReleasedBy,
     Status,
     StatusChanged,
     check_message,
@@ -83,6 +107,9 @@ M = TypeVar("M")
 MAX_DEATHS = 32
 """So many deaths of a node are remembered at most: one that ends more sessions within ``reorder_timeout`` has other worries."""
 
+LEFT_OVER = "stamped before the birth of the session"
+"""Why a message is late that is ahead of what is expected."""
+
 
 class NodeState(StrEnum):
     UNBORN = "unborn"
@@ -95,6 +122,7 @@ class NodeEvent(StrEnum):
     ASSUME = "assume"  # data is released although no birth was seen
     BIRTH = "birth"  # an NBIRTH is taken
     DEATH = "death"  # the NDEATH of the living session
+    FOLLOW = "follow"  # sync was lost: the node is followed to where it counts
     CLEAR = "clear"  # forget the node
 
 
@@ -110,10 +138,15 @@ TABLE = TransitionTable(
     NodeState.UNBORN,
     {
         NodeState.UNBORN: _BEFORE_A_BIRTH,
-        NodeState.ASSUMED: {NodeEvent.BIRTH: frozenset({NodeState.BORN}), **_CLEARED},
+        NodeState.ASSUMED: {
+            NodeEvent.BIRTH: frozenset({NodeState.BORN}),
+            NodeEvent.FOLLOW: frozenset({NodeState.ASSUMED}),
+            **_CLEARED,
+        },
         NodeState.BORN: {
             NodeEvent.BIRTH: frozenset({NodeState.BORN}),
             NodeEvent.DEATH: frozenset({NodeState.DEAD}),
+            NodeEvent.FOLLOW: frozenset({NodeState.BORN}),
             **_CLEARED,
         },
         NodeState.DEAD: _BEFORE_A_BIRTH,
@@ -122,11 +155,19 @@ TABLE = TransitionTable(
 
 
 class _Birth(NamedTuple):
-    """What an NBIRTH said; in a session that was resumed nobody knows its seq and timestamp."""
+    """What an NBIRTH said. In a session that was resumed, or followed elsewhere, nobody knows its seq and timestamp."""
 
     bd_seq: int
     seq: int | None
     timestamp: int | None
+
+
+class _Death(NamedTuple):
+    """An NDEATH that was seen, and the newest stamp of the session that it ended, if it ended one that is known."""
+
+    bd_seq: int
+    arrival: float
+    newest: int | None
 
 
 class _Waiting(NamedTuple, Generic[M]):
@@ -146,10 +187,14 @@ class SavedNode(Generic[M]):
     epoch: int
     given: int
     birth: tuple[int, int | None, int | None] | None
-    deaths: tuple[tuple[int, float], ...]
+    born_at: float
+    deaths: tuple[tuple[int, float, int | None], ...]
     newest: int | None
+    began: int | None
+    adrift: bool
     waiting: tuple[tuple[EdgeMessage[M], float], ...]
     waiting_due: float | None
+    moved_on: bool
     queue: SavedResequencer[EdgeMessage[M]]
 
 
@@ -157,11 +202,15 @@ class EdgeNode(Generic[M]):
     """The session machine of one edge node. See the module's rules."""
 
     __slots__ = (
+        "_adrift",
+        "_began",
         "_birth",
+        "_born_at",
         "_deaths",
         "_devices",
         "_epoch",
         "_given",
+        "_moved_on",
         "_newest",
         "_options",
         "_queue",
@@ -189,10 +238,18 @@ class EdgeNode(Generic[M]):
         self._status = Status.OFFLINE
         self._devices: dict[str, Status] = {}
         self._birth: _Birth | None = None
-        self._deaths: tuple[tuple[int, float], ...] = ()
+        self._born_at = -inf
+        self._deaths: tuple[_Death, ...] = ()
         self._newest: int | None = None
+        """The newest stamp that was released since the last birth."""
+        self._began: int | None = None
+        """What is stamped before this is left over from the session before; None while that is not confirmed."""
+        self._adrift = False
+        """Whether a number behind may be a new one, as far as numbers tell."""
         self._waiting: list[_Waiting[M]] = []
         self._waiting_due: float | None = None
+        self._moved_on = False
+        """Whether the session went on where it was while messages waited: then sync is not lost."""
 
     # -- what it is doing -----------------------------------------------------------------------------------------------
 
@@ -259,7 +316,7 @@ class EdgeNode(Generic[M]):
         """Where the node stands, after everything that was given out."""
         expected = self._queue.expected
         born = self._state is NodeState.BORN
-        return Bookmark(self._given, self._epoch, self.bd_seq or 0, 0 if expected is None else expected, born)
+        return Bookmark(self._given, self._epoch, self.bd_seq or 0, expected or 0, born, self._newest)
 
     @classmethod
     def resume(cls, bookmark: Bookmark, options: NodeOrdering | None = None, key: Hashable = None) -> EdgeNode[M]:
@@ -269,9 +326,8 @@ class EdgeNode(Generic[M]):
         if bookmark.born:
             self._state, self._status = NodeState.BORN, Status.STALE
             self._birth = _Birth(bookmark.bd_seq, None, None)
-            nothing: SavedResequencer[EdgeMessage[M]] = self._queue.save()
-            start = replace(nothing, epoch=bookmark.epoch, expected=bookmark.expected, horizon=bookmark.expected - 256)
-            self._queue = Resequencer.restore(start, self._resequencing, key)
+            self._newest, self._adrift = bookmark.newest, True
+            self._count_from(bookmark.expected, horizon=bookmark.expected - 256)
         return self
 
     def save(self) -> SavedNode[M]:
@@ -282,10 +338,14 @@ class EdgeNode(Generic[M]):
             epoch=self._epoch,
             given=self._given,
             birth=self._birth,
+            born_at=self._born_at,
             deaths=self._deaths,
             newest=self._newest,
+            began=self._began,
+            adrift=self._adrift,
             waiting=tuple(self._waiting),
             waiting_due=self._waiting_due,
+            moved_on=self._moved_on,
             queue=self._queue.save(),
         )
 
@@ -295,9 +355,11 @@ class EdgeNode(Generic[M]):
         self = cls(options, key)
         self._state, self._status, self._devices = saved.state, saved.status, dict(saved.devices)
         self._epoch, self._given, self._newest = saved.epoch, saved.given, saved.newest
-        self._birth, self._deaths = saved.birth and _Birth(*saved.birth), saved.deaths
+        self._birth, self._born_at = saved.birth and _Birth(*saved.birth), saved.born_at
+        self._deaths = tuple(_Death(*death) for death in saved.deaths)
+        self._began, self._adrift = saved.began, saved.adrift
         self._waiting = [_Waiting(message, arrival) for message, arrival in saved.waiting]
-        self._waiting_due = saved.waiting_due
+        self._waiting_due, self._moved_on = saved.waiting_due, saved.moved_on
         self._queue = Resequencer.restore(saved.queue, self._resequencing, key)
         return self
 
@@ -321,16 +383,18 @@ class EdgeNode(Generic[M]):
         """Let time pass: whatever falls due by ``now`` is decided."""
         out: list[NodeEffect[M]] = []
         if (gap := self._queue.deadline) is not None and gap <= now:
-            self._take(self._queue.advance(now), out, ask=self._options.send_rebirth_when_timeout)
+            ask = self._options.send_rebirth_when_timeout
+            self._take(self._queue.advance(now), out, ReleasedBy.TIMEOUT, ask=ask)
         if self._waiting_due is not None and self._waiting_due <= now:
-            self._waited_enough(now, out)
-        if (ask := self._rebirth.due) is not None and ask <= now:
+            self._waited_enough(now, out, ReleasedBy.TIMEOUT)
+        if (due := self._rebirth.due) is not None and due <= now:
             out.append(RebirthRequested(self.key, *self._rebirth.ask(now)))
         return out
 
     def disconnect(self) -> list[NodeEffect[M]]:
         """The way to the node is lost: what was online is stale."""
         self._rebirth.reachable = False
+        self._adrift = self._queue.expected is not None
         return self._mark_all(Status.STALE, was=Status.ONLINE)
 
     def reconnect(self, now: float) -> list[NodeEffect[M]]:
@@ -349,7 +413,7 @@ class EdgeNode(Generic[M]):
         """Forget the node. What is held is discarded, with ledger entries."""
         TABLE.check(self._state, NodeEvent.CLEAR, NodeState.UNBORN)
         out: list[NodeEffect[M]] = []
-        self._take(self._queue.clear(now), out, ask=False)
+        self._take(self._queue.clear(now), out, ReleasedBy.SESSION_END)
         out += [self._entry(Reason.DISCARDED, message, now, "cleared") for message, _ in self._waiting]
         out += self._mark_all(Status.OFFLINE)
         self._rebirth.end()
@@ -370,51 +434,55 @@ class EdgeNode(Generic[M]):
             reason, detail = refusal
             out.append(self._entry(reason, message, now, detail))
             return
-        coming = self._take_out(lambda seq, held: self._belongs_to(birth, seq, held))
-        self._end_epoch(now, out)
+        coming = self._take_out(lambda seq, held: self._belongs_to(birth, seq, held.message))
+        coming += self._end_session(birth, now, out)
         self._enter(NodeEvent.BIRTH, NodeState.BORN)
-        self._birth, self._newest, self._epoch = birth, message.timestamp, self._epoch + 1
+        self._birth, self._born_at, self._epoch = birth, now, self._epoch + 1
+        self._newest, self._began, self._adrift = message.timestamp, None, False
         self._rebirth.end()
         self._mark(None, Status.ONLINE, message.timestamp, out)
         for device, status in self._devices.items():
             if status is Status.ONLINE:
                 self._mark(device, Status.STALE, message.timestamp, out)
         self._push(message, now, out)
-        coming = sorted([*self._waiting, *coming], key=lambda waiting: waiting.arrival)
-        self._stop_waiting()
-        for waiting in coming:
-            self._on_numbered(waiting.message, now, out)
+        # Should one be left over and have the number of another that is not, the other one comes first.
+        for waiting in sorted(coming, key=lambda each: (_is_stamped_before(each.message, birth), each.arrival)):
+            self._on_numbered(waiting.message, now, out, ReleasedBy.GAP_FILLED)
 
     def _refusal(self, birth: _Birth, now: float) -> tuple[Reason, str] | None:
         """Why an NBIRTH is not taken, or None."""
-        known = self._birth
-        if any(ended == birth.bd_seq for ended, _ in self._recent_deaths(now)):
-            return Reason.LATE, "its session has ended already"
-        if known is None or known.timestamp is None or birth.timestamp is None:
-            return None
-        if birth == known and self._state is NodeState.BORN:
+        stamp = birth.timestamp
+        for death in self._recent_deaths(now):
+            is_restart = stamp is not None and death.newest is not None and stamp > death.newest
+            if death.bd_seq == birth.bd_seq and not is_restart:
+                return Reason.LATE, "its session has ended already"
+        is_equal = birth == self._birth and self._state is NodeState.BORN and stamp is not None
+        if is_equal and now - self._born_at <= self._options.reorder_timeout:
             return Reason.DUPLICATE, "this birth was seen before"
-        if birth.timestamp < known.timestamp and not _is_ahead(birth.bd_seq, known.bd_seq):
-            return Reason.LATE, "a later birth was seen before"
         return None
 
-    def _take_out(self, is_coming: Callable[[int, EdgeMessage[M]], bool]) -> list[_Waiting[M]]:
-        """The held messages that belong to a later session, no longer held."""
+    def _take_out(self, is_meant: Callable[[int, Held[EdgeMessage[M]]], bool]) -> list[_Waiting[M]]:
+        """Some of the held messages, no longer held."""
         held = self._queue.held()
-        coming = [(seq, item) for seq, item in held if is_coming(seq, item.message)]
-        if coming:
-            positions = {seq for seq, _ in coming}
+        meant = [(seq, item) for seq, item in held if is_meant(seq, item)]
+        if meant:
+            positions = {seq for seq, _ in meant}
             self._hold_only([(seq, item) for seq, item in held if seq not in positions])
-        return [_Waiting(item.message, item.arrival) for _, item in coming]
+        return [_Waiting(item.message, item.arrival) for _, item in meant]
 
     def _belongs_to(self, birth: _Birth, seq: int, message: EdgeMessage[M]) -> bool:
-        if message.timestamp is None or birth.timestamp is None or message.timestamp < birth.timestamp:
+        """Whether a held message is one of the session that begins, and not of the one that ends."""
+        if message.timestamp is None or birth.timestamp is None:
             return False
-        if message.timestamp > birth.timestamp:
-            return True
+        if message.timestamp != birth.timestamp and not self._was_set_back(birth):
+            return message.timestamp > birth.timestamp
         assert birth.seq is not None
         assert self._queue.expected is not None
         return (seq - birth.seq - 1) % 256 < (seq - self._queue.expected) % 256
+
+    def _was_set_back(self, birth: _Birth) -> bool:
+        """Whether the node's clock was set back before this birth, so that stamps before and after it can't be compared."""
+        return self._newest is not None and birth.timestamp is not None and birth.timestamp < self._newest
 
     def _hold_only(self, held: Iterable[tuple[int, Held[EdgeMessage[M]]]]) -> None:
         """Go on as if only these messages had arrived ahead of the expected one, each when it did."""
@@ -423,10 +491,25 @@ class EdgeNode(Generic[M]):
         for seq, item in sorted(held, key=lambda entry: entry[1].arrival):
             self._queue.push(seq, item.message, item.arrival, epoch=self._epoch)
 
+    def _end_session(self, birth: _Birth, now: float, out: list[NodeEffect[M]]) -> list[_Waiting[M]]:
+        """Settle what is held, and what waited and was sent before the birth. Returns what still waits."""
+        waiting, is_in_sync = self._waiting, self._is_in_sync()
+        has_session = self._state in (NodeState.BORN, NodeState.ASSUMED) and not self._was_set_back(birth)
+        ended = [each.message for each in waiting if has_session and _is_stamped_before(each.message, birth)]
+        self._stop_waiting()
+        if ended and self._options.on_session_end is OnEpoch.DISCARD:
+            out += self._entries(Reason.DISCARDED, ended, now, "its session ended")
+        elif ended and is_in_sync:
+            self._judge_by_number(ended, now, out, ReleasedBy.SESSION_END)
+        elif ended:
+            self._follow(ended, now, out, ReleasedBy.SESSION_END)
+        self._end_epoch(now, out)
+        return [each for each in waiting if not (has_session and _is_stamped_before(each.message, birth))]
+
     def _end_epoch(self, now: float, out: list[NodeEffect[M]]) -> None:
         """Settle what is held in the epoch that ends."""
         release = self._options.on_session_end is OnEpoch.RELEASE
-        self._take(self._queue.flush(now) if release else self._queue.clear(now), out, ask=False)
+        self._take(self._queue.flush(now) if release else self._queue.clear(now), out, ReleasedBy.SESSION_END)
 
     # -- deaths ---------------------------------------------------------------------------------------------------------
 
@@ -449,15 +532,16 @@ class EdgeNode(Generic[M]):
 
     def _remember_death(self, ended: int, living: int | None, now: float) -> None:
         """Its birth may still be under way, also when the death itself is ignored."""
-        if living is not None and _is_ahead(
-            ended, living
-        ):  # announced under the number of the next session, which may come
-            return
-        others = [death for death in self._recent_deaths(now) if death[0] != ended]
-        self._deaths = (*others, (ended, now))[-MAX_DEATHS:]
+        if living is not None and _is_ahead(ended, living):
+            return  # announced under the number of the next session, which may come
+        recent = self._recent_deaths(now)
+        known = [death.newest for death in recent if death.bd_seq == ended]
+        newest = self._newest if ended == living else known[0] if known else None
+        others = [death for death in recent if death.bd_seq != ended]
+        self._deaths = (*others, _Death(ended, now, newest))[-MAX_DEATHS:]
 
-    def _recent_deaths(self, now: float) -> list[tuple[int, float]]:
-        return [death for death in self._deaths if now - death[1] <= self._options.reorder_timeout]
+    def _recent_deaths(self, now: float) -> list[_Death]:
+        return [death for death in self._deaths if now - death.arrival <= self._options.reorder_timeout]
 
     def _ignore(self, message: EdgeMessage[M], detail: str, out: list[NodeEffect[M]]) -> None:
         self._given += 1
@@ -465,58 +549,102 @@ class EdgeNode(Generic[M]):
 
     # -- messages with a number -----------------------------------------------------------------------------------------
 
-    def _on_numbered(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
+    def _on_numbered(
+        self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]], by: ReleasedBy = ReleasedBy.ORDER
+    ) -> None:
+        """``by``: what released the message if it is what is expected."""
         if self._state in (NodeState.UNBORN, NodeState.DEAD):
             self._before_birth(message, now, out)
-        elif self._predates_birth(message):
-            out.append(self._entry(Reason.LATE, message, now, "stamped before the birth of the session"))
-        elif self._is_of_a_later_session(message):
+        elif self._waits_for_a_birth(message):
             self._wait(message, now, out)
         else:
-            self._push(message, now, out)
+            self._confirm_beginning(message, now, out)
+            if message.seq != self._queue.expected and self._is_left_over(message, now):
+                out.append(self._entry(Reason.LATE, message, now, LEFT_OVER))
+            else:
+                self._push(message, now, out, by)
 
     def _before_birth(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
         release = self._options.before_birth is BeforeBirth.RELEASE and self._state is NodeState.UNBORN
         if release and not self._waiting and message.kind is not Kind.DBIRTH:
             self._rebirth.want("data of a node that was never born")
-            self._assume([message], now, out)
+            self._assume([message], now, out, ReleasedBy.ORDER)
         else:
             self._wait(message, now, out)
 
-    def _predates_birth(self, message: EdgeMessage[M]) -> bool:
-        birth = self._birth
-        if self._state is not NodeState.BORN or birth is None or birth.timestamp is None:
-            return False
-        return message.timestamp is not None and message.timestamp < birth.timestamp
-
-    def _is_of_a_later_session(self, message: EdgeMessage[M]) -> bool:
-        """Behind what is expected, yet stamped after everything that was released: neither late nor a copy."""
-        expected = self._queue.expected
-        if self._waiting and self._is_stamped_after_what_waits(message):
-            return True
-        if message.seq == expected or message.timestamp is None or self._newest is None:
-            return False
-        assert message.seq is not None
+    def _waits_for_a_birth(self, message: EdgeMessage[M]) -> bool:
+        """Whether it is of a session to come, or the node counts elsewhere: neither late nor a copy."""
+        seq, expected = message.seq, self._queue.expected
+        assert seq is not None
         assert expected is not None
-        return message.timestamp > self._newest and SEQ.distance(message.seq, expected) < 0
+        if self._waiting and self._follows_what_waits(message):
+            return True
+        if SEQ.distance(seq, expected) >= 0 or self._queue.was_given_up(seq):
+            return False
+        if message.timestamp is None or self._newest is None:
+            return self._adrift
+        return message.timestamp > self._newest
+
+    def _follows_what_waits(self, message: EdgeMessage[M]) -> bool:
+        """By its stamp, or, where there are none, by its number."""
+        last = self._waiting[-1].message
+        if message.timestamp is None and last.timestamp is None:
+            return message.seq == ((last.seq or 0) + 1) % 256
+        return self._is_stamped_after_what_waits(message)
 
     def _is_stamped_after_what_waits(self, message: EdgeMessage[M]) -> bool:
+        if message.timestamp is None:
+            return False
         stamps = [waiting.message.timestamp for waiting in self._waiting if waiting.message.timestamp is not None]
-        return message.timestamp is not None and bool(stamps) and message.timestamp > min(stamps)
+        return bool(stamps) and message.timestamp > min(stamps)
 
-    def _push(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
+    def _confirm_beginning(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
+        """The expected number, or anything not stamped before the birth, tells whether the birth's stamp was right."""
+        born = self._birth.timestamp if self._birth and self._state is NodeState.BORN else None
+        if self._began is not None or born is None or message.timestamp is None:
+            return
+        if message.timestamp < born and message.seq != self._queue.expected:
+            return
+        self._began = min(born, message.timestamp)
+        if message.timestamp < born:
+            self._newest = message.timestamp  # the clock was wrong at birth
+        left_over = self._take_out(lambda _, held: self._is_left_over(held.message, held.arrival))
+        out += self._entries(Reason.LATE, [each.message for each in left_over], now, LEFT_OVER)
+
+    def _is_left_over(self, message: EdgeMessage[M], arrival: float) -> bool:
+        if self._began is None or message.timestamp is None:
+            return False
+        return message.timestamp < self._began and arrival - self._born_at <= self._options.reorder_timeout
+
+    def _push(
+        self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]], by: ReleasedBy = ReleasedBy.ORDER
+    ) -> None:
         assert message.seq is not None
-        self._take(self._queue.push(message.seq, message, now, epoch=self._epoch), out, ask=True)
+        is_expected = self._queue.expected in (None, message.seq) or message.kind is Kind.NBIRTH
+        effects = self._queue.push(message.seq, message, now, epoch=self._epoch)
+        if is_expected:
+            self._take(effects[:1], out, by)
+            self._take(effects[1:], out, ReleasedBy.GAP_FILLED)
+        else:
+            self._take(effects, out, ReleasedBy.CAPACITY, ask=True)
+        if any(isinstance(effect, SyncLost) for effect in effects):
+            self._adrift = self._newest is None or message.timestamp is None
 
-    def _assume(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]]) -> None:
-        """Release messages without a birth, in the order of their numbers as seen from the first to arrive."""
+    def _assume(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]], by: ReleasedBy) -> None:
+        """Release messages without a birth."""
         self._end_epoch(now, out)
         self._enter(NodeEvent.ASSUME, NodeState.ASSUMED)
-        self._epoch, self._newest = self._epoch + 1, None
-        first = messages[0].seq or 0
-        for message in sorted(messages, key=lambda each: SEQ.unwrap(each.seq or 0, first)):
-            self._push(message, now, out)
-        self._take(self._queue.flush(now), out, ask=False)
+        self._newest = None
+        self._begin_epoch_with(messages, now, out, by)
+
+    def _begin_epoch_with(
+        self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]], by: ReleasedBy
+    ) -> None:
+        """Release messages, the first of which says where the node counts, in the order of their numbers as seen from there."""
+        self._epoch, self._began, self._adrift = self._epoch + 1, None, False
+        for message in _in_order(messages, messages[0].seq or 0):
+            self._push(message, now, out, by)
+        self._take(self._queue.flush(now), out, by)
 
     # -- waiting for a birth --------------------------------------------------------------------------------------------
 
@@ -525,16 +653,17 @@ class EdgeNode(Generic[M]):
             if self._waiting_due is None:  # by policy they are held until a birth, so there is no room to be made
                 out.append(self._entry(Reason.OVERFLOW, message, now, "no room to wait for a birth"))
                 return
-            self._waited_enough(now, out)
+            self._waited_enough(now, out, ReleasedBy.CAPACITY)
             self._on_numbered(message, now, out)
             return
         if not self._waiting:
             self._waiting_due = now + self._options.reorder_timeout
+            self._moved_on = False
         self._waiting.append(_Waiting(message, now))
         if self._queue.held_count:
-            self._waiting += self._take_out(lambda _, held: self._is_stamped_after_what_waits(held))
+            self._waiting += self._take_out(lambda _, held: self._is_stamped_after_what_waits(held.message))
 
-    def _waited_enough(self, now: float, out: list[NodeEffect[M]]) -> None:
+    def _waited_enough(self, now: float, out: list[NodeEffect[M]], by: ReleasedBy) -> None:
         """No birth came in time."""
         if self._options.send_rebirth_when_timeout:
             self._rebirth.want("messages waited for a birth that did not come")
@@ -542,25 +671,83 @@ class EdgeNode(Generic[M]):
         if self._options.on_timeout is OnTimeout.HOLD:
             return
         messages = [waiting.message for waiting in self._waiting]
+        has_session = self._state in (NodeState.BORN, NodeState.ASSUMED)
+        is_in_sync = self._is_in_sync()
         self._stop_waiting()
-        if self._state in (NodeState.BORN, NodeState.ASSUMED):
-            detail = "behind what is expected, stamped after it, and no birth came"
-            out += [self._entry(Reason.LATE, message, now, detail) for message in messages]
+        if has_session and is_in_sync:
+            self._judge_by_number(messages, now, out, by)
         elif self._options.on_timeout is OnTimeout.RELEASE:
-            self._assume(messages, now, out)
+            (self._follow if has_session else self._assume)(messages, now, out, by)
+        elif has_session:
+            self._drop_and_follow(messages, now, out)
         else:
-            out += [self._entry(Reason.DISCARDED, message, now, "no birth came") for message in messages]
+            out += self._entries(Reason.DISCARDED, messages, now, "no birth came")
 
     def _stop_waiting(self) -> None:
         self._waiting, self._waiting_due = [], None
 
+    def _is_in_sync(self) -> bool:
+        """Whether the session went on where it was, as far as what was released and what waits tell."""
+        expected, numbers = self._queue.expected, {waiting.message.seq for waiting in self._waiting}
+        if self._moved_on or expected is None:
+            return True
+        # Stamps tell what is new. Without them, one or two messages before the expected one are taken for copies.
+        copies = 2 if self._adrift else 0
+        run = next(count for count in range(257) if (expected - 1 - count) % 256 not in numbers or count == 256)
+        return expected in numbers and run <= copies
+
+    def _judge_by_number(
+        self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]], by: ReleasedBy
+    ) -> None:
+        assert self._queue.expected is not None
+        for message in _in_order(messages, self._queue.expected):
+            self._push(message, now, out, by)
+
+    def _follow(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]], by: ReleasedBy) -> None:
+        """Sync is lost: go on where the node counts, with messages that are not of the numbers expected."""
+        self._take(self._queue.flush(now), out, by)
+        self._lose_sync(messages, now, out)
+        self._begin_epoch_with(messages, now, out, by)
+
+    def _drop_and_follow(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]]) -> None:
+        """The same, where what waited is to be dropped: go on behind it."""
+        self._take(self._queue.advance(inf), out, ReleasedBy.TIMEOUT)
+        self._lose_sync(messages, now, out)
+        self._epoch, self._began, self._adrift = self._epoch + 1, None, False
+        dropped = _in_order(messages, messages[0].seq or 0)
+        out += self._entries(Reason.DISCARDED, dropped, now, "no birth came")
+        following = ((dropped[-1].seq or 0) + 1) % 256
+        self._count_from(following, horizon=following)
+
+    def _lose_sync(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]]) -> None:
+        """Enter what is missing before these messages. Nobody knows any more how the node stands."""
+        expected, first = self._queue.expected, _in_order(messages, messages[0].seq or 0)[0].seq
+        assert expected is not None
+        assert first is not None
+        detail = f"{first} is behind {expected}, which is expected, and no birth came"
+        out.append(LedgerEntry(self.key, self._epoch, Reason.SYNC_LOST, first, first, 1, now, detail))
+        if missing := (first - expected) % 256:
+            detail, last = f"sync was lost; {at_least(missing)}", (first - 1) % 256
+            out.append(LedgerEntry(self.key, self._epoch, Reason.LOST, expected, last, missing, now, detail))
+        self._given += 1 + bool(missing)
+        self._enter(NodeEvent.FOLLOW, self._state)
+        self._birth = self._birth and _Birth(self._birth.bd_seq, None, None)
+        out += self._mark_all(Status.STALE, was=Status.ONLINE)
+
+    def _count_from(self, expected: int, horizon: int) -> None:
+        nothing: SavedResequencer[EdgeMessage[M]] = Resequencer[EdgeMessage[M]](self._resequencing, self.key).save()
+        start = replace(nothing, epoch=self._epoch, expected=expected, horizon=horizon)
+        self._queue = Resequencer.restore(start, self._resequencing, self.key)
+
     # -- what comes out -------------------------------------------------------------------------------------------------
 
-    def _take(self, effects: list[Effect[EdgeMessage[M]]], out: list[NodeEffect[M]], *, ask: bool) -> None:
+    def _take(
+        self, effects: list[Effect[EdgeMessage[M]]], out: list[NodeEffect[M]], by: ReleasedBy, *, ask: bool = False
+    ) -> None:
         """Pass on what the resequencer says. ``ask``: whether what it lost is a reason for a rebirth."""
         for effect in effects:
             if isinstance(effect, Released):
-                self._release(effect, out)
+                self._release(effect, out, by)
             elif isinstance(effect, LedgerEntry):
                 self._given += 1
                 out.append(self._as_far_as_known(effect))
@@ -572,22 +759,28 @@ class EdgeNode(Generic[M]):
                 self._rebirth.want("the node counts elsewhere")
 
     def _as_far_as_known(self, entry: LedgerEntry[EdgeMessage[M]]) -> LedgerEntry[EdgeMessage[M]]:
-        """A bookmark does not say which numbers were given up, so a resumed session can't tell what is late from a copy."""
+        """Numbers repeat, so nobody can say how many are lost. And a bookmark does not say which numbers were given up, so a
+        resumed session can't tell what is late from a copy."""
+        if entry.reason is Reason.LOST:
+            return entry._replace(detail=f"{entry.detail}; {at_least(entry.size)}")
         is_resumed = self._birth is not None and self._birth.seq is None
         if entry.reason is not Reason.DUPLICATE or not is_resumed:
             return entry
         return entry._replace(detail="behind what was released before a restart: a copy, or late")
 
-    def _release(self, released: Released[EdgeMessage[M]], out: list[NodeEffect[M]]) -> None:
-        message = released.message
-        if message.timestamp is not None and (self._newest is None or message.timestamp > self._newest):
-            self._newest = message.timestamp
+    def _release(self, released: Released[EdgeMessage[M]], out: list[NodeEffect[M]], by: ReleasedBy) -> None:
+        message, stamp = released.message, released.message.timestamp
+        if stamp is not None:
+            self._newest = stamp if self._newest is None else max(stamp, self._newest)
+            self._began = None if self._began is None else min(stamp, self._began)
+        self._adrift = False
+        self._moved_on |= by in (ReleasedBy.ORDER, ReleasedBy.GAP_FILLED)
         if message.kind is Kind.DBIRTH:
-            self._mark(message.device, Status.ONLINE, message.timestamp, out)
+            self._mark(message.device, Status.ONLINE, stamp, out)
         elif message.kind is Kind.DDEATH:
-            self._mark(message.device, Status.OFFLINE, message.timestamp, out)
+            self._mark(message.device, Status.OFFLINE, stamp, out)
         self._given += 1
-        out.append(Ordered(self.key, released.epoch, released.sequence, message, self._flag()))
+        out.append(Ordered(self.key, released.epoch, released.sequence, message, self._flag(), by))
 
     def _flag(self) -> Flag | None:
         if self._state is NodeState.ASSUMED:
@@ -616,10 +809,30 @@ class EdgeNode(Generic[M]):
         TABLE.check(self._state, event, target)
         self._state = target
 
+    def _entries(
+        self, reason: Reason, messages: list[EdgeMessage[M]], now: float, detail: str
+    ) -> list[LedgerEntry[EdgeMessage[M]]]:
+        return [self._entry(reason, message, now, detail) for message in messages]
+
     def _entry(self, reason: Reason, message: EdgeMessage[M], now: float, detail: str) -> LedgerEntry[EdgeMessage[M]]:
         self._given += 1
         seq = message.seq or 0
         return LedgerEntry(self.key, self._epoch, reason, seq, seq, 1, now, detail, message)
+
+
+def at_least(lost: int) -> str:
+    """How many messages are missing when so many numbers are."""
+    return f"at least {lost} missing: numbers repeat after 256"
+
+
+def _in_order(messages: Iterable[EdgeMessage[M]], pivot: int) -> list[EdgeMessage[M]]:
+    """By their numbers, as seen from one of them."""
+    return sorted(messages, key=lambda message: SEQ.unwrap(message.seq or 0, pivot))
+
+
+def _is_stamped_before(message: EdgeMessage[M], birth: _Birth) -> bool:
+    stamp, born = message.timestamp, birth.timestamp
+    return stamp is not None and born is not None and stamp < born
 
 
 def _is_ahead(bd_seq: int, other: int) -> bool:

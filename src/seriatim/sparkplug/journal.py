@@ -215,13 +215,17 @@ def place_behind(place: Bookmark, written: Written) -> Bookmark:
     if isinstance(written, DeathIgnored):
         return place._replace(given=given)
     if isinstance(written, LedgerEntry):
-        passed = written.reason in (Reason.LOST, Reason.DEAD_LETTER)
-        return place._replace(given=given, expected=(written.last + 1) % 256 if passed else place.expected)
+        passed = written.reason in (Reason.LOST, Reason.DEAD_LETTER, Reason.DISCARDED)
+        expected = (written.last + 1) % 256 if passed else place.expected
+        return place._replace(given=given, epoch=max(place.epoch, written.epoch), expected=expected)
     message = written.message
     if message.kind is Kind.NDEATH or message.seq is None:
         return place._replace(given=given, born=False)
-    bd_seq = message.bd_seq if message.kind is Kind.NBIRTH and message.bd_seq is not None else place.bd_seq
-    return Bookmark(given, written.epoch, bd_seq, (message.seq + 1) % 256, written.flag is not Flag.BEFORE_BIRTH)
+    is_birth = message.kind is Kind.NBIRTH
+    bd_seq = message.bd_seq if is_birth and message.bd_seq is not None else place.bd_seq
+    stamps = [stamp for stamp in (message.timestamp, None if is_birth else place.newest) if stamp is not None]
+    born = written.flag is not Flag.BEFORE_BIRTH
+    return Bookmark(given, written.epoch, bd_seq, (message.seq + 1) % 256, born, max(stamps, default=None))
 
 
 def _parts(waiting: dict[NodeId, list[_Chunk]]) -> Iterator[_Part]:

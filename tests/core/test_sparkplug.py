@@ -779,7 +779,7 @@ def test_a_resumed_node_goes_on_where_its_bookmark_left_it_and_repeats_nothing()
     script = Script()
     script.send(nbirth(200, bd=7, at=1), *[ndata(seq % 256, at=seq) for seq in range(201, 300)])
     bookmark = Bookmark.unpack(script.node.bookmark().pack())
-    assert bookmark == (100, 1, 7, 300 % 256, True, 299)
+    assert bookmark == Bookmark(100, 1, 7, 300 % 256, True, 299)
     script.node = EdgeNode.resume(bookmark, NodeOrdering(), "g/n")
     assert script.send(ndata(299 % 256, at=299), ndata(300 % 256, at=300)) == ["ndata 44"]
     assert script.ledger == [("duplicate", "ndata 43")]

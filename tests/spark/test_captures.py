@@ -55,6 +55,10 @@ def test_a_compressed_payload_is_the_one_within():
     assert read_row(b"spBv1.0/plant/NBIRTH/pump", outer) == read_row(b"spBv1.0/plant/NBIRTH/pump", BIRTH)
 
 
+def test_a_group_may_be_named_state():
+    assert read_row(b"spBv1.0/STATE/NBIRTH/pump", BIRTH)[:2] == ("STATE/pump", "NBIRTH")
+
+
 @pytest.mark.parametrize(
     ("topic", "data", "node", "problem"),
     [

@@ -13,6 +13,7 @@ from hypothesis import given
 from seriatim.core.edge_messages import Bookmark, NodeOrdering
 from seriatim.core.sparkplug import EdgeNode
 from seriatim.engine.broker import Broker, Outgoing, Step
+from seriatim.engine.engine import LARGEST_POSITION
 from seriatim.engine.link.frames import MAX_FRAME
 from seriatim.engine.opening import open_broker
 from seriatim.sparkplug import journal as journal_module
@@ -40,6 +41,12 @@ def test_the_place_behind_what_was_given_out_is_the_bookmark_of_the_node(
         assert (place.given, place.epoch, place.born) == (found.given, found.epoch, found.born)
         if found.born:
             assert (place.bd_seq, place.expected) == (found.bd_seq, found.expected)
+
+
+def test_the_place_of_a_node_that_has_sent_messages_for_a_thousand_years_is_one_that_a_writer_may_have():
+    place = Bookmark(1000 * 365 * 86_400 * 1_000_000, 2**32 - 1, 2**64 - 1, 255, True, 2**64 - 1)
+    assert place.pack() < LARGEST_POSITION
+    assert Bookmark.unpack(place.pack()) == place
 
 
 def test_the_limits_of_a_write_fit_into_a_frame_of_a_link():

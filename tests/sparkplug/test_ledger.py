@@ -44,7 +44,9 @@ def test_duplicates_lost_numbers_late_messages_and_ignored_deaths_are_entered_wi
     assert duplicate.attributes.items() >= {"reason": "duplicate", "kind": "NDATA", "seq": "1", "epoch": "1"}.items()
     assert duplicate.data["metrics"] == [{"name": "value", "type": "Int32", "value": 1}]
     assert abs(duplicate.data["time"] - milliseconds()) < 60_000
-    assert lost.attributes == {"reason": "lost", "epoch": "1", "first": "2", "last": "3", "size": "2"}
+    numbers = {"first": "2", "last": "3", "size": "2", "modulo": "256"}
+    assert lost.attributes == {"reason": "lost", "epoch": "1", **numbers}
+    assert lost.data["detail"] == "gap timeout; at least 2 missing: numbers repeat after 256"
     assert "metrics" not in lost.data
     assert late.attributes.items() >= {"reason": "late", "kind": "DDATA", "device": "d", "seq": "2"}.items()
     assert (death.attributes["reason"], death.attributes["bdSeq"]) == ("ignored-death", "7")
@@ -201,6 +203,23 @@ def test_an_alias_is_named_where_the_session_is_certain_and_not_where_it_is_not(
     duplicate, late = ledger_in(store)
     assert duplicate.data["metrics"] == [{"name": "a", "type": "Int32", "value": 5}]
     assert late.data["metrics"] == [{"alias": 1, "value": 5}], "what was 1 in the session before, nobody knows"
+
+
+def test_a_node_that_counts_elsewhere_is_stored_without_the_names_of_a_session_that_may_be_over(mosquitto, store):
+    async def scenario():
+        async with host_on(mosquitto, store, reorder_timeout=0.1) as host, node_on(mosquitto) as node:
+            await node.birth(0, {"name": "a", "alias": 1, "datatype": 3, "int_value": 0})
+            await node.data(1, alias=1, int_value=5)
+            await node.data(202, 203, alias=1, int_value=6)
+            await until(lambda: host.counts.stored == 4 and host.counts.entries == 2)
+            assert host.counts.rebirths == 1
+
+    run_bounded(scenario())
+    assert [each.data["metrics"][0].get("name") for each in stored_in(store)] == ["bdSeq", "a", None, None]
+    assert [each.attributes.get("flag") for each in stored_in(store)] == [None, None, "stale", "stale"]
+    sync_lost, lost = ledger_in(store)
+    assert sync_lost.attributes == {"reason": "sync-lost", "epoch": "1", "first": "202", "last": "202", "size": "1"}
+    assert (lost.attributes["first"], lost.attributes["last"], lost.attributes["size"]) == ("2", "201", "200")
 
 
 def test_raw_payloads_are_entered_on_request(mosquitto, store):

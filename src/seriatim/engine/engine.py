@@ -86,8 +86,9 @@ UPKEEP_PAUSE = 1.0
 UPKEEP_REST = 1.0
 """After a piece of clean-up it rests for so many times as long as the piece took, so that commits are not kept waiting."""
 
-LARGEST_POSITION = 2**128
-"""Up to where a writer may count (``publish_at``): sessions of pipes put an epoch above the index."""
+LARGEST_POSITION = 2**256
+"""Up to where a writer may count (``publish_at``): pipes put an epoch above the index, and the Sparkplug host packs all that it
+has to know of an edge node below the number of its messages (``Bookmark``: 170 bits)."""
 
 IDLE_UPKEEP_PAUSE = 3600.0
 """What expires with time alone is looked for this often."""

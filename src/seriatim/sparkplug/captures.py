@@ -23,7 +23,7 @@ from seriatim.errors import InvalidArgument
 from seriatim.extras import require_extra
 from seriatim.sparkplug.intake import Body, Malformed, read_message
 from seriatim.sparkplug.payload import Aliases, metrics_as_json
-from seriatim.sparkplug.topics import NAMESPACE, STATE
+from seriatim.sparkplug.topics import is_state_topic
 
 require_extra("spark", "pyspark", "pyarrow", what="reading captures on Spark")
 
@@ -109,7 +109,7 @@ def read_row(topic: bytes | None, payload: bytes | None) -> Read:
 
 
 def _read_text(text: str, payload: bytes) -> Read:
-    found = None if text.startswith(f"{NAMESPACE}/{STATE}/") else read_message(text, payload)
+    found = None if is_state_topic(text) else read_message(text, payload)
     if found is None:
         return Read(problem=NOT_OURS)
     if isinstance(found, Malformed):

@@ -232,6 +232,13 @@ class Aliases:
     def __init__(self) -> None:
         self._by_alias: dict[int, tuple[str, int | None]] = {}
         self._types: dict[tuple[str | None, str], int] = {}
+        self._epoch: int | None = None
+
+    def enter(self, epoch: int) -> None:
+        """The node counts in this epoch. What was learnt in another is not valid: between them a birth may have been lost."""
+        if epoch != self._epoch:
+            self.forget()
+            self._epoch = epoch
 
     def learn(self, kind: Kind, device: str | None, payload: Any) -> None:
         """Read a birth. That of the node begins a session, in which nothing of an earlier one is valid."""

@@ -5,7 +5,8 @@ The ledger is a topic of its own with everything that was received and not relea
 Rules
     - The key is ``GROUP/NODE``, in both topics. What names no node has the MQTT topic it came on as its key.
     - Attributes say what it is: kind, device, seq, epoch, timestamp, bdSeq and flag, as far as there are any. Those of an
-      entry say why it is one, too: reason, and of the numbers that it is about first, last and size.
+      entry say why it is one, too: reason, and of the numbers that it is about first, last and size. Of numbers
+      that are lost, ``modulo`` says that there may be more of them, by any multiple of it.
     - Metrics are JSON. In the ledger an alias becomes a name only where it is certain that the message belongs to the session
       whose births are known (``_OF_THE_SESSION``): a wrong name would be worse than none.
     - What is too long as JSON is in the ledger with its payload as it came. Of what nobody could read, which may be anybody's,
@@ -19,7 +20,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from seriatim.core.edge_messages import DeathIgnored, EdgeMessage, Ordered
+from seriatim.core.edge_messages import SEQ, DeathIgnored, EdgeMessage, Ordered
 from seriatim.core.limits import MAX_MESSAGE_BYTES
 from seriatim.core.resequencing import LedgerEntry, Reason
 from seriatim.engine.broker import Outgoing
@@ -42,6 +43,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 def make_record(ordered: Ordered[Body], aliases: Aliases, *, raw: bool) -> tuple[Outgoing, int]:
     """The message for the topic, and how many of its metrics nobody can name."""
     message = ordered.message
+    aliases.enter(ordered.epoch)
     aliases.learn(message.kind, message.device, message.body.payload)
     data, unknown = _content(message, aliases, raw=raw)
     attributes = _attributes(message)
@@ -65,6 +67,8 @@ class Entry(NamedTuple):
     @classmethod
     def of(cls, entry: LedgerEntry[EdgeMessage[Body]]) -> Entry:
         about = {"epoch": entry.epoch, "first": entry.first, "last": entry.last, "size": entry.size}
+        if entry.reason is Reason.LOST:
+            about["modulo"] = SEQ.modulus or 0
         return cls(str(entry.key), entry.reason, entry.detail, entry.message, about)
 
     @classmethod

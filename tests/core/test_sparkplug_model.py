@@ -306,6 +306,8 @@ def test_the_numbers_of_a_session_are_treated_as_the_naive_model_says(steps, opt
         assert [(e.reason, e.first, e.last) for e in said if isinstance(e, LedgerEntry)] == [
             (e.reason, e.first, e.last) for e in should if isinstance(e, LedgerEntry)
         ]
+        if any(isinstance(effect, LedgerEntry) and effect.reason is Reason.SYNC_LOST for effect in said):
+            return  # from here on a node that sends no stamps is followed, which a resequencer alone does not do
 
 
 @given(st.randoms(use_true_random=False), ORDERINGS, st.integers(1, 4))

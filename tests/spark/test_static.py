@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from math import inf
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
-from seriatim.spark import resequence
+from seriatim.spark import resequence, static
 from seriatim.spark.intake import Roles
 from seriatim.spark.kernel import Kernel
 from seriatim.spark.static import FOREVER, TableTask
@@ -84,7 +85,19 @@ CASES = {
 }
 
 
+@pytest.fixture
+def large_tasks(spark, monkeypatch):
+    """Every task gets its rows in many batches and works in many chunks, as one with millions of rows does."""
+    setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "20")
+    monkeypatch.setattr(static, "TableTask", partial(TableTask, chunk_rows=100))
+    yield
+    spark.conf.set(setting, before)
+
+
 @pytest.mark.parametrize(("chosen", "core", "drawn"), CASES.values(), ids=CASES.keys())
+@pytest.mark.usefixtures("large_tasks")
 def test_what_depends_on_arrival_is_decided_as_the_core_would(spark, chosen, core, drawn):
     messages = [message._replace(seq=message.seq % 16) for message in random_messages(seed=11, keys=60, **drawn)]
     frame = spark.createDataFrame(messages, SCHEMA)

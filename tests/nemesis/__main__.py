@@ -126,7 +126,9 @@ class Round:
                 client.start(self._command(client, "disturb"))
 
     def _command(self, client: Program, work: str) -> list[str]:
-        url = f"pubsub://127.0.0.1:{self._port}" if self._server is not None and work == "disturb" else self._url
+        url = (
+            f"pubsub://127.0.0.1:{self._port}/seriatim" if self._server is not None and work == "disturb" else self._url
+        )
         life = Life(url, client.name, str(self.folder), self._seed, client.lives, work, self._store == "postgres")
         return [sys.executable, "-m", "tests.nemesis.client", json.dumps(asdict(life))]
 

@@ -19,6 +19,7 @@ from seriatim.errors import (
     NotFound,
     NotSupported,
     OutcomeUnknown,
+    StaleLease,
     Unauthenticated,
 )
 from seriatim.pubsub.options import ServerOptions
@@ -153,6 +154,21 @@ def test_what_comes_while_handlers_are_waited_for_is_given_back_untried(run):
     run(program)
 
 
+def test_an_ack_that_is_waited_for_and_comes_too_late_is_refused(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub, ack_deadline=1.0)
+        await topic.publish(b"1", ordering_key="k")
+        stream = subscription.messages(max_extension=0)
+        message = await anext(stream)
+        again = await anext(stream)
+        with pytest.raises(StaleLease):
+            await message.ack_durable()
+        await again.ack_durable()
+        stream.close()
+
+    run(program)
+
+
 def test_a_durable_ack_that_can_not_be_sent_before_the_end_has_an_unknown_outcome(monkeypatch):
     monkeypatch.setattr("seriatim.client.served_stream.FAREWELL", 0.1)
 
@@ -182,6 +198,8 @@ def test_a_stream_without_permission_raises_instead_of_waiting_for_ever(tmp_path
 
     with server_in_thread(access=tokens_in(tmp_path)) as server, pytest.raises(Unauthenticated):
         asyncio.run(read(server.clients.address))
+
+    run(program)
 
 
 def test_resources_and_their_errors(run):

@@ -138,6 +138,8 @@ class ServedBroker:
         if options.dead_letter_topic is not None:
             message.dead_letter_policy.dead_letter_topic = self._topics.of(options.dead_letter_topic)
             message.dead_letter_policy.max_delivery_attempts = retry.max_attempts or 0
+        # Exactly-once delivery is what makes the server say that an ack came too late; it goes with a window of 1 only.
+        message.enable_exactly_once_delivery = options.window == 1
         if options.window > 1:
             message.labels[WINDOW_LABEL] = str(options.window)
         return message
@@ -249,7 +251,7 @@ def _paths_from(before: Any, wanted: Any, names: Sequence[str]) -> list[str]:
     if "ordering" in names and wanted.enable_message_ordering != before.enable_message_ordering:
         paths.append("enable_message_ordering")
     if "window" in names:
-        paths.append("labels")
+        paths += ["labels", "enable_exactly_once_delivery"]
         for label, value in before.labels.items():
             if label != WINDOW_LABEL:
                 wanted.labels[label] = value

@@ -28,7 +28,7 @@ from seriatim.core.limits import reason_of
 from seriatim.core.options import require_duration
 from seriatim.engine.broker import Told
 from seriatim.engine.consumer import Consumer, Delivered
-from seriatim.errors import OutcomeUnknown, ResourceExhausted, SeriatimError, StaleLease
+from seriatim.errors import FailedPrecondition, OutcomeUnknown, ResourceExhausted, SeriatimError, StaleLease
 from seriatim.log import logger
 from seriatim.wire.services import StreamingPullRequest
 from seriatim.wire.times import seconds_of
@@ -128,6 +128,8 @@ class ServedAttachment:
     async def _ack(self, ack_id: str, told: Told) -> None:
         try:
             await self._channel.call("Acknowledge", subscription=self._subscription, ack_ids=[ack_id])
+        except FailedPrecondition as error:
+            told(StaleLease(f"the ack came too late: {error}"))
         except SeriatimError as error:
             told(error)
         except BaseException:

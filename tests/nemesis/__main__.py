@@ -27,7 +27,7 @@ from random import Random
 from tests import postgres
 from tests.nemesis.checker import Anomaly, Promises, check
 from tests.nemesis.client import GRAVES, LIMITED, MAX_ATTEMPTS, STRICT, Life
-from tests.nemesis.history import read_all
+from tests.nemesis.history import Recorder, read_all
 
 ROUND_S = 30.0
 POLITE_END_S = 40.0
@@ -155,8 +155,12 @@ class Round:
     def _continue_stopped(self, now: float) -> None:
         for program, until in list(self._stopped.items()):
             if until <= now:
+                self._record(program)("continued")
                 program.send(signal.SIGCONT)
                 del self._stopped[program]
+
+    def _record(self, program: Program) -> Recorder:
+        return Recorder(self.folder, program.name, file="nemesis")
 
     def _end_politely(self) -> None:
         for program in self._clients:

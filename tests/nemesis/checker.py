@@ -24,6 +24,9 @@ from tests.nemesis.history import Event
 
 Name = tuple[str, int]
 
+NOTICED_AFTER_S = 1.0
+"""By then a client that was stopped has read what waited for it, and knows which leases it has lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
@@ -67,6 +70,7 @@ class _Message:
 
 def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()) -> list[Anomaly]:
     """All anomalies. ``dead`` names the messages that were found as dead letters at the end."""
+    events = _without_zombies(events)
     messages = _collect(events, promises.sub)
     takings = _find_takings(events, promises.sub)
     _settle(messages, set(dead), takings)
@@ -77,6 +81,27 @@ def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()
         *_repeats(messages, promises),
         *_overlaps(messages, promises.sub),
     ]
+
+
+def _without_zombies(events: Sequence[Event]) -> list[Event]:
+    """Leave out handlers of leases that were lost before they began.
+
+    A client that was stopped, or whose owner died, may start a handler before it can know: that is not promised. What is
+    promised is that such a handler settles nothing. So a delivery counts unless its ack was refused, or it came right after
+    its client was continued and nothing of it was accepted.
+    """
+    refused = {(event.who, event.lease) for event in events if event.what == "stale"}
+    accepted = {(event.who, event.lease) for event in events if event.what == "acked"}
+    continued: dict[str, float] = {}
+    kept = []
+    for event in events:
+        if event.what == "continued":
+            continued[event.who] = event.at
+        lease = (event.who, event.lease)
+        is_doubtful = lease in refused or event.at - continued.get(event.who, -inf) < NOTICED_AFTER_S
+        if event.what != "delivered" or lease in accepted or not is_doubtful:
+            kept.append(event)
+    return kept
 
 
 def _collect(events: Sequence[Event], sub: str) -> dict[Name, _Message]:

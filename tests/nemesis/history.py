@@ -16,6 +16,7 @@ Every line is one ``write`` to a file opened for appending, so whatever a client
 | `returned`   | sub, key, number, lease         | the handler ended |
 | `take-out`   | sub, key                        | an operator begins to skip the head of a key, or to dead-letter it |
 | `taken-out`  | sub, key, id                    | that was confirmed, for this message |
+| `continued`  |                                 | this client was stopped, and goes on (written by the nemesis) |
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class Event:
 class Recorder:
     """Writes the history of one client."""
 
-    def __init__(self, folder: Path, who: str) -> None:
+    def __init__(self, folder: Path, who: str, file: str = "") -> None:
         self._who = who
-        self._file = os.open(folder / f"{who}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = os.open(folder / f"{file or who}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def __call__(self, what: str, **fields: str | int) -> None:
         line = {"at": time.monotonic(), "who": self._who, "what": what, **fields}

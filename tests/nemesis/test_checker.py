@@ -92,6 +92,20 @@ def test_a_delivery_after_an_ack_of_unknown_outcome_is_fine() -> None:
     assert kinds(History().publish(1).deliver(1)("ack", 1, lease=1).deliver(1, 7, attempt=2).ack(1, 7)) == []
 
 
+def test_a_handler_that_began_too_late_to_know_is_no_anomaly_when_its_ack_is_refused() -> None:
+    history = History().publish(1).handle(1).deliver(1, 7, attempt=2)("ack", 1, lease=7)("stale", 1, lease=7)
+    assert kinds(history) == []
+
+
+def test_a_handler_right_after_its_client_was_continued_is_no_anomaly_unless_it_settles_something() -> None:
+    history = History().publish(1).handle(1)
+    history("continued", who="b", key="").events.append(
+        Event(at=history.events[-1].at + 0.1, who="b", what="delivered", key="k", number=1, sub="s", attempt=2, lease=7)
+    )
+    assert kinds(history) == []
+    assert "repeated" in kinds(history.ack(1, 7, who="b"))
+
+
 def test_two_confirmed_acks_of_one_message_are_a_stale_ack_accepted() -> None:
     history = History().publish(1).deliver(1).deliver(1, 7, who="b", attempt=2).ack(1, 7, who="b").ack(1)
     assert "stale accepted" in kinds(history)

@@ -199,8 +199,6 @@ def test_a_stream_without_permission_raises_instead_of_waiting_for_ever(tmp_path
     with server_in_thread(access=tokens_in(tmp_path)) as server, pytest.raises(Unauthenticated):
         asyncio.run(read(server.clients.address))
 
-    run(program)
-
 
 def test_resources_and_their_errors(run):
     async def program(pubsub):

@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from urllib.error import HTTPError
 
-from seriatim.pubsub.metrics import MetricsServer
+from seriatim.pubsub.metrics import serve_metrics
 from tests.certificates import new_certificate
 from tests.pubsub.served import server_in_thread
 from tests.pubsub.test_access import TOKENS, tokens_in
@@ -39,7 +39,7 @@ def test_where_there_are_tokens_one_with_the_right_is_needed(tmp_path: Path) -> 
     trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     trusting.check_hostname = False
     with server_in_thread() as server:
-        metrics = MetricsServer(server.engine, tokens_in(tmp_path, TOKENS + WATCHER))
+        metrics = serve_metrics(server.engine, tokens_in(tmp_path, TOKENS + WATCHER))
         url = f"https://127.0.0.1:{server.run(metrics.start('127.0.0.1', 0, served))}/metrics"
         statuses = {token: status_of(url, token, trusting) for token in (None, "wrong", "p", "s", "m", "root")}
         server.run(metrics.stop())

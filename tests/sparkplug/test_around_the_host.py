@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
+import time
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import aiomqtt
 import pytest
@@ -127,6 +131,47 @@ def test_a_warning_about_a_payload_names_its_node(mosquitto, store, caplog):
         run_bounded(scenario())
     (warning,) = [record for record in caplog.records if "malformed" in record.getMessage()]
     assert warning.getMessage().startswith("g/n: malformed (payload, 1 so far)")
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urlopen(url, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+
+
+def until_it_says(url: str, status: int) -> None:
+    end = time.monotonic() + 20
+    while get(url)[0] != status:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_host_answers_prometheus_and_says_whether_it_is_connected(mosquitto, store):
+    async def scenario():
+        with host_process(mosquitto, store, "--metrics-port", "0") as process:
+            assert process.stderr is not None
+            where = re.search(r"http://127.0.0.1:\d+", process.stderr.readline().decode())
+            assert where
+            assert b"connected" in process.stderr.readline()
+            async with node_on(mosquitto) as node:
+                await node.birth(0)
+                await node.data(1, 2)
+                await until(lambda: len(stored_in(store)) == 3)
+            status, text = await asyncio.to_thread(get, f"{where[0]}/metrics")
+            assert status == 200
+            assert "seriatim_sparkplug_stored_total 3.0" in text
+            assert 'seriatim_sparkplug_nodes{status="online"} 1.0' in text
+            assert "seriatim_sparkplug_connected 1.0" in text
+            assert (await asyncio.to_thread(get, f"{where[0]}/health"))[0] == 200
+            mosquitto.stop()
+            await asyncio.to_thread(until_it_says, f"{where[0]}/health", 503)
+            process.terminate()
+            await asyncio.to_thread(process.communicate)
+
+    run_bounded(scenario())
 
 
 # --- rebirths ---------------------------------------------------------------------------------------------------------

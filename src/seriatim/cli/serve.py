@@ -22,7 +22,7 @@ from seriatim.engine.opening import open_engine
 from seriatim.errors import InvalidArgument
 from seriatim.log import logger
 from seriatim.pubsub.access import Access
-from seriatim.pubsub.metrics import MetricsServer
+from seriatim.pubsub.metrics import serve_metrics
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.server import Server, Tls, authority
 from seriatim.store.postgres_url import without_secrets
@@ -171,7 +171,7 @@ async def _serve(serving: Serving, output: Output, stack: AsyncExitStack) -> Non
     stack.push_async_callback(server.stop)
     fields = {"host": serving.host, "port": await server.start(serving.host, serving.port, serving.tls)}
     if (wanted := serving.metrics) is not None:
-        metrics = MetricsServer(engine, wanted.access)
+        metrics = serve_metrics(engine, wanted.access)
         stack.push_async_callback(metrics.stop)
         fields["metrics_port"] = await metrics.start(wanted.host, wanted.port, wanted.tls)
     output.result(fields, _ready_line(fields, serving.url))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,11 @@ def _broker_of(loaded: LoadedConfig, given: Mapping[str, Any]) -> tuple[MqttAddr
 )
 @click.option("--rebirth/--no-rebirth", default=True, show_default=True, help="Ask for a rebirth after a timeout.")
 @click.option("--raw", is_flag=True, help="Store the payloads as they came, too.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Answer Prometheus at /metrics, and /health, at this port of the loopback.",
+)
 @store_option
 @json_option
 @click.pass_context
@@ -134,21 +140,40 @@ def _work(loaded: LoadedConfig, /, topic: str, store: str | None, as_json: bool,
     options.check(topic, address)  # before a store is made
     output = Output(as_json, progress=loaded.values.progress)
     url = store or loaded.values.store
-    run_with_broker(url, lambda broker: _run(broker, output, topic, address, options))
+    port = given["metrics_port"]
+    run_with_broker(url, lambda broker: _run(broker, output, topic, address, options, port))
 
 
-async def _run(broker: Broker, output: Output, topic: str, address: MqttAddress, options: HostOptions) -> None:
+async def _run(
+    broker: Broker, output: Output, topic: str, address: MqttAddress, options: HostOptions, metrics_port: int | None
+) -> None:
     from seriatim.sparkplug.host import Host
 
     display = HostDisplay.for_terminal(enabled=output.progress)
     host = Host(broker, topic, address, options, notify=display.notice)
     showing = asyncio.create_task(_show(host, display))
     try:
-        await host.run()
+        async with AsyncExitStack() as stack:
+            if metrics_port is not None:
+                display.notice(await _serve_metrics(host, metrics_port, stack))
+            await host.run()
     finally:
         showing.cancel()
         await asyncio.gather(showing, return_exceptions=True)
         output.result(_summary(host), display.summary(host))
+
+
+async def _serve_metrics(host: Host, port: int, stack: AsyncExitStack) -> str:
+    """Only on the loopback: a host has no tokens to know others by."""
+    from seriatim.metrics_server import MetricsServer
+    from seriatim.sparkplug.metrics import families
+
+    async def collect() -> Iterable[Any]:
+        return families(host)
+
+    server = MetricsServer(collect, is_healthy=host.online.is_set)
+    stack.push_async_callback(server.stop)
+    return f"metrics at http://127.0.0.1:{await server.start('127.0.0.1', port)}/metrics"
 
 
 async def _show(host: Host, display: HostDisplay) -> None:

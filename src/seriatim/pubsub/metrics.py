@@ -7,22 +7,20 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
+from functools import partial
 from itertools import accumulate
 from operator import attrgetter
-from ssl import SSLContext
 from typing import Any
 
 from aiohttp import web
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from seriatim.engine.broker import Broker
 from seriatim.engine.metrics import BOUNDS, CommitTimes, DeliveryCounts, Metrics, SubscriptionStats
-from seriatim.errors import FailedPrecondition, Unauthenticated
+from seriatim.errors import Unauthenticated
+from seriatim.metrics_server import MetricsServer
 from seriatim.pubsub.access import Access
 
 _STATES = ("ready", "leased", "delayed", "blocked", "dead_letters")
@@ -34,61 +32,23 @@ _GAUGES = {
 }
 
 
-class MetricsServer:
-    """Answers Prometheus."""
+def serve_metrics(broker: Broker, access: Access | None = None) -> MetricsServer:
+    """A server of an engine's figures, to be started."""
 
-    def __init__(self, broker: Broker, access: Access | None = None) -> None:
-        self._broker = broker
-        self._access = access
-        self._runner: web.AppRunner | None = None
+    async def collect() -> Iterator[Any]:
+        return families(await broker.metrics())
 
-    async def start(self, host: str, port: int, tls: SSLContext | None = None) -> int:
-        """Answer from now on; returns the port, which was chosen if it was 0."""
-        app = web.Application(client_max_size=0)
-        app.router.add_get("/metrics", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port, ssl_context=tls).start()
-        except OSError as error:
-            raise FailedPrecondition(
-                f"can't answer Prometheus at {host}:{port}: {error}; choose another port"
-            ) from error
-        return int(self._runner.addresses[0][1])
-
-    async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        if (refusal := self._refusal(request)) is not None:
-            return refusal
-        snapshot = _Snapshot(await self._broker.metrics())
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        # There may be thousands of subscriptions: meanwhile the event loop has other work.
-        text = await asyncio.to_thread(encode, snapshot)
-        return web.Response(body=text, headers={"Content-Type": content_type})
-
-    def _refusal(self, request: web.Request) -> web.Response | None:
-        if self._access is None:
-            return None
-        try:
-            rights = self._access.who([("authorization", request.headers.get("Authorization", ""))])
-        except Unauthenticated as error:
-            return web.Response(status=401, text=f"{error}\n", headers={"WWW-Authenticate": "Bearer"})
-        if not (rights.admin or rights.metrics):
-            return web.Response(status=403, text="the token has neither the right metrics nor admin\n")
-        return None
+    return MetricsServer(collect, check=None if access is None else partial(_refusal, access))
 
 
-class _Snapshot(Collector):
-    """What was counted at one moment; an encoder takes it for a registry."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Any]:
-        return families(self._metrics)
+def _refusal(access: Access, authorization: str) -> web.Response | None:
+    try:
+        rights = access.who([("authorization", authorization)])
+    except Unauthenticated as error:
+        return web.Response(status=401, text=f"{error}\n", headers={"WWW-Authenticate": "Bearer"})
+    if not (rights.admin or rights.metrics):
+        return web.Response(status=403, text="the token has neither the right metrics nor admin\n")
+    return None
 
 
 def families(metrics: Metrics) -> Iterator[Any]:

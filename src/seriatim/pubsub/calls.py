@@ -43,8 +43,9 @@ INTERRUPTIBLE = frozenset({"Publish", "Acknowledge", "ModifyAckDeadline"})
 class Calls:
     """Makes handlers for gRPC of the methods of services.
 
-    gRPC reads the request of a unary call before its handler runs. So all methods are streams to gRPC, on which our handlers
-    look at the headers first and then read; on the wire there is no difference.
+    gRPC reads the request of a unary call before its handler runs. So all requests are streams to gRPC, on which our handlers
+    look at the headers first and then read; on the wire there is no difference. The answer to a unary call is not one: it goes
+    out together with the status, and a publisher hears of its message no later than necessary.
     """
 
     def __init__(self, gate: Gate | None, options: ServerOptions) -> None:
@@ -57,36 +58,39 @@ class Calls:
     def handler(self, service: Any, name: str, method: Method) -> Any:
         """The handler of a method; the service has it under the same name, in small letters."""
         answer: Answer = getattr(service, sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+        serialize = method.response.SerializeToString
         if method.is_streaming:
-            handle = self._streaming(answer, name, method)
-        elif name == "Pull":
+            return grpc.stream_stream_rpc_method_handler(
+                self._streaming(answer, name, method), response_serializer=serialize
+            )
+        if name == "Pull":
             handle = self._hasty(answer, name, method)
         else:
             handle = (self._interruptible if name in INTERRUPTIBLE else self._finished)(answer, name, method)
-        return grpc.stream_stream_rpc_method_handler(handle, response_serializer=method.response.SerializeToString)
+        return grpc.stream_unary_rpc_method_handler(handle, response_serializer=serialize)
 
     def _finished(self, answer: Answer, name: str, method: Method) -> Handler:
-        async def handle(_: Any, context: Any) -> None:
+        async def handle(_: Any, context: Any) -> Any:
             async with statuses(context), self._admitted(name, method, context) as request:
                 work = asyncio.ensure_future(answer(request))
                 work.add_done_callback(_look_at)
-                await context.write(await asyncio.shield(work))
+                return await asyncio.shield(work)
 
         return handle
 
     def _interruptible(self, answer: Answer, name: str, method: Method) -> Handler:
-        async def handle(_: Any, context: Any) -> None:
+        async def handle(_: Any, context: Any) -> Any:
             async with statuses(context), self._admitted(name, method, context) as request:
-                await context.write(await answer(request))
+                return await answer(request)
 
         return handle
 
     def _hasty(self, answer: Answer, name: str, method: Method) -> Handler:
         """One that wants to know how much time its caller has."""
 
-        async def handle(_: Any, context: Any) -> None:
+        async def handle(_: Any, context: Any) -> Any:
             async with statuses(context), self._admitted(name, method, context) as request:
-                await context.write(await answer(request, context.time_remaining()))
+                return await answer(request, context.time_remaining())
 
         return handle
 

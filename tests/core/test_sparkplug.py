@@ -9,6 +9,7 @@ import pytest
 from seriatim.core.edge_messages import (
     BeforeBirth,
     Bookmark,
+    DeathIgnored,
     EdgeMessage,
     Flag,
     Kind,
@@ -278,12 +279,72 @@ def test_clearing_a_node_returns_what_was_held_and_says_so():
     assert (script.node.held_count, script.node.deadline, dict(script.node.devices)) == (0, None, {})
 
 
-def test_clearing_a_device_clears_its_status_only():
+def test_clearing_a_device_discards_what_is_held_of_it_and_takes_it_offline():
     script = Script()
-    script.send(nbirth(0), dbirth(1), ddata(3))
-    assert script.node.clear_device("d")
-    assert not script.node.clear_device("d")
-    assert script.send(ddata(2)) == ["ddata 2", "ddata 3"]
+    script.send(nbirth(0), dbirth(1), ndata(3), ddata(4), ddata(5, device="other"), ddata(6))
+    script.effects = script.node.clear_device("d", script.clock.now())
+    assert script.ledger == [("discarded", "ddata 4"), ("discarded", "ddata 6")]
+    assert script.statuses == [("d", "offline", None)]
+    assert [message.body for message in script.node.held()] == ["ndata 3", "ddata 5"]
+    assert (script.node.held_count, "d" in script.node.devices) == (2, False)
+    assert script.node.clear_device("d", script.clock.now()) == []
+
+
+def test_nobody_waits_for_the_numbers_of_a_device_that_was_cleared():
+    script = Script()
+    script.send(nbirth(0), ddata(2), ddata(3, device="other"))
+    script.effects = script.node.clear_device("d", script.clock.now())
+    assert script.send(ndata(1)) == ["ndata 1", "ddata 3"]
+    assert script.ledger == [("discarded", "ddata 2")], "once, and nothing is lost"
+    script.wait(10)
+    assert script.requests == []
+    assert script.send(ndata(4), ddata(5)) == ["ndata 4", "ddata 5"]
+
+
+def test_a_held_birth_or_death_of_a_device_that_was_cleared_changes_no_status():
+    script = Script()
+    script.send(nbirth(0), dbirth(2), dbirth(3, device="other"))
+    script.node.clear_device("d", script.clock.now())
+    script.effects = []
+    script.send(ndata(1))
+    assert script.statuses == [("other", "online", None)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"on_timeout": OnTimeout.DROP}, {"on_timeout": OnTimeout.HOLD}, {"on_session_end": OnEpoch.DISCARD}]
+)
+@pytest.mark.parametrize("settle", ["timeout", "death", "birth", "clear"])
+def test_what_was_discarded_with_its_device_is_entered_once_however_the_rest_is_settled(
+    options: dict[str, Any], settle: str
+):
+    script = Script(**options)
+    script.send(nbirth(0), ddata(2), ddata(3))
+    script.effects = script.node.clear_device("d", script.clock.now())
+    given = script.node.bookmark().given
+    if settle == "timeout":
+        script.wait(10)
+    elif settle == "clear":
+        script.effects += script.node.clear(script.clock.now())
+    else:
+        script.send(ndeath(0) if settle == "death" else nbirth(0, bd=1))
+    assert [entry for entry in script.ledger if entry[0] != "lost"] == [
+        ("discarded", "ddata 2"),
+        ("discarded", "ddata 3"),
+    ]
+    assert not any("ddata" in body for body in script.bodies())
+    told = [e for e in script.effects if isinstance(e, Ordered | LedgerEntry | DeathIgnored)]
+    assert script.node.bookmark().given == given + len(told) - 2
+
+
+def test_what_waits_for_a_birth_is_discarded_with_its_device_and_its_numbers_are_not_missed():
+    script = Script(before_birth=BeforeBirth.HOLD)
+    script.send(dbirth(1), ddata(2), ndata(3))
+    script.effects = script.node.clear_device("d", script.clock.now())
+    assert script.ledger == [("discarded", "dbirth 1"), ("discarded", "ddata 2")]
+    assert script.send(nbirth(0)) == ["nbirth 0", "ndata 3"]
+    script.wait(10)
+    assert len(script.ledger) == 2
+    assert script.requests == []
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from seriatim.core.edge_messages import NodeOrdering
 from seriatim.errors import FailedPrecondition, InvalidArgument, InvalidSequence
 from seriatim.sparkplug import NodeId, OrderingService
 from seriatim.testing.clock import ManualClock
-from tests.core.edge_script import dbirth, nbirth, ndata, ndeath
+from tests.core.edge_script import dbirth, ddata, nbirth, ndata, ndeath
 
 NODE = NodeId("g", "n")
 
@@ -85,12 +85,22 @@ def test_a_service_whose_nodes_are_cleared_is_never_full():
     assert heard.said.count("nbirth 0") == 20
 
 
-def test_clearing_a_device_clears_its_status_only():
+def test_clearing_a_device_returns_what_was_held_of_it_and_leaves_the_rest_of_the_node():
     heard = Heard()
-    for message in (nbirth(0), dbirth(1), ndata(3)):
+    for message in (nbirth(0), dbirth(1), ddata(5), ndata(4), ddata(3)):
         heard.service.process(NODE, message)
+    before = len(heard.said)
+    assert [message.body for message in heard.service.clear(NODE, "d")] == ["ddata 3", "ddata 5"]
+    assert heard.said[before:] == [("discarded", 3), ("discarded", 5), ("d", "offline")]
     assert heard.service.clear(NODE, "d") == []
-    assert bodies(heard.service.process(NODE, ndata(2))) == ["ndata 2", "ndata 3"]
+    assert bodies(heard.service.process(NODE, ndata(2))) == ["ndata 2", "ndata 4"]
+    assert bodies(heard.service.process(NODE, ndata(6))) == ["ndata 6"]
+
+
+def test_clearing_what_is_not_known_is_fine():
+    heard = Heard()
+    assert heard.service.clear(NODE) == heard.service.clear(NODE, "d") == []
+    assert heard.said == []
 
 
 def test_a_lost_broker_and_an_ignored_death_are_reported():

@@ -99,10 +99,10 @@ class EdgeNodes(Generic[M]):
         self._cleared.set(key, node.forgettable_at)
         return effects
 
-    def clear_device(self, key: Hashable, device: str) -> bool:
-        """Forget the status of a device; False when it was not known."""
+    def clear_device(self, key: Hashable, device: str, now: float) -> list[NodeEffect[M]]:
+        """Forget what is known of a device; one that is not known is fine."""
         node = self._nodes.get(key)
-        return node is not None and node.clear_device(device)
+        return [] if node is None else self._noted(node, node.clear_device(device, now))
 
     def _add(self, key: Hashable, node: EdgeNode[M], now: float) -> EdgeNode[M]:
         if len(self._nodes) >= self._options.max_nodes:

@@ -46,6 +46,8 @@ Rules
 11. The status of devices changes when their messages are *released*, so in sequence order. A birth of the node brings no
     device back: its devices are stale until their own births.
 12. Whatever is not released leaves a ledger entry with its reason; whatever is says what released it (``ReleasedBy``).
+13. Clearing a device discards what waits of it. The counter belongs to the node, so the numbers of those messages count as
+    seen: nobody waits for them, and they are not lost.
 
 Theory of operation
 -------------------
@@ -177,6 +179,10 @@ class _Waiting(NamedTuple, Generic[M]):
     arrival: float
 
 
+class _Cleared(EdgeMessage[M]):
+    """A message that was discarded with its device while it waited. It keeps its place, and is not given out."""
+
+
 @dataclass(frozen=True, slots=True)
 class SavedNode(Generic[M]):
     """Everything that a node's order and its ledger depend on, as plain data. Rebirth requests are not among it."""
@@ -282,11 +288,12 @@ class EdgeNode(Generic[M]):
     @property
     def held_count(self) -> int:
         """How many messages wait: ahead of a gap, or for a birth."""
-        return self._queue.held_count + len(self._waiting)
+        return len(self.held())
 
     def held(self) -> list[EdgeMessage[M]]:
         """What waits: ahead of a gap, in the order of its numbers, and then what waits for a birth."""
-        return [item.message for _, item in self._queue.held()] + [waiting.message for waiting in self._waiting]
+        held = [item.message for _, item in self._queue.held()] + [waiting.message for waiting in self._waiting]
+        return _not_cleared(held)
 
     @property
     def rebirth_outstanding(self) -> bool:
@@ -414,15 +421,32 @@ class EdgeNode(Generic[M]):
         TABLE.check(self._state, NodeEvent.CLEAR, NodeState.UNBORN)
         out: list[NodeEffect[M]] = []
         self._take(self._queue.clear(now), out, ReleasedBy.SESSION_END)
-        out += [self._entry(Reason.DISCARDED, message, now, "cleared") for message, _ in self._waiting]
+        out += self._entries(Reason.DISCARDED, [waiting.message for waiting in self._waiting], now, "cleared")
         out += self._mark_all(Status.OFFLINE)
         self._rebirth.end()
         self._forget()
         return out
 
-    def clear_device(self, device: str) -> bool:
-        """Forget the status of a device, and nothing else; False when it was not known."""
-        return self._devices.pop(device, None) is not None
+    def clear_device(self, device: str, now: float) -> list[NodeEffect[M]]:
+        """Forget the status of a device. What is held of it is discarded, with ledger entries; the node goes on counting."""
+        discarded = [message for message in self.held() if message.device == device]
+        out: list[NodeEffect[M]] = [*self._entries(Reason.DISCARDED, discarded, now, "its device was cleared")]
+        if discarded:
+            self._keep_places_of(device)
+        self._mark(device, Status.OFFLINE, None, out)
+        del self._devices[device]
+        return out
+
+    def _keep_places_of(self, device: str) -> None:
+        """Mark what waits of a device as cleared, where it waits."""
+
+        def cleared(message: EdgeMessage[M]) -> EdgeMessage[M]:
+            return _Cleared(*message) if message.device == device else message
+
+        saved = self._queue.save()
+        held = tuple((position, item._replace(message=cleared(item.message))) for position, item in saved.held)
+        self._queue = Resequencer.restore(replace(saved, held=held), self._resequencing, self.key)
+        self._waiting = [waiting._replace(message=cleared(waiting.message)) for waiting in self._waiting]
 
     # -- births ---------------------------------------------------------------------------------------------------------
 
@@ -432,7 +456,7 @@ class EdgeNode(Generic[M]):
         birth = _Birth(message.bd_seq, message.seq, message.timestamp)
         if refusal := self._refusal(birth, now):
             reason, detail = refusal
-            out.append(self._entry(reason, message, now, detail))
+            out += self._entries(reason, [message], now, detail)
             return
         coming = self._take_out(lambda seq, held: self._belongs_to(birth, seq, held.message))
         coming += self._end_session(birth, now, out)
@@ -560,7 +584,7 @@ class EdgeNode(Generic[M]):
         else:
             self._confirm_beginning(message, now, out)
             if message.seq != self._queue.expected and self._is_left_over(message, now):
-                out.append(self._entry(Reason.LATE, message, now, LEFT_OVER))
+                out += self._entries(Reason.LATE, [message], now, LEFT_OVER)
             else:
                 self._push(message, now, out, by)
 
@@ -651,7 +675,7 @@ class EdgeNode(Generic[M]):
     def _wait(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
         if len(self._waiting) >= self._options.capacity:
             if self._waiting_due is None:  # by policy they are held until a birth, so there is no room to be made
-                out.append(self._entry(Reason.OVERFLOW, message, now, "no room to wait for a birth"))
+                out += self._entries(Reason.OVERFLOW, [message], now, "no room to wait for a birth")
                 return
             self._waited_enough(now, out, ReleasedBy.CAPACITY)
             self._on_numbered(message, now, out)
@@ -749,6 +773,8 @@ class EdgeNode(Generic[M]):
             if isinstance(effect, Released):
                 self._release(effect, out, by)
             elif isinstance(effect, LedgerEntry):
+                if isinstance(effect.message, _Cleared):
+                    continue
                 self._given += 1
                 out.append(self._as_far_as_known(effect))
                 if ask and effect.reason is Reason.LOST:
@@ -775,6 +801,8 @@ class EdgeNode(Generic[M]):
             self._began = None if self._began is None else min(stamp, self._began)
         self._adrift = False
         self._moved_on |= by in (ReleasedBy.ORDER, ReleasedBy.GAP_FILLED)
+        if isinstance(message, _Cleared):
+            return
         if message.kind is Kind.DBIRTH:
             self._mark(message.device, Status.ONLINE, stamp, out)
         elif message.kind is Kind.DDEATH:
@@ -812,12 +840,13 @@ class EdgeNode(Generic[M]):
     def _entries(
         self, reason: Reason, messages: list[EdgeMessage[M]], now: float, detail: str
     ) -> list[LedgerEntry[EdgeMessage[M]]]:
-        return [self._entry(reason, message, now, detail) for message in messages]
+        entered = [(message, message.seq or 0) for message in _not_cleared(messages)]
+        self._given += len(entered)
+        return [LedgerEntry(self.key, self._epoch, reason, n, n, 1, now, detail, message) for message, n in entered]
 
-    def _entry(self, reason: Reason, message: EdgeMessage[M], now: float, detail: str) -> LedgerEntry[EdgeMessage[M]]:
-        self._given += 1
-        seq = message.seq or 0
-        return LedgerEntry(self.key, self._epoch, reason, seq, seq, 1, now, detail, message)
+
+def _not_cleared(messages: list[EdgeMessage[M]]) -> list[EdgeMessage[M]]:
+    return [message for message in messages if not isinstance(message, _Cleared)]
 
 
 def at_least(lost: int) -> str:

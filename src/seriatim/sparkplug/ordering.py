@@ -105,17 +105,14 @@ class OrderingService(Generic[M]):
         return self._do(self._nodes.advance)
 
     def clear(self, node: NodeId, device: str | None = None) -> list[EdgeMessage[M]]:
-        """Forget a node, and return what was held, in order; the ledger says so too. Of a device, forget the status only."""
+        """Forget a node, or one of its devices. Returns what was held of it, in order; the ledger says so too."""
         check_node(node)
         if device is not None:
             check_id("device id", device)
-            with self._changed:
-                self._nodes.clear_device(node, device)
-            return []
         held: list[EdgeMessage[M]] = []
 
         def clear(now: float) -> list[NodeEffect[M]]:
-            effects = self._nodes.clear(node, now)
+            effects = self._nodes.clear(node, now) if device is None else self._nodes.clear_device(node, device, now)
             held.extend(e.message for e in effects if isinstance(e, LedgerEntry) and e.message is not None)
             return effects
 

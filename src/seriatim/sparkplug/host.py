@@ -41,8 +41,10 @@ from seriatim.core.edge_messages import (
     RebirthRequested,
 )
 from seriatim.core.edge_nodes import EdgeNodes
+from seriatim.core.options import require_duration
 from seriatim.core.resequencing import LedgerEntry, Reason
 from seriatim.engine.broker import Broker, Outgoing
+from seriatim.engine.options import WEEK, TopicOptions
 from seriatim.errors import AlreadyExists, CapacityExceeded, InvalidArgument
 from seriatim.extras import require_extra
 from seriatim.log import logger
@@ -77,6 +79,8 @@ class HostOptions:
     ``ledger`` is the topic for what was not released; unless it is named it is the topic's own name with ``-ledger`` behind
     it. With ``keep_ledger=False`` there is none, and what was not released is only counted.
 
+    ``retention`` is how long messages and entries stay in topics that the host creates, whoever has read them; None: for ever.
+
     ``groups`` limits the host to edge nodes of these groups; without any it hears all of them. ``mqtt5`` speaks MQTT 5 with the
     broker instead of 3.1.1.
     """
@@ -86,6 +90,7 @@ class HostOptions:
     raw: bool = False
     ledger: str | None = None
     keep_ledger: bool = True
+    retention: float | None = WEEK
     trust: MqttTrust = field(default_factory=MqttTrust)
     reconnect_delay: float = 0.5
     reconnect_limit: float = 60.0
@@ -95,6 +100,8 @@ class HostOptions:
 
     def __post_init__(self) -> None:
         check_id("host id", self.host_id)
+        if self.retention is not None:
+            require_duration("retention", self.retention)
         for group in self.groups:
             check_id("group id", group)
 
@@ -149,7 +156,8 @@ class Host:
         """Work until cancelled, until something fails, or until the broker refuses us at the first connection."""
         for topic in filter(None, (self._topics.ordered, self._topics.ledger)):
             with suppress(AlreadyExists):
-                await self._broker.create_topic(topic)
+                kept = self._options.retention
+                await self._broker.create_topic(topic, TopicOptions(retention=kept, retain_settled=kept))
         writing = asyncio.create_task(self._journal.run())
         reading = asyncio.create_task(self._stay_connected())
         try:

@@ -231,6 +231,8 @@ def test_mistakes_of_the_caller_are_one_line(tmp_path):
         (["--mqtt", "mqtt://h", "--host-id", "a/b"], "no Sparkplug id"),
         (["--mqtt", "mqtt://h", "--ledger", "telemetry"], "name another topic"),
         (["--mqtt", "mqtt://u:secret@h", "--mqtt-ca", __file__], "give its address as mqtts://"),
+        (["--mqtt", "mqtt://h", "--retention", "a week"], "is not a duration"),
+        (["--mqtt", "mqtt://h", "--retention", "36600d"], "retention must be"),
         (["nodes"], "there is no store"),
     ):
         result = CliRunner().invoke(cli, ["sparkplug", "--store", store, *args], prog_name="seriatim")

@@ -16,6 +16,7 @@ from seriatim.sparkplug.connection import MqttAddress
 from seriatim.sparkplug.host import HostOptions
 from seriatim.sparkplug.payload import Payload, field
 from seriatim.sparkplug.topics import NodeId
+from seriatim.store import open_store
 from tests.sparkplug.plant import (
     TOPIC,
     ear_on,
@@ -343,3 +344,22 @@ def test_addresses_that_are_none_are_refused(url):
 def test_a_host_id_that_is_no_id_is_refused():
     with pytest.raises(InvalidArgument):
         HostOptions(host_id="a/b")
+
+
+@pytest.mark.parametrize(("options", "kept"), [({}, 7 * 86_400), ({"retention": 5.0}, 5), ({"retention": None}, None)])
+def test_topics_that_a_host_creates_keep_messages_as_long_as_it_says(mosquitto, store, options, kept):
+    async def scenario() -> None:
+        async with host_on(mosquitto, store, HostOptions(**options)):
+            pass
+
+    run_bounded(scenario())
+    reader = open_store(store, read_only=True)
+    topics = {row.name: (row.options["retention"], row.options["retain_settled"]) for row in reader.catalog().topics}
+    reader.close()
+    assert topics == {"telemetry": (kept, kept), "telemetry-ledger": (kept, kept)}
+
+
+@pytest.mark.parametrize("retention", [-1, float("inf"), True, "7d"])
+def test_a_retention_that_no_topic_can_have_is_refused(retention):
+    with pytest.raises(InvalidArgument, match="retention"):
+        HostOptions(retention=retention)

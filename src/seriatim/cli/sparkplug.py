@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seriatim.cli.output import Columns, Fields, Output
-from seriatim.cli.parameters import Duration
+from seriatim.cli.parameters import Duration, or_never_ending
 from seriatim.cli.session import configured
 from seriatim.cli.signals import run_until_signal
 from seriatim.cli.sparkplug_display import HostDisplay
@@ -68,6 +68,13 @@ def _broker_of(loaded: LoadedConfig, given: Mapping[str, Any]) -> tuple[MqttAddr
 @topic_option
 @ledger_option
 @click.option("--no-ledger", is_flag=True, help="Keep no ledger: what was not released is only counted.")
+@click.option(
+    "--retention",
+    type=Duration(endless=True),
+    default="7d",
+    show_default=True,
+    help="How long to keep messages and ledger entries in topics that this command creates; or 'forever'.",
+)
 @click.option("--host-id", default="seriatim", show_default=True, help="The name of this host application.")
 @click.option(
     "--reorder-timeout", type=Duration(), default="2s", show_default=True, help="How long a missing message is awaited."
@@ -133,6 +140,7 @@ def _work(loaded: LoadedConfig, /, topic: str, store: str | None, as_json: bool,
         raw=given["raw"],
         ledger=given["ledger"],
         keep_ledger=not given["no_ledger"],
+        retention=or_never_ending(given["retention"]),
         trust=trust,
         groups=given["groups"],
         mqtt5=given["mqtt5"],

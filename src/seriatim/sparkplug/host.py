@@ -79,7 +79,8 @@ class HostOptions:
     ``ledger`` is the topic for what was not released; unless it is named it is the topic's own name with ``-ledger`` behind
     it. With ``keep_ledger=False`` there is none, and what was not released is only counted.
 
-    ``retention`` is how long messages and entries stay in topics that the host creates, whoever has read them; None: for ever.
+    ``retention`` is how long the topics that the host creates keep messages and ledger entries, whether or not somebody has
+    read them; None keeps them for ever. Topics that exist keep their own options.
 
     ``groups`` limits the host to edge nodes of these groups; without any it hears all of them. ``mqtt5`` speaks MQTT 5 with the
     broker instead of 3.1.1.
@@ -154,10 +155,10 @@ class Host:
 
     async def run(self) -> None:
         """Work until cancelled, until something fails, or until the broker refuses us at the first connection."""
+        kept = TopicOptions(retention=self._options.retention, retain_settled=self._options.retention)
         for topic in filter(None, (self._topics.ordered, self._topics.ledger)):
             with suppress(AlreadyExists):
-                kept = self._options.retention
-                await self._broker.create_topic(topic, TopicOptions(retention=kept, retain_settled=kept))
+                await self._broker.create_topic(topic, kept)
         writing = asyncio.create_task(self._journal.run())
         reading = asyncio.create_task(self._stay_connected())
         try:

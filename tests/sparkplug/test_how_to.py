@@ -1,0 +1,118 @@
+"""What is left when somebody follows ``docs/how-to/connect-sparkplug-nodes.md``: everything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import signal
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from seriatim.cli.main import cli
+from seriatim.engine.engine import Engine
+from seriatim.engine.opening import open_broker
+from tests.mosquitto import Mosquitto
+from tests.sparkplug.plant import ear_on, ledger_in, node_on, run_bounded, stored_in, until
+from tests.sparkplug.test_command import host_process
+
+HOW_TO = Path(__file__).parents[2] / "docs/how-to/connect-sparkplug-nodes.md"
+IN_ITS_ORDER = (
+    "sparkplug --mqtt ",
+    "sparkplug nodes ",
+    "subscriptions create telemetry ",
+    "subscriptions create telemetry-ledger ",
+)
+
+
+def commands_of_the_how_to(store: str) -> list[list[str]]:
+    """The commands of its first section, with a store of ours in the place of its own."""
+    section = HOW_TO.read_text().split("\n## ")[1]
+    shown = "\n".join(re.findall(r"```sh\n(.*?)```", section, re.DOTALL)).replace("\\\n", " ")
+    lines = [line for line in shown.splitlines() if line.startswith("seriatim ")]
+    return [shlex.split(line.replace("sqlite:///plant.db", store))[1:] for line in lines]
+
+
+def seriatim(*args: str) -> str:
+    result = CliRunner().invoke(cli, args, prog_name="seriatim")
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def nodes_in(store: str) -> list[dict[str, Any]]:
+    return json.loads(seriatim("sparkplug", "nodes", "--store", store, "--json"))
+
+
+def acked_from(store: str, subscription: str) -> int:
+    args = ("pull", subscription, "--ack", "--max", "1000", "--wait", "0.3s", "--json", "--store", store)
+    return len(seriatim(*args).splitlines())
+
+
+async def host_is_online(mosquitto: Mosquitto) -> None:
+    async with ear_on(mosquitto, "spBv1.0/STATE/seriatim") as ear:
+        await until(lambda: bool(ear.heard) and ear.states()[-1]["online"])
+
+
+async def speak(mosquitto: Mosquitto, store: str, *, bd_seq: int) -> None:
+    """A node is born with a device, loses a message, and dies; another one is born and lives on."""
+    stored, entries = len(stored_in(store)), len(ledger_in(store))
+    async with (
+        node_on(mosquitto, "mortal", bd_seq=bd_seq) as mortal,
+        node_on(mosquitto, "lasting", bd_seq=9) as lasting,
+    ):
+        await mortal.birth(0)
+        await mortal.device_birth(1, "rotor")
+        await mortal.data(2, 4)
+        await until(lambda: len(stored_in(store)) == stored + 4)
+        await mortal.death()
+        await lasting.birth(0)
+        await lasting.data(1, 2, 3)
+        await until(lambda: len(stored_in(store)) == stored + 9)
+    assert len(ledger_in(store)) == entries + 1, "the number 3 is missing"
+
+
+def clean_up(store: str) -> None:
+    async def scenario() -> None:
+        engine = await open_broker(store)
+        assert isinstance(engine, Engine)
+        await engine.clean_up()
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+def follow_the_how_to(mosquitto: Mosquitto, store: str, *more: str) -> None:
+    """Word by word, and then read and ack everything."""
+    host, *others = commands_of_the_how_to(store)
+    assert host[:2] == ["sparkplug", "--mqtt"]
+    with host_process(mosquitto, store, *host[5:], "--reorder-timeout", "50ms", *more) as process:
+        run_bounded(host_is_online(mosquitto))
+        run_bounded(speak(mosquitto, store, bd_seq=3))
+        for command in others[:3]:
+            seriatim(*command)
+        for topic in ("telemetry", "telemetry-ledger"):
+            seriatim("subscriptions", "create", topic, f"all-of-{topic}", "--ordered", "--store", store)
+        run_bounded(speak(mosquitto, store, bd_seq=4))
+        read = [acked_from(store, name) for name in ("alarms", "losses", "all-of-telemetry", "all-of-telemetry-ledger")]
+        assert read == [1, 1, 9, 1]
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+    clean_up(store)
+
+
+def test_the_how_to_has_the_commands_that_are_followed_here():
+    shown = [" ".join(command) for command in commands_of_the_how_to("sqlite:///s.db")]
+    for command, start in zip(shown, IN_ITS_ORDER, strict=False):
+        assert command.startswith(start)
+
+
+def test_who_follows_the_how_to_and_acks_everything_still_has_telemetry_ledger_and_nodes(mosquitto, store):
+    follow_the_how_to(mosquitto, store)
+    assert (len(stored_in(store)), len(ledger_in(store))) == (18, 2)
+    lasting, mortal = nodes_in(store)
+    assert (lasting["node"], lasting["status"], lasting["births"], lasting["messages"]) == ("g/lasting", "online", 2, 8)
+    assert (mortal["node"], mortal["status"], mortal["births"], mortal["messages"]) == ("g/mortal", "offline", 2, 10)
+    assert (mortal["entries"], mortal["devices"]) == (2, {"rotor": False})

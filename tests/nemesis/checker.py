@@ -124,6 +124,8 @@ def _collect(events: Sequence[Event], sub: str) -> dict[Name, _Message]:
             message.acks.append(event)
         elif event.what == "acked":
             message.acked.append(event)
+        elif event.what == "stale":  # it settled nothing
+            message.acks = [ack for ack in message.acks if (ack.who, ack.lease) != (event.who, event.lease)]
     return messages
 
 

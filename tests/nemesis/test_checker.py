@@ -136,6 +136,13 @@ def test_what_an_operator_took_out_is_not_lost() -> None:
     assert kinds(taken) == []
 
 
+def test_a_refused_ack_settles_nothing() -> None:
+    history = History().publish(1, 2).deliver(1)("take-out").deliver(2)("ack", 1, lease=1)("stale", 1, lease=1).ack(2)
+    assert kinds(history) == [], "the operator may have taken it out"
+    history.events = [event for event in history.events if event.what != "take-out"]
+    assert kinds(history) == ["lost", "reordered"]
+
+
 @pytest.mark.parametrize(("begun", "found"), [(0, ["lost", "lost", "reordered"]), (1, ["lost", "reordered"]), (2, [])])
 def test_an_operator_who_heard_nothing_excuses_one_message_each_time(begun: int, found: list[str]) -> None:
     history = History().publish(1, 2, 3)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +99,7 @@ def test_a_topic_takes_no_other_publish_options(run):
         (Consuming, {"max_bytes": nan}),
         (Consuming, {"max_extension": "5"}),
         (Consuming, {"max_extension": nan}),
+        (Consuming, {"max_extension": 10**400}),
         (Batching, {"max_milliseconds": nan}),
         (FlowControl, {"timeout": "5"}),
         (RetryPolicy, {"min_backoff": nan}),
@@ -243,3 +246,77 @@ def test_a_queue_refuses_at_once_what_can_never_work(tmp_path):
         with queue.reserve(5) as item:
             assert item.data == b"1"
         assert queue.pop(5).data == b"2"
+
+
+# -- what an operator asks ----------------------------------------------------------------------------------------------
+
+NOT_LIMITS: list[Any] = [-1, 2**63, 1.5, nan, inf, True, None, "5", b"5"]
+
+
+@pytest.mark.parametrize("limit", NOT_LIMITS)
+def test_a_limit_that_is_no_count_is_refused(run, limit):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        subscription = await topic.subscription("s").create(enable_message_ordering=True)
+        await topic.publish(b"1", ordering_key="k")
+        for look in (subscription.keys, subscription.dead_letters, lambda limit: subscription.peek("k", limit)):
+            with pytest.raises(InvalidArgument, match="limit must be a whole number"):
+                await look(limit=limit)
+        assert len(await subscription.peek("k", 1)) == len(await subscription.keys(limit=1)) == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("key", ["", "\ud800", b"k", ["k"]])
+def test_looking_at_a_key_that_can_be_none_is_refused(run, key):
+    async def scenario(pubsub):
+        subscription = await (await pubsub.topic("t").create()).subscription("s").create(enable_message_ordering=True)
+        with pytest.raises(InvalidArgument, match="Ordering key"):
+            await subscription.peek(key)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "x" * 1025, 5])
+def test_seeking_to_a_snapshot_that_can_have_no_such_name_is_refused(run, name):
+    async def scenario(pubsub):
+        subscription = await (await pubsub.topic("t").create()).subscription("s").create(enable_message_ordering=True)
+        with pytest.raises(InvalidArgument, match="Snapshot name"):
+            await subscription.seek(snapshot=name)
+
+    run(scenario)
+
+
+# -- addresses and paths ------------------------------------------------------------------------------------------------
+
+NOT_ADDRESSES: list[Any] = [None, 5, b"memory://", "sqlite:///a\0b", "sqlite:///\ud800.db", "pubsub://127.0.0.1:1/\0"]
+
+
+@pytest.mark.parametrize("address", NOT_ADDRESSES)
+def test_an_address_that_is_none_is_refused_before_anything_is_opened(address):
+    with pytest.raises(InvalidArgument, match="The address of a store"):
+        PubSub(address)
+    with pytest.raises(InvalidArgument, match="The address of a store"):
+        Queue(address, "calls")
+
+
+def test_a_store_and_its_backup_may_have_names_that_are_not_utf_8(tmp_path):
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    folder.mkdir()
+
+    async def scenario():
+        async with PubSub(f"sqlite:///{folder}/store.db") as owner, PubSub(f"sqlite:///{folder}/store.db") as other:
+            await other.topic("t").create()
+            await owner.backup(folder / "backup.db")
+
+    asyncio.run(scenario())
+    assert (folder / "backup.db").exists()
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800"])
+def test_a_backup_to_a_path_that_can_be_none_is_refused(run, path):
+    async def scenario(pubsub):
+        with pytest.raises(InvalidArgument, match="The path of a backup"):
+            await pubsub.backup(path)
+
+    run(scenario)

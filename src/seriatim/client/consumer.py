@@ -27,7 +27,7 @@ from seriatim.client.message import Message
 from seriatim.client.running import Calls, inside_handler
 from seriatim.core.delivery import Lease
 from seriatim.core.limits import reason_of
-from seriatim.core.options import is_number, require_whole, shown
+from seriatim.core.options import is_number, require_duration, require_whole, shown
 from seriatim.engine.broker import Broker, Told
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.errors import InvalidArgument, SeriatimError, StaleLease, StoreBroken, StoreError, StoreLost
@@ -48,8 +48,8 @@ class Consuming:
         require_whole("max_messages", self.max_messages, 1)
         if not is_number(self.max_bytes) or not self.max_bytes > 0:
             raise InvalidArgument(f"max_bytes must be above 0, not {shown(self.max_bytes)}")
-        if not is_number(self.max_extension) or not self.max_extension >= 0:
-            raise InvalidArgument(f"max_extension must be 0 seconds or more, not {shown(self.max_extension)}")
+        if self.max_extension != inf:
+            require_duration("max_extension", self.max_extension)
 
 
 class _Source:

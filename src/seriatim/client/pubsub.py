@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from seriatim.client.running import inside_handler, leave_handler
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
+from seriatim.core.limits import check_address
 from seriatim.engine.broker import Broker, SnapshotInfo, SubscriptionInfo, TopicInfo
 from seriatim.engine.metrics import Metrics
 from seriatim.engine.opening import open_broker
@@ -31,6 +32,7 @@ class PubSub:
 
     def __init__(self, url: str = "memory://", *, standby: bool = False) -> None:
         """Nothing is opened yet. With ``standby``, entering waits until nobody else owns a store in PostgreSQL."""
+        check_address("The address of a store", url)
         self._url = url
         self._standby = standby
         self._broker: Broker | None = None
@@ -164,6 +166,7 @@ class PubSub:
 
     async def backup(self, path: str | Path) -> None:
         """A consistent copy of the store, while it is in use. A file that exists is never overwritten."""
+        check_address("The path of a backup", str(path))
         await self.broker.backup(str(path))
 
 

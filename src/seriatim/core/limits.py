@@ -52,6 +52,18 @@ def check_text(what: str, text: object) -> None:
     _utf8(what, text)
 
 
+def check_address(what: str, text: object) -> None:
+    """Raise InvalidArgument unless ``text`` can be the address of a store, or the path of a file.
+
+    Names of files need not be UTF-8: Python gives their other bytes as lone surrogates, and takes them back.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{what} must be a str, not {type(text).__name__}")
+    if "\0" in text:
+        raise InvalidArgument(f"{what} can't contain the character 0")
+    _utf8(what, text, "surrogateescape")
+
+
 def reason_of(reason: object) -> str | None:
     """A reason, or an error given as text or as an exception, as it is kept.
 
@@ -115,8 +127,8 @@ def _check_attributes(attributes: Mapping[Any, Any]) -> int:
     return total
 
 
-def _utf8(what: str, text: str) -> bytes:
+def _utf8(what: str, text: str, errors: str = "strict") -> bytes:
     try:
-        return text.encode()
+        return text.encode(errors=errors)
     except UnicodeEncodeError:
         raise InvalidArgument(f"{what} must be valid UTF-8 text") from None

@@ -20,6 +20,7 @@ from math import inf
 from seriatim.core.delivery import DeadLettered, LaneView, Removed, Survey
 from seriatim.core.lane import LaneState
 from seriatim.core.limits import check_key, reason_of
+from seriatim.core.options import LARGEST_WHOLE, require_whole
 from seriatim.engine.broker import DeadLetter, KeyInfo, StoredMessage
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.options import said_of
@@ -91,6 +92,7 @@ class Operations(ABC):
 
     async def list_keys(self, subscription: str, *, limit: int = 100, blocked_only: bool = False) -> list[KeyInfo]:
         """Keys that have messages or are paused, those in trouble first. Paused and delayed keys count as blocked."""
+        _check_limit(limit)
         state = self.get_subscription(subscription)
         worst: list[LaneView] = []
         for piece in _pieces(state.lanes.keys()):
@@ -116,6 +118,9 @@ class Operations(ABC):
 
     async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[StoredMessage]:
         """The first messages of a key, in order, without delivering them."""
+        _check_limit(limit)
+        if key is not None:
+            check_key(key)
         state = self.get_subscription(subscription)
         records = await state.records(state.lanes.offsets(key, limit))
         return [
@@ -200,6 +205,7 @@ class Operations(ABC):
         return [effect.offset for effect in effects if isinstance(effect, DeadLettered)]
 
     async def dead_letters(self, subscription: str, *, limit: int = 100, after: int = -1) -> list[DeadLetter]:
+        _check_limit(limit)
         state = self.get_subscription(subscription)
         await state.accepted()  # a failure that was reported just now may have been the last that was allowed
         return [self._dead_letter(state, row) for row in state.dead_letters.after(after, limit)]
@@ -232,6 +238,10 @@ class Operations(ABC):
         async with state.steady:
             done = state.dead_letters.purge(offsets)
         await done
+
+
+def _check_limit(limit: object) -> None:
+    require_whole("limit", limit, 0, LARGEST_WHOLE)
 
 
 def _pieces(keys: list[str | None]) -> Iterator[list[str | None]]:

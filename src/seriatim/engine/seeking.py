@@ -178,6 +178,7 @@ class TimeTravel(ABC):
     async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
         """Deliver what a snapshot had not settled, and what was published since (again)."""
         state = self.get_subscription(subscription)
+        check_name("Snapshot name", snapshot)
         await self._seek(state, to_snapshot(state.id, state.topic.id, snapshot, self.now()))
 
     async def _seek(self, subscription: SubscriptionState, move: Move[None]) -> None:
@@ -200,6 +201,7 @@ class TimeTravel(ABC):
         self, name: str, *, expires: float, resource: str | None, fields: Sequence[str] | None = None
     ) -> SnapshotInfo:
         """Let a snapshot last until another time, with another resource."""
+        check_name("Snapshot name", name)
         require_time("expires", expires)
         _check_resource(resource)
         return await self.move(change_snapshot(name, expires, resource, fields or SNAPSHOT_FIELDS, self.now()))

@@ -19,6 +19,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, overload
 
+from seriatim.core.limits import check_address
 from seriatim.errors import InvalidArgument
 from seriatim.extras import require_extra
 from seriatim.store.base import Standby, Store, StoreReader
@@ -41,6 +42,7 @@ _SQLITE = "sqlite:///"
 
 def store_file(url: str) -> Path | None:
     """The file of the store at a URL; None when it is not in a file."""
+    check_address("The address of a store", url)
     path = url.removeprefix(_SQLITE)
     return None if path in {url, ""} else Path(path)
 
@@ -63,6 +65,7 @@ def open_store(url: str, *, read_only: bool = False, standby: Standby | None = N
     Whoever opens a store owns it until it is closed. With ``read_only`` it is not owned: the verbs that write are missing. With
     ``standby`` (PostgreSQL only) the call waits while somebody else owns it, until it is free or the wait is cancelled.
     """
+    path = store_file(url)
     if url.startswith(SCHEMES):
         return _open_postgres(url, read_only, standby)
     if standby is not None:
@@ -71,7 +74,6 @@ def open_store(url: str, *, read_only: bool = False, standby: Standby | None = N
         from seriatim.store.memory import MemoryStore
 
         return MemoryStore()
-    path = store_file(url)
     if path is None:
         raise InvalidArgument(
             f"'{without_secrets(url)}' is not a store that can be opened{' read-only' if read_only else ''}: give "

@@ -132,7 +132,7 @@ OUR_MARK = int.from_bytes(b"SERI", "big")
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    address = f"file:{quote(str(path))}?mode={mode}"
+    address = f"file:{quote(bytes(path))}?mode={mode}"
     try:
         return sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     except sqlite3.Error as error:

@@ -740,8 +740,9 @@ class Lanes:
 
     def _queue_up(self, lane: Lane) -> None:
         """Let a ready lane wait for its turn: with its holder, or with all that are free."""
-        self._turns += 1
-        lane.turn = self._turns
+        if lane.window > 1:  # otherwise no lane has a holder, and the ring alone says whose turn it is
+            self._turns += 1
+            lane.turn = self._turns
         if lane.in_flight and lane.key is not None:
             lane.is_held = True
             self._held.setdefault(lane.holder, OrderedDict())[lane] = None

@@ -194,6 +194,30 @@ def test_handlers_that_close_each_others_subscription_all_end(run):
     run(scenario)
 
 
+def test_a_handler_that_closes_its_subscription_waits_for_the_others(run):
+    async def scenario(pubsub):
+        topic, subscription = await ordered(pubsub)
+        both, ends = asyncio.Barrier(2), []
+
+        async def handle(message) -> None:
+            await both.wait()
+            if message.data == b"closes":
+                await subscription.close()
+            else:
+                await asyncio.sleep(0.05)
+            message.ack()
+            ends.append(message.data)
+
+        subscription.on("message", handle)
+        subscription.open()
+        await publish(topic, "works", key="a")
+        await publish(topic, "closes", key="b")
+        await subscription.wait_until_empty()
+        assert ends == [b"works", b"closes"]
+
+    run(scenario)
+
+
 def test_an_error_handler_may_close_its_subscription(run):
     async def scenario(pubsub):
         topic, subscription = await ordered(pubsub)

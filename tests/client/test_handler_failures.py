@@ -140,6 +140,48 @@ def test_what_an_error_handler_raises_stops_nothing(run, kind, is_async):
     run(scenario)
 
 
+@pytest.mark.parametrize("kind", RAISED)
+def test_every_error_handler_is_called_whatever_the_others_raise(run, kind):
+    async def scenario(pubsub):
+        topic, subscription = await ordered(pubsub)
+        received, errors = Received(), []
+
+        def report(_) -> None:
+            raise kind
+
+        subscription.on("message", failing_once(received, ValueError))
+        subscription.on("error", report)
+        subscription.on("error", errors.append)
+        subscription.open()
+        await publish(topic, "bad", "2")
+        await received.wait(3)
+        assert [type(error) for error in errors] == [ValueError]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_message_that_is_lost_before_its_handler_begins_is_not_begun_with(run, is_async):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        subscription = await topic.subscription("s").create(enable_message_ordering=True, window=3)
+        await publish(topic, "bad", "2", "3")  # they come together, and what follows a failure is lost with it
+        received = Received()
+        handle = failing_once(received, ValueError)
+
+        async def handle_later(message) -> None:
+            handle(message)
+
+        subscription.on("message", handle_later if is_async else handle)
+        subscription.on("error", lambda _: None)
+        subscription.open()
+        await received.wait(4)
+        await subscription.wait_until_empty()
+        assert received.data == ["bad", "bad", "2", "3"]
+
+    run(scenario)
+
+
 # -- the blocking API ---------------------------------------------------------------------------------------------------
 
 

@@ -439,6 +439,23 @@ def test_flush_and_close_wait_until_a_message_whose_future_was_cancelled_is_dura
     run(scenario, PublishOptions(LATE))
 
 
+@pytest.mark.parametrize("ending", ["flush", "close"])
+def test_flush_and_close_wait_for_what_was_published_although_nobody_wants_to_hear_of_it(ending):
+    async def scenario(stage):
+        stage.store.gate.clear()
+        (only,) = stage.publish("a")
+        only.cancel()
+        ended = asyncio.create_task(getattr(stage.publisher, ending)())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not ended.done()
+        stage.store.gate.set()
+        await ended
+        assert stage.stored() == [b"a"]
+
+    run(scenario, PublishOptions(LATE))
+
+
 def test_several_flushes_wait_at_once_and_one_that_is_cancelled_disturbs_no_other():
     async def scenario(stage):
         stage.store.gate.clear()

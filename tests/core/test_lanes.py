@@ -143,6 +143,14 @@ def test_a_key_of_which_no_lease_is_out_is_free_for_every_consumer(ending: str) 
     assert len(lanes.take(0, 10, 9, "y")) == 1 + (ending != "settle")
 
 
+def test_a_key_that_waits_for_its_holder_is_free_when_the_last_of_its_leases_is_settled() -> None:
+    lanes = lanes_of("a", "a", delivery=retrying(window=3))
+    (one,) = lanes.take(0, 10, 1, "x")
+    assert lanes.take(0, 10, 1, "y") == []
+    lanes.settle(one.token)
+    assert offsets(lanes.take(0, 10, 1, "y")) == [2]
+
+
 def test_a_consumer_without_room_delays_its_own_keys_only() -> None:
     lanes = lanes_of("a", "a", "b", "b", None, None, delivery=retrying(window=2))
     held = lanes.take(0, 10, 1, "x")

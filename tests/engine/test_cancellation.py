@@ -213,6 +213,23 @@ def test_a_subscription_that_is_created_while_its_topic_is_retired_keeps_it_or_h
     watched(scenario)
 
 
+@pytest.mark.parametrize("second", ["retire", "delete", "create"])
+def test_what_is_asked_of_a_topic_that_was_just_retired_finds_none(watched, second):
+    async def scenario(engine, store):
+        await prepare(engine)
+        asked = {
+            "retire": engine.retire_topic,
+            "delete": engine.delete_topic,
+            "create": lambda topic: engine.create_subscription(topic, "late"),
+        }[second]
+        assert await outcomes(engine.retire_topic("t"), asked("t")) == [None, NotFound]
+        (info,) = await engine.list_subscriptions()
+        assert info.name == "s"
+        assert info.topic.startswith(RETIRED)
+
+    watched(scenario)
+
+
 def test_a_retired_topic_goes_with_the_last_of_its_subscriptions_also_when_they_race(watched):
     async def scenario(engine, store):
         await engine.create_topic("t")

@@ -86,3 +86,35 @@ def test_a_subscription_that_cannot_hand_out_just_now_is_tried_again_and_others_
         await got.wait(1)
 
     run_in_memory(scenario)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_interrupt_has_its_way_and_others_have_their_turn_afterwards(kind):
+    class Interrupted(Consumer):
+        is_interrupted = False
+
+        def room(self) -> int:
+            if not self.is_interrupted:
+                self.is_interrupted = True
+                raise kind
+            return super().room()
+
+    async def opened() -> Engine:
+        engine = Engine(open_store("memory://"))
+        await engine.start()
+        await prepare(engine)
+        await engine.create_subscription("t", "other", ORDERED)
+        await publish(engine, "1")
+        return engine
+
+    async def attach() -> None:
+        engine.attach("s", Interrupted(Collector()._take))
+        engine.attach("other", other.consumer)
+        await asyncio.sleep(1)
+
+    with asyncio.Runner() as runner:
+        engine, other = runner.run(opened()), Collector()
+        with pytest.raises(kind):
+            runner.run(attach())
+        runner.run(asyncio.wait_for(other.wait(1), 10))
+        runner.run(engine.close())

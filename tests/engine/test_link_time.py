@@ -14,7 +14,7 @@ from seriatim.engine.link.frames import encode
 from seriatim.engine.link.remote import RemoteBroker
 from seriatim.errors import StaleLease
 from tests.engine.conftest import Collector
-from tests.engine.linked import run_bounded
+from tests.engine.linked import linked, run_bounded
 
 AHEAD = 5000.0
 """The owner's clock counts from somewhere else."""
@@ -87,5 +87,16 @@ def test_a_lease_is_held_until_its_time_is_over_and_cannot_be_extended_afterward
             assert not attachment.holds(first.lease)
             with pytest.raises(StaleLease, match="its time was over"):
                 attachment.extend(first.lease, 10)
+
+    run_bounded(scenario)
+
+
+def test_clocks_are_compared_before_anything_is_delivered(tmp_path):
+    async def scenario() -> None:
+        async with linked(tmp_path) as link:
+            client = await RemoteBroker.connect(link.path)
+            assert await client.list_topics() == []
+            assert client.age_of(asyncio.get_running_loop().time() - 100) == pytest.approx(100, abs=10)
+            await client.close()
 
     run_bounded(scenario)

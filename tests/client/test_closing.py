@@ -197,7 +197,8 @@ def test_handlers_that_close_each_others_subscription_all_end(run):
 def test_a_handler_that_closes_its_subscription_waits_for_the_others(run):
     async def scenario(pubsub):
         topic, subscription = await ordered(pubsub)
-        both, ends = asyncio.Barrier(2), []
+        both = asyncio.Barrier(2)
+        ends: list[bytes] = []
 
         async def handle(message) -> None:
             await both.wait()

@@ -144,7 +144,8 @@ def test_what_an_error_handler_raises_stops_nothing(run, kind, is_async):
 def test_every_error_handler_is_called_whatever_the_others_raise(run, kind):
     async def scenario(pubsub):
         topic, subscription = await ordered(pubsub)
-        received, errors = Received(), []
+        received = Received()
+        errors: list[BaseException] = []
 
         def report(_) -> None:
             raise kind

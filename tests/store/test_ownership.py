@@ -123,8 +123,9 @@ class TestAskingWhoTheOwnerIs:
         assert min(asked) > 0
 
     def test_a_link_in_place_of_the_lock_file_is_nobodys_lock(self, path, tmp_path):
-        path.with_name("store.db.lock").symlink_to(tmp_path / "elsewhere")
-        assert owner_of(path) is None
+        with closing(SqliteStore(tmp_path / "other.db")):
+            path.with_name("store.db.lock").symlink_to(tmp_path / "other.db.lock")
+            assert owner_of(path) is None
 
 
 class TestTheLockFile:

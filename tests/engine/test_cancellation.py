@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from seriatim.engine.broker import RETIRED, Document, Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.errors import AlreadyExists, FailedPrecondition, NotFound, OutcomeUnknown
+from seriatim.errors import AlreadyExists, FailedPrecondition, NotFound, OutcomeUnknown, StoreFailed
 from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, settle_down
 from tests.engine.linked import linked, run_bounded
 
@@ -265,3 +267,28 @@ def test_an_ack_that_is_written_together_with_the_deletion_of_its_subscription_i
         assert told == [None]
 
     watched(scenario)
+
+
+def test_a_change_that_fails_after_its_caller_was_cancelled_leaves_no_error_in_the_loop():
+    async def scenario() -> list[dict[str, Any]]:
+        troubles: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        engine = await Engine.open("memory://")
+        go_on = asyncio.Event()
+
+        async def fail() -> None:
+            await go_on.wait()
+            raise StoreFailed("on purpose")
+
+        asking = asyncio.create_task(engine.finish(fail()))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        go_on.set()
+        await engine.close()
+        del asking
+        gc.collect()
+        await asyncio.sleep(0)
+        return troubles
+
+    assert asyncio.run(scenario()) == []

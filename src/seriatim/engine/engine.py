@@ -823,8 +823,13 @@ class Engine(Operations, TimeTravel, Readers):
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
+        task.add_done_callback(self._finished)
         return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._unfinished.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # whoever asked may wait no longer
+            logger.debug("a change that was begun failed: %s", error)
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
         """Ask the present store, also one that is not in use yet."""

@@ -110,7 +110,7 @@ def test_a_store_that_is_there_is_replaced_only_on_demand_and_kept(seriatim, tol
     told("publish", "orders", "four", "--key", "a")
     result = seriatim("restore", "copy.db")
     assert result.exit_code == 1
-    assert "'seriatim.db' exists already: move it away" in result.stderr
+    assert "'seriatim.db' exists already: move it away, add --replace" in result.stderr
     assert told("restore", "copy.db", "--replace")["replaced"] == "seriatim.db.replaced"
     assert told("stats")[0]["total"] == 3
     assert told("stats", "--store", "sqlite:///seriatim.db.replaced")[0]["total"] == 4

@@ -25,6 +25,8 @@ IN_ITS_ORDER = (
     "sparkplug nodes ",
     "subscriptions create telemetry ",
     "subscriptions create telemetry-ledger ",
+    "subscriptions seek losses ",
+    "pull losses ",
 )
 
 
@@ -91,8 +93,10 @@ def follow_the_how_to(mosquitto: Mosquitto, store: str, *more: str) -> None:
     with host_process(mosquitto, store, *host[5:], "--reorder-timeout", "50ms", *more) as process:
         run_bounded(host_is_online(mosquitto))
         run_bounded(speak(mosquitto, store, bd_seq=3))
-        for command in others[:3]:
+        *before, look = others[:5]
+        for command in before:
             seriatim(*command)
+        assert "at least 1 missing" in seriatim(*look), "what was lost before anybody subscribed is found"
         for topic in ("telemetry", "telemetry-ledger"):
             seriatim("subscriptions", "create", topic, f"all-of-{topic}", "--ordered", "--store", store)
         run_bounded(speak(mosquitto, store, bd_seq=4))

@@ -57,6 +57,10 @@ def _restore(backup: Path, target: Path, replaced: Path | None) -> None:
         undo.callback(OwnerLock(Path(f"{target}.lock")).release)
         if replaced is not None:
             undo.enter_context(_out_of_the_way(target, replaced))
+        elif target.exists():
+            raise AlreadyExists(
+                f"'{target}' exists already: move it away, add --replace, or name another one with --store"
+            )
         restore_backup(str(backup), str(target))
 
 

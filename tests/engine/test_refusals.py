@@ -363,6 +363,7 @@ def test_frames_of_a_linked_client_are_checked_by_the_owner(run_linked):
         assert [type(failure) for failure in got.failures] == [InvalidArgument, InvalidArgument]
         broker.send(Nack(attachment.channel, lease.offset, lease.token, 0.0, SURROGATE))
         await got.wait(2)
+        assert [key.error for key in await broker.list_keys("s")] == ["\\ud800"]
         assert await publish(broker, "4") == range(3, 4)
 
     run_linked(scenario)
@@ -412,6 +413,25 @@ def test_a_dead_letter_whose_copy_is_refused_is_buried_without_one(run, caplog, 
         assert "can't be stored" in letter.error
         assert "can't be copied to topic 'graveyard'" in caplog.text
         assert await work_off(engine, 1) == [b"2"]
+
+    run(scenario)
+
+
+def test_an_ack_that_the_store_refuses_is_reported_and_others_are_taken(run, caplog, monkeypatch):
+    async def scenario(engine):
+        got, attachment = await leased(engine)
+        told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        with monkeypatch.context() as refusing:
+            for store in ("sql.transaction", "memory"):
+                refusing.setattr(f"seriatim.store.{store}.encode_offsets", raise_value_error)
+            attachment.ack(got.got[0].lease, told.set_result)
+            assert str(await told) == "not this"
+        assert [str(failure) for failure in got.failures] == ["not this"]
+        assert "what became of the messages 0 can't be stored" in caplog.text
+        await publish(engine, "other", key="another")
+        attachment.ack((await got.wait(2))[1].lease)
+        await settle_down(engine)
+        assert (await engine.stats("s")).leased == 0
 
     run(scenario)
 

@@ -122,6 +122,18 @@ class TestAskingWhoTheOwnerIs:
                 thread.join()
         assert min(asked) > 0
 
+    def test_the_store_can_be_opened_while_somebody_asks(self, path):
+        lock = path.with_name("store.db.lock")
+        OwnerLock(lock).release()
+        asking = os.open(lock, os.O_RDONLY)
+        assert not ownership._is_locked(asking)
+        answered = threading.Timer(0.1, os.close, [asking])
+        answered.start()
+        try:
+            OwnerLock(lock).release()
+        finally:
+            answered.join()
+
     def test_a_link_in_place_of_the_lock_file_is_nobodys_lock(self, path, tmp_path):
         with closing(SqliteStore(tmp_path / "other.db")):
             path.with_name("store.db.lock").symlink_to(tmp_path / "other.db.lock")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
@@ -201,6 +201,46 @@ class DeathIgnored(NamedTuple, Generic[M]):
     key: Hashable
     detail: str
     message: EdgeMessage[M]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessage(Generic[M]):
+    """A message that waits, and since when, by the clock of whoever took it in."""
+
+    message: EdgeMessage[M]
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceGap:
+    """Missing numbers, ``first`` to ``last``. Where they wrap, ``last`` is the smaller one."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot(Generic[M]):
+    """What is known of a node at one moment."""
+
+    key: Hashable
+    status: Status
+    devices: Mapping[str, Status]
+    epoch: int
+    bd_seq: int | None
+    """Of its last birth."""
+    expected: int | None
+    """The number that is released next; None before the first message."""
+    held: tuple[HeldMessage[M], ...]
+    """What waits ahead of a gap, in order."""
+    waiting: tuple[HeldMessage[M], ...]
+    """What waits for a birth."""
+    gaps: tuple[SequenceGap, ...]
+    """What is missing before and between the messages held."""
+    deadline: float | None
+    """When the next of what waits is settled by its timeout."""
+    rebirth_outstanding: bool
+    """Whether a rebirth is wanted, and did not come yet."""
 
 
 NodeEffect: TypeAlias = Ordered[M] | LedgerEntry[EdgeMessage[M]] | RebirthRequested | StatusChanged | DeathIgnored[M]

@@ -5,11 +5,14 @@ still wants it then.
 
 A node that is cleared is known on, for its epochs and for its backoff, until its room is needed: then it is forgotten, unless
 it has spoken since or was asked for a rebirth so lately that to forget it would begin its backoff anew.
+
+``receive`` and ``advance`` are made of parts that are public too (``node``, ``take_due``, ``note``), for callers that guard
+each node by a lock of its own: what a node decides concerns that node alone, and everything else here is short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 from seriatim.core.deadlines import Deadlines
@@ -22,10 +25,13 @@ M = TypeVar("M")
 
 
 class EdgeNodes(Generic[M]):
-    """The session machines of all edge nodes, by key."""
+    """The session machines of all edge nodes, by key. ``may_forget`` is asked before a node is forgotten."""
 
-    def __init__(self, options: NodeOrdering | None = None) -> None:
+    def __init__(
+        self, options: NodeOrdering | None = None, may_forget: Callable[[Hashable], bool] = lambda _: True
+    ) -> None:
         self._options = options or NodeOrdering()
+        self._may_forget = may_forget
         self._nodes: dict[Hashable, EdgeNode[M]] = {}
         self._deadlines: Deadlines[Hashable] = Deadlines()
         self._cleared: Deadlines[Hashable] = Deadlines()
@@ -55,19 +61,29 @@ class EdgeNodes(Generic[M]):
 
     def receive(self, key: Hashable, message: EdgeMessage[M], now: float) -> list[NodeEffect[M]]:
         """Take in one message of the node ``key``."""
-        node = self._nodes.get(key)
-        if node is None:
+        if key not in self._nodes:
             check_message(message)
-            node = self._add(key, EdgeNode(self._options, key), now)
-        return self._limited(self._noted(node, node.receive(message, now)), now)
+        node = self.node(key, now)
+        return self.note(node, node.receive(message, now), now)
+
+    def node(self, key: Hashable, now: float) -> EdgeNode[M]:
+        """The node ``key``, known from now on."""
+        return self._nodes.get(key) or self._add(key, EdgeNode(self._options, key), now)
+
+    def note(self, node: EdgeNode[M], effects: list[NodeEffect[M]], now: float) -> list[NodeEffect[M]]:
+        """Take notice of what a node decided. Returns its effects without the requests that have to wait their turn."""
+        return self._limited(self._noted(node, effects), now)
 
     def advance(self, now: float) -> list[NodeEffect[M]]:
         """Let time pass: whatever falls due by ``now`` is decided."""
-        out: list[NodeEffect[M]] = []
-        for key in self._deadlines.pop_due(now):
-            node = self._nodes[key]
-            out += self._noted(node, node.advance(now))
-        return self._postponed_requests(now) + self._limited(out, now)
+        due, out = self.take_due(now)
+        for node in due:
+            out += self.note(node, node.advance(now), now)
+        return out
+
+    def take_due(self, now: float) -> tuple[list[EdgeNode[M]], list[NodeEffect[M]]]:
+        """The nodes that are to be advanced now, which is the caller's to do, and the requests whose turn it is."""
+        return [self._nodes[key] for key in self._deadlines.pop_due(now)], self._postponed_requests(now)
 
     def disconnect(self) -> list[NodeEffect[M]]:
         """The broker is lost: everything that was online is stale."""
@@ -96,8 +112,12 @@ class EdgeNodes(Generic[M]):
         if node is None:
             return []
         effects = self._noted(node, node.clear(now))
-        self._cleared.set(key, node.forgettable_at)
+        self.note_cleared(node)
         return effects
+
+    def note_cleared(self, node: EdgeNode[M]) -> None:
+        """A node was cleared: its room can be given to another."""
+        self._cleared.set(node.key, node.forgettable_at)
 
     def clear_device(self, key: Hashable, device: str, now: float) -> list[NodeEffect[M]]:
         """Forget what is known of a device; one that is not known is fine."""
@@ -114,9 +134,13 @@ class EdgeNodes(Generic[M]):
 
     def _forget_cleared(self, now: float) -> None:
         for key in self._cleared.pop_due(now):
-            if self._nodes[key].is_blank:
+            if not self._nodes[key].is_blank:
+                continue
+            if self._may_forget(key):
                 del self._nodes[key]
                 self._postponed.pop(key, None)
+            else:
+                self._cleared.set(key, now)
 
     def _noted(self, node: EdgeNode[M], effects: list[NodeEffect[M]]) -> list[NodeEffect[M]]:
         """The effects of a node, whose deadline may have moved."""

@@ -80,13 +80,16 @@ from seriatim.core.edge_messages import (
     DeathIgnored,
     EdgeMessage,
     Flag,
+    HeldMessage,
     Kind,
     NodeEffect,
     NodeOrdering,
+    NodeSnapshot,
     OnTimeout,
     Ordered,
     RebirthRequested,
     ReleasedBy,
+    SequenceGap,
     Status,
     StatusChanged,
     check_message,
@@ -294,6 +297,22 @@ class EdgeNode(Generic[M]):
         """What waits: ahead of a gap, in the order of its numbers, and then what waits for a birth."""
         held = [item.message for _, item in self._queue.held()] + [waiting.message for waiting in self._waiting]
         return _not_cleared(held)
+
+    def snapshot(self) -> NodeSnapshot[M]:
+        """What is known of the node now."""
+        return NodeSnapshot(
+            key=self.key,
+            status=self._status,
+            devices=dict(self._devices),
+            epoch=self._epoch,
+            bd_seq=self.bd_seq,
+            expected=self.expected,
+            held=_as_held((item.message, item.arrival) for _, item in self._queue.held()),
+            waiting=_as_held(self._waiting),
+            gaps=tuple(SequenceGap(first, last) for first, last in self._queue.missing()),
+            deadline=self.order_deadline,
+            rebirth_outstanding=self.rebirth_outstanding,
+        )
 
     @property
     def rebirth_outstanding(self) -> bool:
@@ -843,6 +862,10 @@ class EdgeNode(Generic[M]):
         entered = [(message, message.seq or 0) for message in _not_cleared(messages)]
         self._given += len(entered)
         return [LedgerEntry(self.key, self._epoch, reason, n, n, 1, now, detail, message) for message, n in entered]
+
+
+def _as_held(arrivals: Iterable[tuple[EdgeMessage[M], float]]) -> tuple[HeldMessage[M], ...]:
+    return tuple(HeldMessage(message, since) for message, since in arrivals if not isinstance(message, _Cleared))
 
 
 def _not_cleared(messages: list[EdgeMessage[M]]) -> list[EdgeMessage[M]]:

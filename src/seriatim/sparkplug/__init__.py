@@ -3,6 +3,7 @@
 ========================  =======================================================================
 ``OrderingService``       puts messages in order for your own host application; threads welcome
 ``NodeOrdering``          its options
+``MessageOrderingService``  its interface, for implementations of your own
 ``EdgeMessage``, ``Kind``  what goes in
 ``Ordered``               what comes out
 ``payload``, ``topics``   what the bytes and the topics of Sparkplug mean
@@ -20,14 +21,19 @@ from seriatim.core.edge_messages import (
     BeforeBirth,
     EdgeMessage,
     Flag,
+    HeldMessage,
     Kind,
     NodeOrdering,
+    NodeSnapshot,
     OnTimeout,
     Ordered,
     RebirthRequested,
+    ReleasedBy,
+    SequenceGap,
     Status,
     StatusChanged,
 )
+from seriatim.sparkplug.contract import MessageOrderingService, PendingMessagesCallback, RebirthRequestCallback
 from seriatim.sparkplug.ordering import OrderingService
 from seriatim.sparkplug.topics import NodeId
 
@@ -35,13 +41,20 @@ __all__ = [
     "BeforeBirth",
     "EdgeMessage",
     "Flag",
+    "HeldMessage",
     "Kind",
+    "MessageOrderingService",
     "NodeId",
     "NodeOrdering",
+    "NodeSnapshot",
     "OnTimeout",
     "Ordered",
     "OrderingService",
+    "PendingMessagesCallback",
+    "RebirthRequestCallback",
     "RebirthRequested",
+    "ReleasedBy",
+    "SequenceGap",
     "Status",
     "StatusChanged",
 ]

@@ -1,11 +1,17 @@
 """The ordering service: messages of edge nodes in, the same messages in order out. Any thread may call it.
 
 Rules
-    - Order is decided by ``core.edge_nodes``; here are a lock, a clock and one timer thread.
-    - Callbacks run outside the lock, one at a time, in the order in which things happened: what a timeout released in one
-      thread can't be overtaken by what a message released in another. A callback may call the service.
-    - A callback that raises stops nobody: what comes after it is kept for the next delivery. In ``process`` the error goes to
-      the caller, in the timer thread to the log.
+    - Order is decided by ``core.sparkplug``, node by node; here are locks, a clock and threads.
+    - Each node has a lock and an outbox of its own, so no node waits for another, neither for its decisions nor for its
+      callbacks. What all nodes share (which of them exist, whose deadline is next, how many rebirths may be requested) has one
+      more lock. It is held for moments, and not taken at all for a message of a known node that is in order.
+    - The lock of a node may be held when the shared lock is taken, never the other way round.
+    - Callbacks run outside the locks. Those of one node run one at a time, in the order in which things happened: what a
+      timeout released in one thread can't be overtaken by what a message released in another. A callback may call the service.
+    - A callback that raises stops nobody: the rest is delivered all the same. Then the first error goes to the caller of
+      ``process`` or ``advance``; all others go to the log.
+    - One thread waits for the next deadline. It leaves callbacks to a pool, so that a slow one does not stop time for other
+      nodes.
     - An argument that can't work raises and changes nothing.
 """
 
@@ -14,27 +20,39 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from seriatim.core.edge_messages import (
     DeathIgnored,
     EdgeMessage,
     NodeEffect,
     NodeOrdering,
+    NodeSnapshot,
     Ordered,
     RebirthRequested,
+    ReleasedBy,
     StatusChanged,
     check_message,
 )
 from seriatim.core.edge_nodes import EdgeNodes
 from seriatim.core.resequencing import LedgerEntry
+from seriatim.core.sparkplug import EdgeNode
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
+from seriatim.sparkplug.contract import PendingMessagesCallback, RebirthRequestCallback
 from seriatim.sparkplug.topics import NodeId, check_id, check_node
 
 M = TypeVar("M")
+
+_Notice: TypeAlias = NodeEffect[M] | list[Ordered[M]]
+"""What a callback is told: an effect, or all that a timeout released."""
+_Change: TypeAlias = Callable[[EdgeNode[M], float], list[NodeEffect[M]]]
+
+TIMEOUT_THREADS = 32
+"""Callbacks of so many nodes can run at a time after their timeouts. Threads are started as they are needed."""
 
 
 def _log_request(request: RebirthRequested) -> None:
@@ -45,12 +63,59 @@ def _ignore(_: Any) -> None:
     """Nobody wants to know."""
 
 
+class _Guarded(Generic[M]):
+    """A node, its lock, and what callbacks are still to be told about it."""
+
+    __slots__ = ("_delivering", "_outbox", "forgotten", "id", "lock", "node")
+
+    def __init__(self, id_: NodeId, node: EdgeNode[M]) -> None:
+        self.id = id_
+        self.node = node
+        self.lock = threading.Lock()
+        self.forgotten = False
+        """Whether its room was given to another node: look it up again."""
+        self._outbox: deque[_Notice[M]] | None = None  # an empty deque would be the largest part of an idle node
+        self._delivering = False
+
+    def put(self, notices: Sequence[_Notice[M]]) -> None:
+        """With the lock held."""
+        if self._outbox is not None:
+            self._outbox.extend(notices)
+        elif notices:
+            self._outbox = deque(notices)
+
+    def is_idle(self) -> bool:
+        """With the lock held."""
+        return self.node.is_blank and not self._outbox and not self._delivering
+
+    def begin_delivery(self) -> bool:
+        """Whether the caller is to deliver what is in the outbox. If another thread is at it, that one goes on."""
+        with self.lock:
+            if self._delivering or not self._outbox:
+                return False
+            self._delivering = True
+            return True
+
+    def next_notice(self) -> _Notice[M] | None:
+        with self.lock:
+            if self._outbox:
+                return self._outbox.popleft()
+            # In one step with finding nothing, or a notice could be left behind.
+            self._outbox, self._delivering = None, False
+            return None
+
+    def break_off_delivery(self) -> None:
+        with self.lock:
+            self._delivering = False
+
+
 class OrderingService(Generic[M]):
-    """Puts the messages of many edge nodes in order.
+    """Puts the messages of many edge nodes in order. It is a ``MessageOrderingService``.
 
     ``on_message`` gets every message in order, whatever released it, and ``on_rebirth`` the requests to be sent. ``on_ledger``
     gets what was not released and why, ``on_status`` what goes online, offline or stale, ``on_ignored`` the deaths of no living
-    session. ``clock`` counts in seconds. With ``timer=False`` no thread is started: call ``advance`` when time has passed.
+    session. ``on_pending_messages`` gets the messages that a timeout released, as one list, after ``on_message`` got each of
+    them. ``clock`` counts in seconds. With ``timer=False`` no thread is started: call ``advance`` when time has passed.
     """
 
     def __init__(
@@ -58,7 +123,8 @@ class OrderingService(Generic[M]):
         on_message: Callable[[Ordered[M]], object],
         options: NodeOrdering | None = None,
         *,
-        on_rebirth: Callable[[RebirthRequested], object] = _log_request,
+        on_pending_messages: PendingMessagesCallback[M] = _ignore,
+        on_rebirth: RebirthRequestCallback = _log_request,
         on_ledger: Callable[[LedgerEntry[EdgeMessage[M]]], object] = _ignore,
         on_status: Callable[[StatusChanged], object] = _ignore,
         on_ignored: Callable[[DeathIgnored[M]], object] = _ignore,
@@ -67,6 +133,7 @@ class OrderingService(Generic[M]):
     ) -> None:
         self._callbacks: dict[type, Callable[[Any], object]] = {
             Ordered: on_message,
+            list: on_pending_messages,
             RebirthRequested: on_rebirth,
             LedgerEntry: on_ledger,
             StatusChanged: on_status,
@@ -75,16 +142,15 @@ class OrderingService(Generic[M]):
         for callback in self._callbacks.values():
             if not callable(callback):
                 raise InvalidArgument(f"a callback must be callable, not {type(callback).__name__}")
-        self._nodes: EdgeNodes[M] = EdgeNodes(options)
         self._clock = clock
-        self._changed = threading.Condition()
-        self._outbox: deque[NodeEffect[M]] = deque()
-        self._delivering = False
+        self._guarded: dict[Hashable, _Guarded[M]] = {}
+        self._shared = threading.Condition()
+        """Guards the schedule and who is known, and is notified when the next deadline changes."""
+        self._schedule: EdgeNodes[M] = EdgeNodes(options, self._try_to_forget)
         self._closed = False
-        self._timer = (
-            threading.Thread(target=self._run_timer, name="seriatim-sparkplug", daemon=True) if timer else None
-        )
-        if self._timer:
+        self._workers: set[threading.Thread] = set()
+        self._timer = threading.Thread(target=self._run_timer, name="seriatim-sparkplug", daemon=True)
+        if timer:
             self._timer.start()
 
     # -- commands -------------------------------------------------------------------------------------------------------
@@ -93,47 +159,64 @@ class OrderingService(Generic[M]):
         """Take in one message. Returns what it released, which ``on_message`` gets too."""
         check_node(node)
         check_message(message)
-        return self._do(lambda now: self._receive(node, message, now))
 
-    def _receive(self, node: NodeId, message: EdgeMessage[M], now: float) -> list[NodeEffect[M]]:
-        if self._closed:
-            raise FailedPrecondition("this ordering service is closed: make a new one")
-        return self._nodes.receive(node, message, now)
+        def receive(known: EdgeNode[M], now: float) -> list[NodeEffect[M]]:
+            if self._closed:
+                raise FailedPrecondition("this ordering service is closed: make a new one")
+            return known.receive(message, now)
+
+        effects = None
+        while effects is None:
+            guarded = self._guarded.get(node) or self._add(node)
+            effects = self._decide(guarded, receive)
+        self._deliver([guarded])
+        return [effect for effect in effects if isinstance(effect, Ordered)]
 
     def advance(self) -> list[Ordered[M]]:
         """Let fall due what is due. Returns what was released, which ``on_message`` gets too."""
-        return self._do(self._nodes.advance)
+        concerned, effects = self._advance()
+        self._deliver(concerned)
+        return [effect for effect in effects if isinstance(effect, Ordered)]
 
     def clear(self, node: NodeId, device: str | None = None) -> list[EdgeMessage[M]]:
         """Forget a node, or one of its devices. Returns what was held of it, in order; the ledger says so too."""
         check_node(node)
         if device is not None:
             check_id("device id", device)
-        held: list[EdgeMessage[M]] = []
-
-        def clear(now: float) -> list[NodeEffect[M]]:
-            effects = self._nodes.clear(node, now) if device is None else self._nodes.clear_device(node, device, now)
-            held.extend(e.message for e in effects if isinstance(e, LedgerEntry) and e.message is not None)
-            return effects
-
-        self._do(clear)
-        return held
+        guarded = self._guarded.get(node)
+        if guarded is None:
+            return []
+        if device is None:
+            effects = self._decide(guarded, EdgeNode.clear)
+            with self._shared:
+                if not guarded.forgotten:
+                    self._schedule.note_cleared(guarded.node)
+        else:
+            effects = self._decide(guarded, lambda known, now: known.clear_device(device, now))
+        self._deliver([guarded])
+        return [e.message for e in effects or () if isinstance(e, LedgerEntry) and e.message is not None]
 
     def disconnected(self) -> None:
         """The way to the nodes is lost: what was online is stale."""
-        self._do(lambda _: self._nodes.disconnect())
+        self._change_all(lambda known, _: known.disconnect())
 
     def connected(self) -> None:
         """The way to the nodes is there again: nodes that are stale are asked for their births."""
-        self._do(self._nodes.reconnect)
+        self._change_all(EdgeNode.reconnect)
 
     def close(self) -> None:
-        """Stop the timer thread and take no more messages. What is held stays held; ``clear`` gives it back."""
-        with self._changed:
+        """Stop the threads and take no more messages. What is held stays held; ``clear`` gives it back."""
+        with self._shared:
             self._closed = True
-            self._changed.notify_all()
-        if self._timer and self._timer is not threading.current_thread():
+            self._shared.notify_all()
+        for guarded in self._all():
+            with guarded.lock:
+                """Whoever found the service open has taken in its message by now."""
+        if self._timer.is_alive() and threading.current_thread() not in self._workers:
             self._timer.join()
+
+    process_message_order = process
+    clear_message_order_cache = clear
 
     def __enter__(self) -> OrderingService[M]:
         return self
@@ -143,54 +226,147 @@ class OrderingService(Generic[M]):
     ) -> None:
         self.close()
 
-    # -- work under the lock, callbacks outside -------------------------------------------------------------------------
+    # -- what it knows --------------------------------------------------------------------------------------------------
 
-    def _do(self, change: Callable[[float], list[NodeEffect[M]]]) -> list[Ordered[M]]:
-        with self._changed:
-            before = self._nodes.next_deadline
-            effects = change(self._clock())
-            self._outbox.extend(effects)
-            if self._nodes.next_deadline != before:
-                self._changed.notify_all()
-        self._deliver()
-        return [effect for effect in effects if isinstance(effect, Ordered)]
+    def nodes(self) -> list[NodeId]:
+        """The nodes that were heard of, and not cleared since."""
+        return [guarded.id for guarded in self._all() if not guarded.node.is_blank]
 
-    def _deliver(self) -> None:
-        """Call back about everything in the outbox, unless somebody is at it: then that one goes on with it."""
-        with self._changed:
-            if self._delivering:
-                return
-            self._delivering = True
-        try:
-            while (effect := self._next_effect()) is not None:
-                self._callbacks[type(effect)](effect)
-        except BaseException:
-            with self._changed:
-                self._delivering = False
-            raise
+    def snapshot(self, node: NodeId) -> NodeSnapshot[M] | None:
+        """What is known of a node: expected number, messages held, gaps, statuses. None for one that is not known.
 
-    def _next_effect(self) -> NodeEffect[M] | None:
-        with self._changed:
-            if self._outbox:
-                return self._outbox.popleft()
-            self._delivering = False  # in one step with finding nothing, or an effect could be left behind
+        It shows what is decided; callbacks may still be on their way to hear of it.
+        """
+        guarded = self._guarded.get(check_node(node))
+        if guarded is None:
             return None
+        with guarded.lock:
+            return None if guarded.node.is_blank else guarded.node.snapshot()
+
+    def _all(self) -> list[_Guarded[M]]:
+        with self._shared:
+            return list(self._guarded.values())
+
+    def _add(self, key: NodeId) -> _Guarded[M]:
+        with self._shared:
+            if key not in self._guarded:
+                self._guarded[key] = _Guarded(key, self._schedule.node(key, self._clock()))
+            return self._guarded[key]
+
+    def _try_to_forget(self, key: Hashable) -> bool:
+        """With the shared lock held: forget a node that was cleared, unless a thread is busy with it."""
+        guarded = self._guarded[key]
+        if not guarded.lock.acquire(blocking=False):
+            return False
+        try:
+            guarded.forgotten = guarded.is_idle()
+        finally:
+            guarded.lock.release()
+        if guarded.forgotten:
+            del self._guarded[key]
+        return guarded.forgotten
+
+    # -- decisions, under the lock of a node ----------------------------------------------------------------------------
+
+    def _decide(self, guarded: _Guarded[M], change: _Change[M]) -> list[NodeEffect[M]] | None:
+        """Change a node. Returns the effects, which are still to be delivered; None if the node was forgotten meanwhile."""
+        with guarded.lock:
+            if guarded.forgotten:
+                return None
+            node, now = guarded.node, self._clock()
+            before = node.deadline
+            effects = change(node, now)
+            if before is not None or node.deadline is not None or RebirthRequested in map(type, effects):
+                effects = self._note(node, effects, now)
+            guarded.put(_with_pending(effects))
+            return effects
+
+    def _note(self, node: EdgeNode[M], effects: list[NodeEffect[M]], now: float) -> list[NodeEffect[M]]:
+        with self._shared:
+            before = self._schedule.next_deadline
+            effects = self._schedule.note(node, effects, now)
+            if self._schedule.next_deadline != before:
+                self._shared.notify_all()
+            return effects
+
+    def _change_all(self, change: _Change[M]) -> None:
+        concerned = self._all()
+        for guarded in concerned:
+            self._decide(guarded, change)
+        self._deliver(concerned)
+
+    def _advance(self) -> tuple[list[_Guarded[M]], list[NodeEffect[M]]]:
+        """Decide what is due. Returns the nodes concerned, whose effects are still to be delivered, and all the effects."""
+        with self._shared:
+            nodes, effects = self._schedule.take_due(self._clock())
+            due = [self._guarded[node.key] for node in nodes]
+            asked = [(self._guarded[request.key], request) for request in effects]
+        for guarded, request in asked:
+            with guarded.lock:
+                guarded.put([request])
+        for guarded in due:
+            effects += self._decide(guarded, EdgeNode.advance) or []
+        return [guarded for guarded, _ in asked] + due, effects
+
+    # -- callbacks, outside of locks ------------------------------------------------------------------------------------
+
+    def _deliver(self, concerned: Iterable[_Guarded[M]]) -> None:
+        """Call back about everything that is to be told of these nodes. Then raise the first error, if any."""
+        errors = [error for guarded in concerned if guarded.begin_delivery() for error in self._call_back(guarded)]
+        for error in errors[1:]:
+            _log_failure(error)
+        if errors:
+            raise errors[0]
+
+    def _call_back(self, guarded: _Guarded[M]) -> list[Exception]:
+        errors: list[Exception] = []
+        try:
+            while (notice := guarded.next_notice()) is not None:
+                try:
+                    self._callbacks[type(notice)](notice)
+                except Exception as error:  # noqa: BLE001 - it is raised, or logged, when the rest is delivered
+                    errors.append(error)
+        except BaseException:
+            guarded.break_off_delivery()
+            raise
+        return errors
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
     def _run_timer(self) -> None:
-        while self._wait_for_deadline():
-            try:
-                self._do(self._nodes.advance)
-            except Exception:  # noqa: BLE001 - a callback's mistake must not stop time for everybody else
-                logger.exception("a callback of the ordering service failed")
+        with ThreadPoolExecutor(TIMEOUT_THREADS, "seriatim-sparkplug", self._register_worker) as pool:
+            while self._wait_for_deadline():
+                for guarded in self._advance()[0]:
+                    pool.submit(self._deliver_and_log, guarded)
+
+    def _register_worker(self) -> None:
+        self._workers.add(threading.current_thread())
+
+    def _deliver_and_log(self, guarded: _Guarded[M]) -> None:
+        try:
+            self._deliver([guarded])
+        except BaseException as error:  # noqa: BLE001 - a callback's mistake must not stop time for everybody else
+            _log_failure(error)
 
     def _wait_for_deadline(self) -> bool:
         """True when something is due, False when the service is closed."""
-        with self._changed:
+        with self._shared:
             while not self._closed:
-                deadline = self._nodes.next_deadline
+                deadline = self._schedule.next_deadline
                 if deadline is not None and deadline <= self._clock():
                     return True
-                self._changed.wait(None if deadline is None else max(0.0, deadline - self._clock()))
+                self._shared.wait(None if deadline is None else max(0.0, deadline - self._clock()))
             return False
+
+
+def _log_failure(error: BaseException) -> None:
+    logger.error("a callback of the ordering service failed", exc_info=error)
+
+
+def _with_pending(effects: list[NodeEffect[M]]) -> list[_Notice[M]]:
+    """The effects, and behind the last message that a timeout released, the list of all those."""
+    pending = [each for each in effects if isinstance(each, Ordered) and each.released_by is ReleasedBy.TIMEOUT]
+    if not pending:
+        return [*effects]
+    end = next(index for index, each in enumerate(effects, 1) if each is pending[-1])
+    return [*effects[:end], pending, *effects[end:]]

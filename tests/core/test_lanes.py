@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import inf, nan
 
 import pytest
 
@@ -104,6 +104,22 @@ def test_a_take_gives_out_no_more_than_its_limit() -> None:
     assert offsets(take(lanes, limit=2)) == [1, 2]
     assert take(lanes, limit=0) == []
     assert offsets(take(lanes, limit=2)) == [3]
+
+
+@pytest.mark.parametrize("time", [nan, inf])
+def test_a_time_that_is_none_is_refused_and_changes_nothing(time: float) -> None:
+    lanes = lanes_of("a", "a")
+    (lease,) = take(lanes)
+    with pytest.raises(InvalidArgument, match=r"^delay must be"):
+        lanes.push("b", 3, 0, time)
+    with pytest.raises(InvalidArgument, match=r"^lease_time must be"):
+        lanes.take(0, time)
+    with pytest.raises(InvalidArgument, match=r"^lease_time must be"):
+        lanes.extend(lease.token, 0, time)
+    with pytest.raises(InvalidArgument, match=r"^delay must be"):
+        lanes.give_back(lease.token, 0, time)
+    assert lanes.settle(lease.token) == [Settled("a", 1)]
+    assert offsets(take(lanes)) == [2]
 
 
 def test_lanes_are_served_in_turn() -> None:

@@ -240,3 +240,11 @@ def test_whatever_is_said_to_an_owner_others_are_answered(tmp_path_factory, said
 
     asyncio.run(scenario())
     assert unforeseen == []
+
+
+def test_an_error_that_can_not_be_shown_is_told_by_its_type():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert frames.text_of(Mute()) == ("Mute", "(it can't be shown)")

@@ -16,6 +16,7 @@ from seriatim.sparkplug.connection import MqttAddress
 from seriatim.sparkplug.host import HostOptions
 from seriatim.sparkplug.payload import Payload, field
 from seriatim.sparkplug.topics import NodeId
+from seriatim.sparkplug.writers import BOOKMARKS, writer_name
 from seriatim.store import open_store
 from tests.sparkplug.plant import (
     TOPIC,
@@ -299,7 +300,7 @@ def test_two_hosts_of_one_name_do_not_write_a_nodes_messages_twice(mosquitto, an
         async with host_on(mosquitto, any_store) as host, node_on(mosquitto) as node:
             await node.birth(0)
             await until(lambda: host.counts.stored == 1)
-            writer = host._journal._writer(NODE)
+            writer = writer_name(BOOKMARKS, "seriatim", TOPIC, NODE)
             broker = host._journal._broker
             standing = await broker.position_of(writer)
             await broker.publish_at(TOPIC, writer, standing, standing + 1, [])
@@ -357,6 +358,21 @@ def test_topics_that_a_host_creates_keep_messages_as_long_as_it_says(mosquitto, 
     topics = {row.name: (row.options["retention"], row.options["retain_settled"]) for row in reader.catalog().topics}
     reader.close()
     assert topics == {"telemetry": (kept, kept), "telemetry-ledger": (kept, kept)}
+
+
+def test_a_node_with_the_longest_name_that_there_can_be_is_stored_like_any_other(mosquitto, any_store):
+    async def scenario() -> None:
+        async with node_on(mosquitto, "n" * 500, group="g" * 500) as node:
+            async with host_on(mosquitto, any_store) as host:
+                await node.birth(0)
+                await node.data(1)
+                await until(lambda: host.counts.stored == 2 or not host.online.is_set())
+            async with host_on(mosquitto, any_store) as host:
+                await node.data(1, 2)
+                await until(lambda: host.counts.stored == 1 or not host.online.is_set())
+
+    run_bounded(scenario())
+    assert [each.attributes["seq"] for each in stored_in(any_store)] == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("retention", [-1, float("inf"), True, "7d"])

@@ -120,3 +120,11 @@ def test_who_follows_the_how_to_and_acks_everything_still_has_telemetry_ledger_a
     assert (lasting["node"], lasting["status"], lasting["births"], lasting["messages"]) == ("g/lasting", "online", 2, 8)
     assert (mortal["node"], mortal["status"], mortal["births"], mortal["messages"]) == ("g/mortal", "offline", 2, 10)
     assert (mortal["entries"], mortal["devices"]) == (2, {"rotor": False})
+
+
+def test_when_all_messages_are_deleted_the_nodes_are_still_known(mosquitto, store):
+    follow_the_how_to(mosquitto, store, "--retention", "0")
+    assert (stored_in(store), ledger_in(store)) == ([], [])
+    known = [(each["node"], each["status"], each["bd_seq"], each["births"], each["seq"]) for each in nodes_in(store)]
+    assert known == [("g/lasting", "online", 9, 2, 3), ("g/mortal", "offline", 4, 2, None)]
+    assert {(each["messages"], each["entries"]) for each in nodes_in(store)} == {(0, 0)}

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from seriatim.core.edge_messages import Bookmark, NodeOrdering
+from seriatim.core.edge_messages import Bookmark, EdgeMessage, Kind, NodeOrdering
 from seriatim.core.sparkplug import EdgeNode
 from seriatim.engine.broker import Broker, Outgoing, Step
 from seriatim.engine.engine import LARGEST_POSITION
@@ -21,6 +21,7 @@ from seriatim.sparkplug.intake import Counts
 from seriatim.sparkplug.journal import MAX_WRITTEN, MAX_WRITTEN_BYTES, Journal, Topics, place_behind
 from seriatim.sparkplug.records import MAX_DATA_BYTES
 from seriatim.sparkplug.topics import NodeId
+from seriatim.sparkplug.writers import BOOKMARKS, SESSIONS, Session, writer_name
 from tests.core.edge_traces import ORDERINGS, advance, edge_trace, of_order
 from tests.sparkplug.plant import TOPIC, host_on, ledger_in, node_on, run_bounded, stored_in, until
 
@@ -84,7 +85,8 @@ def test_what_a_gap_held_back_is_written_in_pieces_one_behind_the_other(mosquitt
     run_bounded(scenario())
     assert [each.attributes["seq"] for each in stored_in(any_store)] == [str(number) for number in range(60)]
     assert all(count <= 10 and size <= 1000 for _, count, size in writes)
-    steps = [step for written, _, _ in writes for step in written]
+    sessions = writer_name(SESSIONS, "seriatim", TOPIC, NODE)
+    steps = [step for written, _, _ in writes for step in written if step.writer != sessions]
     assert [step.start for step in steps[1:]] == [step.end for step in steps[:-1]]
     assert [Bookmark.unpack(step.end).expected for step in steps[-7:]] == [1, 11, 21, 31, 41, 51, 60]
 
@@ -124,6 +126,52 @@ def test_a_host_that_dies_between_two_pieces_repeats_nothing_and_notices_what_is
     assert repr(stored_in(any_store)[20:]) == "[NDATA 20, NDATA 60]"
     duplicate, lost = ledger_in(any_store)
     assert (repr(duplicate), lost.attributes["first"], lost.attributes["last"]) == ("duplicate NDATA 5", "21", "59")
+
+
+def test_what_is_added_in_pieces_while_pieces_are_written_goes_on_from_the_last_of_them(store, monkeypatch):
+    monkeypatch.setattr(journal_module, "MAX_WRITTEN", 2)
+    node: EdgeNode[Any] = EdgeNode(NodeOrdering(), NODE)
+
+    async def scenario() -> tuple[int, int]:
+        broker = await open_broker(store)
+        await broker.create_topic(TOPIC)
+        counts = Counts()
+        journal = Journal(broker, Topics(TOPIC, None), "h", counts, lambda _: node.bookmark())
+
+        def add(bd_seq: int) -> None:
+            for seq in range(6):
+                kind = Kind.NDATA if seq else Kind.NBIRTH
+                message = EdgeMessage(kind, None, seq=seq, bd_seq=None if seq else bd_seq, timestamp=10 * bd_seq + seq)
+                for effect in of_order(node.receive(message, float(bd_seq))):
+                    journal.add(NODE, Outgoing("g/n", b"{}", {}), effect)
+
+        publish = broker.publish_steps
+
+        async def interrupted(*args: Any) -> range:
+            offsets = await publish(*args)
+            if not counts.stored:
+                add(2)
+                add(3)
+                journal.end()
+            return offsets
+
+        monkeypatch.setattr(broker, "publish_steps", interrupted)
+        assert await journal.recall(NODE) is None
+        add(1)
+        await journal.run()
+        found = [await broker.position_of(writer_name(what, "h", TOPIC, NODE)) for what in (BOOKMARKS, SESSIONS)]
+        await broker.close()
+        return found[0], found[1]
+
+    bookmark, session = run_bounded(scenario())
+    assert Bookmark.unpack(bookmark) == node.bookmark()
+    assert Session.unpack(session) == Session(3, 3, 3, 3, online=True)
+
+
+def test_the_session_of_a_node_that_is_born_each_millisecond_for_a_century_is_one_that_a_writer_may_have():
+    session = Session(2 * 100 * 365 * 86_400_000, 2**32 - 1, 2**64 - 1, 2**32 - 1, online=True)
+    assert session.pack() < LARGEST_POSITION
+    assert Session.unpack(session.pack()) == session
 
 
 def test_strays_are_written_in_pieces(monkeypatch, store):

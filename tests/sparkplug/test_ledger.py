@@ -14,6 +14,7 @@ from seriatim.sparkplug.host import HostOptions
 from seriatim.sparkplug.payload import MAX_BYTES, Payload
 from seriatim.sparkplug.records import MAX_TOPIC_BYTES, MAX_UNREADABLE_BYTES
 from seriatim.sparkplug.topics import NodeId
+from seriatim.sparkplug.writers import BOOKMARKS, writer_name
 from tests.sparkplug.plant import (
     TOPIC,
     host_on,
@@ -262,7 +263,7 @@ def test_entries_are_written_in_one_transaction_with_the_place_of_the_node(mosqu
         async with host_on(mosquitto, any_store) as host, node_on(mosquitto) as node:
             await node.birth(0)
             await until(lambda: host.counts.stored == 1)
-            writer, broker = host._journal._writer(NodeId("g", "n")), host._broker
+            writer, broker = writer_name(BOOKMARKS, "seriatim", TOPIC, NodeId("g", "n")), host._broker
             standing = await broker.position_of(writer)
             await broker.publish_at(TOPIC, writer, standing, standing + 1, [])
             await node.data(0)

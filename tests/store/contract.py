@@ -357,6 +357,19 @@ class CatalogContract(StoreContract):
             assert (work.position("pipe"), work.position("new"), work.position("other")) == (1 << 90, 6, 0)
             assert not work.claim_batch("pipe", 6)
 
+    def test_writers_are_listed_by_the_beginning_of_their_names_with_their_positions(self, kit):
+        names = ["a b 1", "a b", "a b \U0010ffff", "A b 3", "a", "a b_2", "a bé", "a%b"]
+        with kit.store.transaction() as work:
+            work.move_positions([(name, 0, at) for at, name in enumerate(names)])
+            assert work.claim_batch("a b 4", 7)
+        broken_off(kit.store, lambda work: work.move_positions([("a b 1", 0, 9), ("a b 9", 0, 9)]))
+        for _ in range(2):
+            assert kit.store.writers("a b ") == [("a b 1", 0), ("a b 4", 8), ("a b \U0010ffff", 2)]
+            assert kit.store.writers("a%") == [("a%b", 7)]
+            assert kit.store.writers("nobody") == []
+            assert [name for name, _ in kit.store.writers("")] == sorted([*names, "a b 4"])
+            kit.reopen()
+
 
 class LogContract(StoreContract):
     def test_messages_come_back_as_they_were_appended(self, kit):

@@ -231,10 +231,11 @@ def rebirth(loaded: LoadedConfig, /, node: str, timeout: float, as_json: bool, *
 @json_option
 @configured
 def nodes(loaded: LoadedConfig, /, topic: str, ledger: str | None, store: str | None, as_json: bool) -> None:
-    """List the edge nodes of a topic, as its messages tell of them.
+    """List the edge nodes that a host application has stored messages of.
 
-    Works beside a host application that is at work, and after it. Online is a node whose last stored birth no death has
-    followed: whether anybody still hears it, no topic can say.
+    Works beside a host that is at work, and after it, also when the messages themselves are deleted. A node is online when no
+    death has been stored since its last birth: the store can't tell whether anybody still hears it. The numbers of messages,
+    of flagged ones and of ledger entries, and the devices, are those of the messages that are still kept.
     """
     from seriatim.sparkplug.census import census_of
     from seriatim.sparkplug.topics import default_ledger
@@ -248,7 +249,7 @@ def nodes(loaded: LoadedConfig, /, topic: str, ledger: str | None, store: str | 
         for name in filter(None, (topic, ledger)):
             if name not in ids:
                 raise NotFound(f"there is no topic '{name}': see 'seriatim topics list'")
-        rows = [asdict(node) for node in census_of(reader, ids[topic], ids.get(ledger or default_ledger(topic)))]
+        rows = [asdict(node) for node in census_of(reader, ids, topic, ledger or default_ledger(topic))]
     finally:
         reader.close()
     columns: Columns = {

@@ -1,11 +1,17 @@
-"""Which edge nodes a topic and its ledger know, read from their messages alone: the same for a host at work and for one long
-gone."""
+"""Which edge nodes a host has stored messages of, read from its store: the same for a host at work and for one long gone.
+
+The positions of a node's writers (``writers``) say where it stands, and stay when its messages are deleted. How many messages
+and ledger entries there are, and how its devices are, only the kept messages tell; so they do of a node without writers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from seriatim.core.edge_messages import Bookmark, Kind
+from seriatim.sparkplug.writers import BOOKMARKS, NO_SESSION, SESSIONS, Session, node_of_writer, session_writer
 
 NO_NODE = "malformed-topic"
 """The reason of the entries in a ledger that are about no node."""
@@ -22,18 +28,20 @@ class _Record(Protocol):
     def attributes(self) -> Mapping[str, str] | None: ...
 
 
-class _Log(Protocol):
+class _Store(Protocol):
+    def writers(self, prefix: str) -> Iterable[tuple[str, int]]: ...
     def read(self, topic_id: int, first: int, limit: int) -> Iterable[_Record]: ...
 
 
 @dataclass(slots=True)
 class NodeSummary:
-    """An edge node, as far as its kept messages tell."""
+    """An edge node, as far as its store tells."""
 
     node: str
     status: str = "unknown"
     bd_seq: int | None = None
     births: int = 0
+    """How many births were stored, at least: older hosts did not count them, so of theirs only the kept ones are known."""
     seq: int | None = None
     messages: int = 0
     flagged: int = 0
@@ -41,39 +49,100 @@ class NodeSummary:
     entries: int = 0
     """How many entries the ledger has about the node."""
     devices: dict[str, bool] = field(default_factory=dict)
-    """Whether each device is online."""
+    """Whether each device is online, of those that a kept message is about."""
+
+
+@dataclass(slots=True)
+class _Counting:
+    """A node while its kept messages are counted. Those of an epoch before its session say nothing about how it is now."""
+
+    node: NodeSummary
+    bookmark: Bookmark | None = None
+    session: Session = NO_SESSION
+    birth_is_kept: bool = False
+    """Whether the birth of the session is among the kept messages: then those of its devices are, too."""
 
     def add(self, attributes: Mapping[str, str]) -> None:
         """The next message of the node."""
-        kind = attributes.get("kind", "")
-        self.messages += 1
-        self.flagged += "flag" in attributes
-        if "seq" in attributes:
-            self.seq = int(attributes["seq"])
-        if kind == "NBIRTH":
-            self.births += 1
-            self.bd_seq = int(attributes["bdSeq"])
-        if kind in ("NBIRTH", "NDEATH"):
-            self.status = "online" if kind == "NBIRTH" else "offline"
-            self.devices = dict.fromkeys(self.devices, False)
-        elif kind in ("DBIRTH", "DDEATH"):
-            self.devices[attributes["device"]] = kind == "DBIRTH"
+        node, kind, seq = self.node, attributes["kind"], _number(attributes, "seq")
+        node.messages += 1
+        node.flagged += "flag" in attributes
+        node.seq = node.seq if seq is None else seq
+        if kind == Kind.NBIRTH:
+            node.births += 1
+            node.bd_seq = _number(attributes, "bdSeq")
+            self.birth_is_kept = self._is_of_session(attributes)
+        if kind in (Kind.NBIRTH, Kind.NDEATH):
+            node.status = "online" if kind == Kind.NBIRTH else "offline"
+            node.devices = dict.fromkeys(node.devices, False)
+        elif "device" in attributes:
+            self._add_device(attributes["device"], attributes)
+
+    def _add_device(self, device: str, attributes: Mapping[str, str]) -> None:
+        if attributes["kind"] != Kind.DDATA:
+            self.node.devices[device] = attributes["kind"] == Kind.DBIRTH and self._is_of_session(attributes)
+        elif not self.birth_is_kept and "flag" not in attributes:  # it was born before what is kept
+            self.node.devices[device] = self._is_of_session(attributes)
+
+    def _is_of_session(self, attributes: Mapping[str, str]) -> bool:
+        epoch = _number(attributes, "epoch")
+        return epoch is None or epoch >= self.session.epoch
+
+    def summary(self) -> NodeSummary:
+        """The node with what its writers know, which is newer than any message."""
+        node, bookmark, session = self.node, self.bookmark, self.session
+        if session.changes:
+            node.status = "online" if session.online else "offline"
+            node.bd_seq, node.births = session.bd_seq, max(node.births, session.births)
+        elif bookmark and bookmark.born:  # stored when hosts kept bookmarks alone
+            node.status, node.bd_seq = "online", bookmark.bd_seq
+        if bookmark and bookmark.born:
+            node.seq = (bookmark.expected - 1) % 256
+        if node.status == "offline":
+            node.devices = dict.fromkeys(node.devices, False)
+        return node
 
 
-def census_of(log: _Log, topic_id: int, ledger_id: int | None = None) -> list[NodeSummary]:
-    """The edge nodes of a topic and its ledger, sorted by name."""
-    nodes: dict[str, NodeSummary] = {}
-    for record in _records(log, topic_id):
+def census_of(store: _Store, topics: Mapping[str, int], topic: str, ledger: str) -> list[NodeSummary]:
+    """The edge nodes of a topic and its ledger, sorted by name. ``topics`` are the ids of all topics of the store."""
+    nodes = _stored_nodes(store, topics, topic)
+    for record in _records(store, topics[topic]):
         if record.key is not None and record.attributes and "kind" in record.attributes:
-            nodes.setdefault(record.key, NodeSummary(record.key)).add(record.attributes)
-    for entry in _records(log, ledger_id) if ledger_id is not None else ():
+            nodes.setdefault(record.key, _Counting(NodeSummary(record.key))).add(record.attributes)
+    for entry in _records(store, topics[ledger]) if ledger in topics else ():
         if entry.key is not None and (entry.attributes or {}).get("reason") != NO_NODE:
-            nodes.setdefault(entry.key, NodeSummary(entry.key)).entries += 1
-    return [nodes[name] for name in sorted(nodes)]
+            nodes.setdefault(entry.key, _Counting(NodeSummary(entry.key))).node.entries += 1
+    return [nodes[name].summary() for name in sorted(nodes)]
 
 
-def _records(log: _Log, topic_id: int) -> Iterator[_Record]:
+def _stored_nodes(store: _Store, topics: Iterable[str], topic: str) -> dict[str, _Counting]:
+    """The nodes that have writers. Of those that several hosts have stored, the host counts that has heard the newest stamp."""
+    sessions = dict(store.writers(f"{SESSIONS} "))
+    found: dict[str, _Counting] = {}
+    for name, at in store.writers(f"{BOOKMARKS} "):
+        node = node_of_writer(name, topic, topics)
+        if node is None:
+            continue
+        bookmark = Bookmark.unpack(at)
+        other = found.get(str(node))
+        if other is None or other.bookmark is None or _age(other.bookmark) < _age(bookmark):
+            session = Session.unpack(sessions.get(session_writer(name), 0))
+            found[str(node)] = _Counting(NodeSummary(str(node)), bookmark, session)
+    return found
+
+
+def _age(bookmark: Bookmark) -> tuple[int, int]:
+    return (-1 if bookmark.newest is None else bookmark.newest, bookmark.given)
+
+
+def _number(attributes: Mapping[str, str], name: str) -> int | None:
+    """What an attribute says, if it is a number: anybody may publish to a topic."""
+    text = attributes.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _records(store: _Store, topic_id: int) -> Iterator[_Record]:
     first = 0
-    while batch := list(log.read(topic_id, first, _STEP)):
+    while batch := list(store.read(topic_id, first, _STEP)):
         yield from batch
         first = batch[-1].offset + 1

@@ -1,7 +1,7 @@
 """Messages of edge nodes on their way into a topic, and entries into the ledger, with the places of their nodes.
 
 Rules
-    - The messages of a node, its entries in the ledger and its new bookmark are written in one transaction
+    - The messages of a node, its entries in the ledger, its new bookmark and its session are written in one transaction
       (``Broker.publish_steps``): whoever reads the bookmark after a crash knows exactly what is in both topics.
     - A node's writer moves from where it stood. If somebody else has moved it, two hosts write under one name: the journal
       fails and the host stops, rather than to write a node's messages twice.
@@ -20,13 +20,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from seriatim.core.edge_messages import Bookmark, DeathIgnored, EdgeMessage, Flag, Kind, Ordered
 from seriatim.core.resequencing import LedgerEntry, Reason
 from seriatim.engine.broker import Broker, Outgoing, Step
 from seriatim.sparkplug.intake import Counts
 from seriatim.sparkplug.topics import NodeId
+from seriatim.sparkplug.writers import BOOKMARKS, SESSIONS, Session, writer_name
 
 MAX_WAITING = 20_000
 """How many messages may wait to be written before the host reads no more."""
@@ -41,6 +42,13 @@ PAUSE = 0.02
 
 Written: TypeAlias = Ordered[Any] | LedgerEntry[EdgeMessage[Any]] | DeathIgnored[Any]
 """What moves the place of a node when it is written."""
+
+
+class _Standing(NamedTuple):
+    """The positions of a node's writers."""
+
+    bookmark: int
+    session: int
 
 
 @dataclass(slots=True)
@@ -64,6 +72,7 @@ class _Chunk:
     """What waits to be written for one node, as much as one write may have, and where the node stands behind it."""
 
     place: Bookmark
+    session: Session
     messages: list[Outgoing] = field(default_factory=list)
     entries: list[Outgoing] = field(default_factory=list)
     load: _Load = field(default_factory=_Load)
@@ -91,7 +100,9 @@ class Journal:
         self._host = host
         self._counts = counts
         self._bookmark_of = bookmark_of
-        self._standing: dict[NodeId, int] = {}
+        self._standing: dict[NodeId, _Standing] = {}
+        self._places: dict[NodeId, tuple[Bookmark, Session]] = {}
+        """Where each node stands behind everything that was added, while writes may still be under way."""
         self._waiting: defaultdict[NodeId, list[_Chunk]] = defaultdict(list)
         self._strays: list[Outgoing] = []
         self._load = _Load()
@@ -101,12 +112,15 @@ class Journal:
 
     async def recall(self, node: NodeId) -> Bookmark | None:
         """Where a node stood when it was last written; None when it never was."""
-        standing = self._standing[node] = await self._broker.position_of(self._writer(node))
-        return Bookmark.unpack(standing) if standing else None
+        bookmark = await self._broker.position_of(self._writer(BOOKMARKS, node))
+        session = await self._broker.position_of(self._writer(SESSIONS, node))
+        self._standing[node] = _Standing(bookmark, session)
+        self._places[node] = Bookmark.unpack(bookmark), Session.unpack(session)
+        return Bookmark.unpack(bookmark) if bookmark else None
 
     def forget(self, node: NodeId) -> None:
         """Nothing is to be written for a node that was recalled, because no more nodes can be known."""
-        del self._standing[node]
+        del self._standing[node], self._places[node]
 
     def add(self, node: NodeId, message: Outgoing, ordered: Ordered[Any]) -> None:
         """The next message of a node that was recalled."""
@@ -124,14 +138,15 @@ class Journal:
     def _chunk_for(self, node: NodeId, record: Outgoing, written: Written | None) -> _Chunk:
         """Where the next record of a node goes, moved on to where the node stands behind it."""
         chunks, size = self._waiting[node], len(record.data)
-        if not chunks:
-            chunks.append(_Chunk(Bookmark.unpack(self._standing[node])))
-        elif not chunks[-1].load.has_room_for(1, size):
-            chunks.append(_Chunk(chunks[-1].place))
+        if not chunks or not chunks[-1].load.has_room_for(1, size):
+            chunks.append(_Chunk(*self._places[node]))
         chunk = chunks[-1]
         chunk.load.add(1, size)
         if written is not None:
             chunk.place = place_behind(chunk.place, written)
+        if isinstance(written, Ordered):
+            chunk.session = chunk.session.behind(written)
+        self._places[node] = chunk.place, chunk.session
         self._gathered(record)
         return chunk
 
@@ -175,6 +190,7 @@ class Journal:
         self._filled.clear()
         for node, chunks in waiting.items():
             chunks[-1].place = self._bookmark_of(node)  # now, at one with the messages: nothing was awaited in between
+            self._places[node] = chunks[-1].place, chunks[-1].session
         await asyncio.gather(self._write_parts(waiting), self._write_strays(strays))
         self._drained.set()
 
@@ -185,9 +201,11 @@ class Journal:
     def _take_steps(self, part: _Part) -> list[Step]:
         steps = []
         for node, chunk in part.items():
-            start, end = self._standing[node], chunk.place.pack()
+            start, end = self._standing[node], _Standing(chunk.place.pack(), chunk.session.pack())
             self._standing[node] = end
-            steps.append(Step(self._writer(node), start, end))
+            steps.append(Step(self._writer(BOOKMARKS, node), start.bookmark, end.bookmark))
+            if end.session != start.session:
+                steps.append(Step(self._writer(SESSIONS, node), start.session, end.session))
         return steps
 
     async def _write(self, steps: list[Step], part: _Part) -> None:
@@ -205,8 +223,8 @@ class Journal:
             await self._broker.publish(self._topics.ledger, entries)
             self._counts.entries += len(entries)
 
-    def _writer(self, node: NodeId) -> str:
-        return f"sparkplug {self._host} {self._topics.ordered} {node}"
+    def _writer(self, what: str, node: NodeId) -> str:
+        return writer_name(what, self._host, self._topics.ordered, node)
 
 
 def place_behind(place: Bookmark, written: Written) -> Bookmark:

@@ -289,6 +289,9 @@ class StoreReader(Protocol):
     def documents(self, kind: str) -> list[DocumentRow]:
         """All documents of a kind, in the order of their names."""
 
+    def writers(self, prefix: str) -> list[tuple[str, int]]:
+        """The writers whose names begin with ``prefix``, in the order of their names, each with its position."""
+
     def cursor(self, subscription_id: int) -> Cursor: ...
     def troubles(self, subscription_id: int) -> list[TroubleRow]: ...
     def paused_keys(self, subscription_id: int) -> list[PausedRow]: ...

@@ -458,6 +458,11 @@ class MemoryStore:
         with self._reading():
             return sorted(row for row in self._draft.documents.values() if row.kind == kind)
 
+    def writers(self, prefix: str) -> list[tuple[str, int]]:
+        with self._reading():
+            batches = self._draft.batches
+            return [(name, end_of(batches[name])) for name in sorted(batches) if name.startswith(prefix)]
+
     def cursor(self, subscription_id: int) -> Cursor:
         with self._reading():
             settled = self._lanes_of(subscription_id).settled

@@ -53,6 +53,10 @@ class SqlReader(ABC):
         with self._reading() as session:
             return [DocumentRow(kind, name, text) for name, text in session.rows("documents", kind)]
 
+    def writers(self, prefix: str) -> list[tuple[str, int]]:
+        with self._reading() as session:
+            return reading.read_writers(session, prefix)
+
     def cursor(self, subscription_id: int) -> Cursor:
         with self._reading() as session:
             return reading.read_cursor(session, subscription_id)

@@ -24,7 +24,7 @@ from seriatim.store.base import (
 )
 from seriatim.store.columns import decode_column
 from seriatim.store.pack import PackHead
-from seriatim.store.rules import key_of
+from seriatim.store.rules import end_of, key_of
 from seriatim.store.settled import SettledSet, decode_block, decode_cursor
 from seriatim.store.sql.session import Row, Session
 
@@ -51,6 +51,10 @@ def read_catalog(session: Session) -> Catalog:
 def read_snapshot(row: Row) -> SnapshotRow:
     name, topic_id, cursor, expires, options = row
     return SnapshotRow(name, topic_id, decode_cursor(cursor), expires, json.loads(options))
+
+
+def read_writers(session: Session, prefix: str) -> list[tuple[str, int]]:
+    return [(name, end_of(json.loads(batches))) for name, batches in session.rows("writers", prefix)]
 
 
 def read_cursor(session: Session, subscription_id: int) -> Cursor:

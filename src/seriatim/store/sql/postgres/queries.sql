@@ -400,6 +400,10 @@ DELETE FROM snapshots WHERE expires <= $1;
 -- What a writer has written; no row when it never wrote.
 SELECT batches FROM writers WHERE name = $1;
 
+-- name: writers
+-- Those whose names begin with a prefix.
+SELECT name, batches FROM writers WHERE name >= $1 AND left(name, length($1)) = $1 ORDER BY name;
+
 -- name: put_batches_of_writer
 -- It has written one more.
 INSERT INTO writers (name, batches) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET batches = excluded.batches;

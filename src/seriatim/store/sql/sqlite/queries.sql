@@ -348,6 +348,10 @@ DELETE FROM snapshots WHERE expires <= ?;
 -- What a writer has written; no row when it never wrote.
 SELECT batches FROM writers WHERE name = ?;
 
+-- name: writers
+-- Those whose names begin with a prefix.
+SELECT name, batches FROM writers WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1 ORDER BY name;
+
 -- name: put_batches_of_writer
 -- It has written one more.
 INSERT INTO writers (name, batches) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET batches = excluded.batches;

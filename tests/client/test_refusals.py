@@ -320,3 +320,22 @@ def test_a_backup_to_a_path_that_can_be_none_is_refused(run, path):
             await pubsub.backup(path)
 
     run(scenario)
+
+
+# -- queues -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("timeout", ["5", nan, True, 10**400, 1e300])
+def test_a_queue_refuses_a_timeout_that_is_none_and_reserves_nothing(timeout):
+    with Queue("memory://", "calls") as queue:
+        queue.push(b"1")
+        for wait in (queue.reserve, queue.pop, queue.drain):
+            with pytest.raises(InvalidArgument, match="timeout must be a number of seconds"):
+                wait(timeout=timeout)
+        assert queue.pop(timeout=inf).data == b"1"
+
+
+def test_a_queue_refuses_a_longest_reservation_that_is_none_when_it_is_opened():
+    for value in (nan, -1, "5", 10**400):
+        with pytest.raises(InvalidArgument, match="max_reservation"):
+            Queue("memory://", "calls", max_reservation=value)

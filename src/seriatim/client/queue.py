@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -29,8 +30,9 @@ from seriatim.client.pubsub import PubSub
 from seriatim.client.subscription import Subscription
 from seriatim.client.views import DeadLetter
 from seriatim.core.delivery import RetryPolicy
+from seriatim.core.options import LONGEST_DURATION_S, is_number, require_duration, shown
 from seriatim.engine.metrics import SubscriptionStats
-from seriatim.errors import AlreadyExists, FailedPrecondition, QueueEmpty
+from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, QueueEmpty
 
 SHORTEST_WAIT = 0.1
 """So many seconds a question may take at least: with a timeout of 0 whatever is there is still found."""
@@ -67,7 +69,9 @@ class Queue:
         The options are those of a new queue; one that exists keeps its own.
         """
         self.name = name
-        self._max_reservation = max_reservation
+        if max_reservation != inf:
+            require_duration("max_reservation", max_reservation)
+        self._one = Consuming(max_messages=1, max_extension=max_reservation)
         self._thread = LoopThread()
         self._thread.start()
         options = {"ack_deadline": reserve_time, "retry": retry, "dead_letter_topic": dead_letter_topic}
@@ -124,6 +128,7 @@ class Queue:
 
         As a context manager it commits at the end of the block, and rolls back when the block raises.
         """
+        _check_timeout(timeout)
         message, stream = self._run(self._take(timeout))
         return Reservation(self, message, stream)
 
@@ -157,6 +162,7 @@ class Queue:
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every item is gone. Raises TimeoutError after ``timeout`` seconds."""
+        _check_timeout(timeout)
 
         async def wait() -> None:
             async with asyncio.timeout(timeout):
@@ -182,7 +188,7 @@ class Queue:
 
     async def _take(self, patience: float | None) -> tuple[Message, MessageStream]:
         """One message, and the stream that holds its lease."""
-        stream = self._subscription.messages(Consuming(max_messages=1, max_extension=self._max_reservation))
+        stream = self._subscription.messages(self._one)
         try:
             async with asyncio.timeout(None if patience is None else max(patience, SHORTEST_WAIT)):
                 message = await anext(stream)
@@ -205,6 +211,14 @@ class Queue:
             if not item.is_over:
                 item.is_over = True
                 item.stream.close()
+
+
+def _check_timeout(timeout: object) -> None:
+    """Seconds that are left to wait: None and infinity are for ever, and a time that is over already means not at all."""
+    if timeout is None or timeout == inf:
+        return
+    if not is_number(timeout) or not timeout <= LONGEST_DURATION_S:
+        raise InvalidArgument(f"timeout must be a number of seconds up to 100 years, or None, not {shown(timeout)}")
 
 
 class Reservation:

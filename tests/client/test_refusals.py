@@ -335,7 +335,7 @@ def test_a_queue_refuses_a_timeout_that_is_none_and_reserves_nothing(timeout):
         assert queue.pop(timeout=inf).data == b"1"
 
 
-def test_a_queue_refuses_a_longest_reservation_that_is_none_when_it_is_opened():
-    for value in (nan, -1, "5", 10**400):
-        with pytest.raises(InvalidArgument, match="max_reservation"):
-            Queue("memory://", "calls", max_reservation=value)
+@pytest.mark.parametrize("longest", [nan, -1, "5", 10**400])
+def test_a_queue_refuses_a_longest_reservation_that_is_none_when_it_is_opened(longest):
+    with pytest.raises(InvalidArgument, match="max_reservation"):
+        Queue("memory://", "calls", max_reservation=longest)

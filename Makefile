@@ -39,6 +39,7 @@ bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: 
 	@$(BIN)/python -m bench.wire
 	@$(BIN)/python -m bench.pipes
 	@$(BIN)/python -m bench.sparkplug
+	@$(BIN)/python -m bench.ordering_locks
 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
 	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"

@@ -118,7 +118,7 @@ def test_requests_that_are_announced_and_do_not_come_hold_little_memory(serve, t
 
 
 def test_a_request_that_does_not_come_in_time_ends_its_call():
-    with server_in_thread(options=ServerOptions(request_timeout=2)) as server:
+    with server_in_thread(options=ServerOptions(request_timeout=0.8)) as server:
         codes = silent(server, PUBLISH, 40)
         assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED: 40}
         assert server.clients.raw().CreateTopic(name=TOPIC).name == TOPIC

@@ -117,11 +117,19 @@ def test_requests_that_are_announced_and_do_not_come_hold_little_memory(serve, t
         assert get_topic(server.port, ELSEWHERE, authorization="Bearer root"), "others are served"
 
 
+def is_served(server: ServerThread) -> bool:
+    try:
+        server.clients.raw().CreateTopic(name=TOPIC)
+    except grpc.RpcError as error:
+        return error.code() == grpc.StatusCode.ALREADY_EXISTS
+    return True
+
+
 def test_a_request_that_does_not_come_in_time_ends_its_call():
-    with server_in_thread(options=ServerOptions(request_timeout=0.8)) as server:
+    with server_in_thread(options=ServerOptions(request_timeout=0.3)) as server:
         codes = silent(server, PUBLISH, 40)
         assert codes == {grpc.StatusCode.DEADLINE_EXCEEDED: 40}
-        assert server.clients.raw().CreateTopic(name=TOPIC).name == TOPIC
+        assert any(is_served(server) for _ in range(10)), "on a busy machine even an honest request may be late"
 
 
 class Cable:

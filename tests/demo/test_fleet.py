@@ -62,7 +62,7 @@ def test_a_payload_says_everything_of_a_reading():
         "device": "device-0001",
         "sequence": 1,
         "temperature": arrival.reading.temperature,
-        "received_at": "2030-01-01T00:00:00.001+00:00",
+        "received_at": "2025-01-01T00:00:00.001+00:00",
     }
 
 

@@ -21,7 +21,7 @@ from seriatim.core.ranges import RangeSet
 from seriatim.testing import FaultyNetwork
 
 FEWEST_MESSAGES = 3
-MIDNIGHT = datetime(2030, 1, 1, tzinfo=UTC)
+MIDNIGHT = datetime(2025, 1, 1, tzinfo=UTC)
 ARRIVALS_PER_SECOND = 1_000
 GAP_TIMEOUT = 5.0
 """How long what is missing is waited for, in seconds of the fleet's clock: several times as long as the network delays."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from ast import literal_eval
 from dataclasses import replace
 from itertools import pairwise
@@ -50,11 +51,20 @@ def copy_of(root: Path) -> Path:
 
 
 @pytest.fixture
-def begun(kept) -> Stream:
+def begun(spark, kept) -> Stream:
     """That stream as it was: tests tamper with it in its own place, for Spark remembers the names of files."""
+    wait_for_late_tasks(spark)
     shutil.rmtree(kept.root)
     shutil.copytree(copy_of(kept.root), kept.root)
     return replace(kept, batches=dict(kept.batches))
+
+
+def wait_for_late_tasks(spark) -> None:
+    """When a query fails its other tasks go on for a moment, and write what the next test must not find."""
+    tracker, end = spark.sparkContext._jsc.sc().statusTracker(), time.monotonic() + 20
+    while any(executor.numRunningTasks() for executor in tracker.getExecutorInfos()):
+        assert time.monotonic() < end, "tasks of an earlier query never end"
+        time.sleep(0.02)
 
 
 # -- order --------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ mutate: $(VENV)/.installed ## mutation testing of the core
 	@$(BIN)/python bench/mutate.py $(ONLY)
 
 docs: $(VENV)/.installed ## redraw the generated parts of the docs
-	@$(BIN)/python docs/diagrams.py
+	@$(BIN)/python -m docs.diagrams
+	@$(BIN)/python -m docs.proof_page
 
 lock: ## pin every dependency again
 	@PYTHON=$(PYTHON) requirements/lock $(LOCK)

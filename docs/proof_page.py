@@ -15,7 +15,7 @@ BLOCK = re.compile(r"(<!-- records: (?P<kind>[a-z]+) -->\n).*?(<!-- end of recor
 
 def rewrite(page: str, records: Sequence[Record]) -> str:
     """The page with the figures of these records."""
-    by_kind = defaultdict(list)
+    by_kind: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_kind[record.kind].append(record)
     return BLOCK.sub(lambda match: f"{match[1]}{_summary(by_kind[match['kind']])}\n{match[3]}", page)

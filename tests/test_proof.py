@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.proof_page import BLOCK, PAGE, rewrite
-from tests.proof import read_records, write_record
+from tests.proof import Figure, read_records, write_record
 
 
 def _page_of(*kinds: str) -> str:
@@ -43,7 +43,7 @@ def test_figures_of_one_kind_are_added_up_and_findings_are_listed_once(tmp_path)
 
 
 def test_a_run_with_a_table_shows_its_rows(tmp_path):
-    rows = [{"module": "lane", "killed": 1096}, {"module": "a | b", "killed": 3}]
+    rows: list[dict[str, Figure]] = [{"module": "lane", "killed": 1096}, {"module": "a | b", "killed": 3}]
     path = write_record("mutation", command="c", seconds=1, figures={"killed": 1099}, table=rows, folder=tmp_path)
     page = rewrite(_page_of("mutation"), read_records(path.parent))
     assert "| lane | 1,096 |" in page

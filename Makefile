@@ -44,7 +44,7 @@ bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
 	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"
 
-nemesis: $(VENV)/.installed ## torment real processes and judge what their clients saw (MINUTES=2, ARGS="--store sqlite --seed 7")
+nemesis: $(VENV)/.installed ## torment real processes and judge what their clients saw (MINUTES=2, ARGS="--mode sqlite --seed 7")
 	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) $(ARGS)
 
 mutate: $(VENV)/.installed ## mutation testing of the core

@@ -51,11 +51,11 @@ class Life:
     """What this process is for."""
 
     url: str
-    who: str
     folder: str
     seed: int
-    life: int
-    work: str
+    who: str = ""
+    life: int = 1
+    work: str = "disturb"
     is_standby: bool = False
 
 

@@ -1,0 +1,117 @@
+"""A process of a round: started again whenever it ends, watched for what it says, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.nemesis.history import Recorder
+
+SUSPICIOUS = (b"Traceback", b"never awaited", b"never retrieved", b"Segmentation")
+WITH_ITS_PARENT = ["setpriv", "--pdeathsig", "KILL"]
+"""However the nemesis ends, its programs end with it."""
+
+
+class Surroundings(Protocol):
+    """What a program runs on, and faults act on: a network link, a clock."""
+
+    @property
+    def prefix(self) -> Sequence[str]:
+        """What comes before the program's command."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What is added to the program's environment."""
+
+
+class Program:
+    """One process, life after life. ``command`` makes the command of a life from its number, which starts at 1.
+
+    ``name`` is also the name in the histories. ``is_client`` tells who ends first when a round is over, and ``surroundings``
+    is what faults can find with :meth:`uses`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        command: Callable[[int], Sequence[str]],
+        *,
+        surroundings: Iterable[Surroundings] = (),
+        is_client: bool = True,
+    ) -> None:
+        self.name, self.is_client = name, is_client
+        self.lives = 0
+        self.troubles: list[str] = []
+        self.surroundings = list(surroundings)
+        self._command, self._folder = command, folder
+        self._errors = folder / f"{name}.stderr"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.lives += 1
+        prefix = [word for one in self.surroundings for word in one.prefix]
+        environment = dict(os.environ)
+        for one in self.surroundings:
+            environment |= one.environment
+        with self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [*WITH_ITS_PARENT, *prefix, *self._command(self.lives)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def send(self, what: signal.Signals) -> None:
+        if self.is_running:
+            assert self._process is not None
+            self._process.send_signal(what)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it ended by itself in time. If not, it says where it stands (SIGUSR1) and is killed."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
+            self._process.kill()
+            self._process.wait()
+            return False
+        return True
+
+    def end(self, seconds: float) -> None:
+        """Ask it to end. That it does not is a finding."""
+        self.send(signal.SIGTERM)
+        if not self.wait(seconds):
+            self.troubles.append(f"{self.name} did not end within {seconds:.0f} s of SIGTERM")
+
+    def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        self.wait(5)
+
+    def record(self, what: str) -> None:
+        """Add an event about this program to the history of the nemesis."""
+        Recorder(self._folder, self.name, file="nemesis")(what)
+
+    def suspicious(self) -> list[str]:
+        """Lines of its standard error that no program should write."""
+        said = self._errors.read_bytes() if self._errors.exists() else b""
+        lines = [line for line in said.splitlines() if any(word in line for word in SUSPICIOUS)]
+        return [f"{self.name}: {line.decode(errors='replace')}" for line in lines]

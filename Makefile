@@ -12,10 +12,10 @@ LOCK := requirements/dev.lock
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench soak nemesis mutate docs lock clean
+.PHONY: help demo test lint format bench soak nemesis exhaustive mutate docs lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## see messages put back in order (ARGS="--seed 7" and the like)
 	@$(BIN)/seriatim demo $(ARGS)
@@ -46,6 +46,9 @@ soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=200
 
 nemesis: $(VENV)/.installed ## torment real processes and judge what their clients saw (MINUTES=2, ARGS="--mode sqlite --seed 7")
 	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) $(ARGS)
+
+exhaustive: $(VENV)/.installed ## visit every state of small worlds of the core's machines (ARGS="--only lanes --record")
+	@$(BIN)/python -m tests.exhaustive $(ARGS)
 
 mutate: $(VENV)/.installed ## mutation testing of the core
 	@$(BIN)/python bench/mutate.py $(ONLY)

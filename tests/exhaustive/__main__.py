@@ -1,0 +1,131 @@
+"""Explore the large worlds of every machine: all reachable states, and every command in each.
+
+    python -m tests.exhaustive --only lanes --record
+
+Prints how far each world is while it runs, and its states, transitions and time when it is exhausted. Exits with 1 when
+something does not hold, with a shortest script that shows it, or when a machine's table of transitions is not exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from tests.exhaustive.explorer import Exploration, Row, Violation, assert_table_is_exact, explore
+from tests.exhaustive.scopes import SCOPES
+from tests.proof import write_record
+
+PROGRESS_S = 10.0
+
+
+class ProgressPrinter:
+    """Prints now and then how far an exploration is."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self, found: Exploration) -> None:
+        if time.monotonic() - self._last >= PROGRESS_S:
+            self._last = time.monotonic()
+            print(f"  … {found}", flush=True)
+
+
+def explore_one(world_of: tuple[str, int]) -> Exploration | str:
+    """What was seen of one large world, or what does not hold in it."""
+    machine, index = world_of
+    world = SCOPES[machine].large[index]
+    try:
+        found = explore(world, progress=ProgressPrinter())
+    except Violation as violation:
+        return f"{machine}, {violation}"
+    print(f"{machine}, {found}", flush=True)
+    return found
+
+
+def explore_all(machines: Sequence[str], jobs: int) -> tuple[dict[str, list[Exploration]], list[str]]:
+    """What was seen, by machine, and what does not hold."""
+    worlds = [(machine, index) for machine in machines for index in range(len(SCOPES[machine].large))]
+    seen: dict[str, list[Exploration]] = {machine: [] for machine in machines}
+    failures: list[str] = []
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for (machine, _), outcome in zip(worlds, pool.map(explore_one, worlds), strict=True):
+            if isinstance(outcome, str):
+                print(outcome, flush=True)
+                failures.append(outcome)
+            else:
+                seen[machine].append(outcome)
+    return seen, failures
+
+
+def table_faults(seen: dict[str, list[Exploration]]) -> Iterator[str]:
+    for machine, explorations in seen.items():
+        scope = SCOPES[machine]
+        if scope.table is None:
+            continue
+        rows: set[Row] = set().union(*(found.rows for found in explorations))
+        try:
+            assert_table_is_exact(scope.table, rows, scope.out_of_scope)
+        except AssertionError as fault:
+            yield f"{machine}: {fault}"
+        else:
+            print(f"{machine}: the table is exact, {len(rows)} rows")
+
+
+def record(seen: dict[str, list[Exploration]], failures: Sequence[str], seconds: float, command: str) -> None:
+    explorations = [found for each in seen.values() for found in each]
+    path = write_record(
+        "exhaustive",
+        command=command,
+        seconds=seconds,
+        figures={
+            "worlds": len(explorations),
+            "states": sum(found.states for found in explorations),
+            "transitions": sum(found.transitions for found in explorations),
+            "commands refused": sum(found.refused for found in explorations),
+        },
+        found=failures,
+        table=[
+            {
+                "machine": machine,
+                "world": found.name,
+                "states": found.states,
+                "transitions": found.transitions,
+                "refused": found.refused,
+                "depth": found.depth,
+                "seconds": round(found.seconds, 1),
+            }
+            for machine, each in seen.items()
+            for found in each
+        ],
+    )
+    print(f"recorded in {path}")
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--only", choices=sorted(SCOPES), action="append", help="a machine (may be given several times)"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="how many worlds are explored at a time")
+    parser.add_argument("--record", action="store_true", help="write a record of this run to docs/proof")
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    began = time.monotonic()
+    machines = options.only or sorted(SCOPES)
+    seen, failures = explore_all(machines, options.jobs)
+    if not failures:
+        failures += table_faults(seen)
+    seconds = time.monotonic() - began
+    states = sum(found.states for each in seen.values() for found in each)
+    print(f"{states:,} states in {seconds:.0f} s; " + ("\n".join(failures) or "everything holds"))
+    if options.record:
+        only = "".join(f" --only {machine}" for machine in options.only or ())
+        record(seen, failures, seconds, f"python -m tests.exhaustive{only}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

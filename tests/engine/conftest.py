@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from seriatim.engine.broker import Outgoing
+from seriatim.engine.broker import Outgoing, StagedFile
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.store import open_store
-from seriatim.store.base import Transaction
+from seriatim.store.base import Record, Transaction
 from seriatim.store.memory import MemoryStore
+from seriatim.store.pack import encode
+from seriatim.store.staging import write_staged
 from tests import postgres
 from tests.engine.linked import Linked, linked, run_bounded
 
@@ -176,3 +178,16 @@ def run_linked(tmp_path: Path) -> Callable[[Callable[[Linked, Any], Awaitable[ob
         run_bounded(all_of_it)
 
     return run
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """Stage messages of one key, two in a pack."""
+
+    def stage(name: str, *data: str, key: str | None = "k") -> StagedFile:
+        texts = [data[start : start + 2] for start in range(0, len(data), 2)]
+        packs = [[Record(number, key, one.encode()) for number, one in enumerate(pack)] for pack in texts]
+        write_staged(tmp_path / name, map(encode, packs))
+        return StagedFile(str(tmp_path / name), len(data), sum(map(len, data)))
+
+    return stage

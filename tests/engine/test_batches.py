@@ -6,26 +6,9 @@ import asyncio
 
 import pytest
 
-from seriatim.engine.broker import StagedFile
 from seriatim.engine.engine import Engine
 from seriatim.errors import DamagedStore, NotFound, OutcomeUnknown
-from seriatim.store.base import Record
-from seriatim.store.pack import encode
-from seriatim.store.staging import write_staged
 from tests.engine.conftest import Collector, WatchedStore, prepare, publish, work_off
-
-
-@pytest.fixture
-def stage(tmp_path):
-    """Stage messages of one key, two in a pack."""
-
-    def stage(name: str, *data: str, key: str | None = "k") -> StagedFile:
-        texts = [data[start : start + 2] for start in range(0, len(data), 2)]
-        packs = [[Record(number, key, one.encode()) for number, one in enumerate(pack)] for pack in texts]
-        write_staged(tmp_path / name, map(encode, packs))
-        return StagedFile(str(tmp_path / name), len(data), sum(map(len, data)))
-
-    return stage
 
 
 def stored(engine: Engine) -> list[bytes]:
@@ -55,6 +38,19 @@ def test_a_batch_that_was_written_is_known_after_a_restart(run_with_restarts, st
         assert stored(engine) == [b"1"]
 
     run_with_restarts(first, second)
+
+
+def test_every_file_of_a_batch_has_its_place_behind_what_was_published_before(run, stage):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "0", "1")
+        files = [stage("a", "2", "3", "4"), stage("b", "5"), stage("c", "6")]
+        assert await engine.append_batch("t", "query", 0, files) == range(2, 7)
+        positions = [one.offset for some in engine._store.positions(engine.get_topic("t").id, 0) for one in some]
+        assert positions == list(range(7))
+        assert await work_off(engine, 7) == stored(engine) == [b"%d" % number for number in range(7)]
+
+    run(scenario)
 
 
 def test_a_batch_wakes_subscribers_and_is_delivered_in_order(run, stage):

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from itertools import chain
 from math import nan
 from types import NoneType
+from weakref import WeakSet
 
 import pytest
 
-from seriatim.engine.commit import Committer
-from seriatim.errors import InvalidArgument, OutcomeUnknown, StoreFull, StoreLost
+from seriatim.engine import commit
+from seriatim.engine.broker import StagedFile
+from seriatim.engine.commit import Batch, Committer
+from seriatim.errors import InvalidArgument, NotFound, OutcomeUnknown, StoreFull, StoreLost
 from seriatim.store.base import Cursor, Position, Record, Transaction, TroubleRow
+from seriatim.testing import run_in_virtual_time
 from tests.engine.conftest import WatchedStore
 
 
@@ -34,15 +38,17 @@ class Listener:
 
 class ListeningLog(Listener):
     is_followed = False
+    next_offset = 10
 
     def reserve(self, count: int) -> int:
-        raise NotImplementedError
+        self.next_offset += count
+        return self.next_offset - count
 
     def appended(self, records: Sequence[Record]) -> None:
         self.heard.append([record.offset for record in records])
 
     def batch_appended(self, positions: Sequence[Position], messages: int, size: int) -> None:
-        raise NotImplementedError
+        self.heard.append([position.offset for position in positions])
 
 
 class Bench:
@@ -63,6 +69,12 @@ class Bench:
         records = [Record(offset, "k", b"%d" % offset) for offset in offsets]
         name = "-".join(map(str, offsets))
         self.committer.next().append(self.log, records, lambda error: self.heard.append((name, error)))
+
+    def append_batch(self, *files: StagedFile) -> None:
+        def answer(offsets: range | None, error: BaseException | None) -> None:
+            self.heard.append((f"batch at {offsets}", error))
+
+        self.committer.next().append_batch(Batch(self.log, "writer", 0, files, 0.0, answer))
 
     def settle(self, *offsets: int) -> None:
         self.committer.next().settle(self.lane, list(offsets))
@@ -176,6 +188,30 @@ def test_what_was_accepted_is_written_by_a_later_commit_when_one_fails(monkeypat
     run(scenario)
 
 
+@pytest.mark.parametrize("kind", ["settled", "noted", "changed"])
+def test_whatever_kind_was_accepted_alone_is_written_by_a_later_commit_when_one_fails(monkeypatch, kind):
+    async def scenario(bench):
+        bench.append(0)
+        await bench.drain()
+        bench.store.failures.append(StoreFull("no room"))
+        if kind == "settled":
+            bench.settle(0)
+        elif kind == "noted":
+            bench.committer.next().note_trouble(bench.subscription, TroubleRow(0, 1, 5.0, "why", False))
+        else:
+            bench.committer.next().oblige(lambda work: work.pause_key(bench.subscription, "k", None), lambda: None)
+        await bench.drain()
+        written = {
+            "settled": bench.settled(0),
+            "noted": [row.offset for row in bench.store.troubles(bench.subscription)],
+            "changed": [row.key for row in bench.store.paused_keys(bench.subscription)],
+        }
+        assert {name for name, rows in written.items() if rows} == {kind}
+
+    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    run(scenario)
+
+
 def test_a_copy_that_a_failed_commit_left_is_written_at_its_place_before_what_came_since(monkeypatch):
     async def scenario(bench):
         bench.store.failures.append(StoreFull("no room"))
@@ -271,7 +307,54 @@ def test_everything_that_is_refused_fails_alone_whatever_it_is(caplog):
         assert list(chain.from_iterable(bench.log.heard)) == [0, 1, 3]
         assert [offsets for offsets, _ in bench.lane.refusals] == [[-1]]
         assert bench.store.troubles(bench.subscription) == []
-        assert "what is to be known about message 0" in caplog.text
+        what = f"what is to be known about message 0 of subscription number {bench.subscription}"
+        outcome = "can't be stored, and is forgotten when the store is opened again"
+        assert caplog.messages == [f"{what} {outcome}: not_before must be a finite number, not nan"]
+
+    run(scenario)
+
+
+def test_a_batch_is_written_and_answered_once_when_something_beside_it_is_refused(stage):
+    async def scenario(bench):
+        bench.committer.next().oblige(raise_(TypeError("no")), lambda: None, lambda _: None)
+        bench.append(0)
+        bench.append_batch(stage("a", "1", "2"), stage("b", "3"))
+        await bench.drain()
+        assert bench.heard == [("0", None), ("batch at range(10, 13)", None)]
+        assert bench.offsets() == [0, 10, 11, 12]
+
+    run(scenario)
+
+
+def test_the_positions_of_a_batch_are_kept_only_for_those_who_follow_its_log(stage):
+    async def scenario(bench):
+        bench.append_batch(stage("a", "1", "2"))
+        await bench.drain()
+        bench.log.is_followed = True
+        bench.committer.next().append_batch(Batch(bench.log, "other", 0, [stage("b", "3")], 0.0, lambda *_: None))
+        await bench.drain()
+        assert bench.log.heard == [[], [12]]
+
+    run(scenario)
+
+
+def test_a_batch_whose_topic_is_deleted_in_the_same_commit_is_refused(stage):
+    async def scenario(bench):
+        bench.append_batch(stage("a", "1"))
+        bench.committer.next().request(lambda work: work.delete_topic(bench.topic), lambda _: None)
+        await bench.drain()
+        ((answer, error),) = bench.heard
+        assert (answer, type(error)) == ("batch at None", NotFound)
+        assert bench.log.heard == []
+
+    run(scenario)
+
+
+def test_an_obligation_that_nobody_asks_about_is_logged_when_it_is_refused(caplog):
+    async def scenario(bench):
+        bench.committer.next().oblige(raise_(TypeError("no")), lambda: None)
+        await bench.drain()
+        assert caplog.messages == ["something that was accepted can't be stored, and is given up: no"]
 
     run(scenario)
 
@@ -344,6 +427,98 @@ def test_after_an_unknown_outcome_nothing_more_is_written(error):
         assert bench.store.commits == 0
         with pytest.raises(type(error), match=str(error)):
             bench.append(2)
+
+    run(scenario)
+
+
+def test_who_hears_of_an_unknown_outcome_can_not_ask_for_more():
+    async def scenario(bench):
+        unknown, refusals = OutcomeUnknown("who knows"), list[BaseException]()
+
+        def ask_again(_: BaseException | None) -> None:
+            try:
+                bench.append(1)
+            except OutcomeUnknown as error:
+                refusals.append(error)
+
+        bench.store.failures.append(unknown)
+        bench.committer.next().request(lambda _: None, ask_again)
+        await bench.drain()
+        assert refusals == [unknown]
+        assert bench.heard == []
+
+    run(scenario)
+
+
+def test_what_was_accepted_is_tried_again_after_a_pause_and_not_at_once():
+    async def whole() -> None:
+        loop, bench = asyncio.get_running_loop(), Bench()
+        bench.append(0)
+        await bench.drain()
+        bench.store.failures += [StoreFull("no room"), StoreFull("still no room")]
+        began = loop.time()
+        bench.settle(0)
+        await bench.drain()
+        assert bench.lane.heard == [[0]]
+        assert loop.time() - began == pytest.approx(2 * commit.RETRY_PAUSE)
+        await bench.committer.close()
+
+    run_in_virtual_time(whole())
+
+
+# -- while the store is opened again ------------------------------------------------------------------------------------
+
+
+def test_what_waits_when_the_store_has_to_be_opened_again_fails_and_what_comes_waits():
+    async def scenario(bench):
+        lost = OutcomeUnknown("it is opened again")
+        bench.append(0)
+        bench.committer.suspend(lost)
+        assert bench.heard == [("0", lost)]
+        bench.append(1)
+        await asyncio.sleep(0)
+        assert (bench.heard, bench.store.commits) == ([("0", lost)], 0)
+        bench.committer.resume(bench.store)
+        await bench.drain()
+        assert bench.heard == [("0", lost), ("1", None)]
+        assert bench.offsets() == [1]
+
+    run(scenario)
+
+
+def test_what_came_during_the_last_commit_of_the_old_store_fails_too_and_the_writer_goes_on_afterwards():
+    async def scenario(bench):
+        lost, unknown = OutcomeUnknown("it is opened again"), OutcomeUnknown("who knows")
+        bench.store.failures.append(unknown)
+        bench.store.gate.clear()
+        bench.append(0)
+        await bench.store.until_writing()
+        bench.committer.suspend(lost)
+        assert not bench.committer.at_rest
+        bench.append(1)
+        resting = asyncio.ensure_future(bench.committer.come_to_rest(lost))
+        await asyncio.sleep(0)
+        assert not resting.done()
+        bench.store.gate.set()
+        await resting
+        assert bench.committer.at_rest
+        assert bench.heard == [("0", unknown), ("1", lost)]
+        bench.committer.resume(bench.store)
+        assert not bench.committer.is_broken
+        bench.append(2)
+        await bench.drain()
+        assert bench.offsets() == [2]
+
+    run(scenario)
+
+
+def test_in_a_forked_child_nothing_is_accepted(monkeypatch):
+    async def scenario(bench):
+        monkeypatch.setattr(commit, "_open", WeakSet([bench.committer]))
+        commit._lose_all_in_child()  # as after a fork, which a test in this process can't look into
+        assert bench.committer.is_forked
+        with pytest.raises(StoreLost, match=r"^the engine was opened before a fork: open another one in this process$"):
+            bench.append(0)
 
     run(scenario)
 

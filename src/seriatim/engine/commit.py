@@ -373,18 +373,18 @@ class Commit:
         pieces: list[Commit] = []
         for subscription_id, troubles in self._troubles.items():
             for trouble in troubles.values():
-                pieces.append(Commit(is_open=False))
+                pieces.append(Commit())
                 pieces[-1].note_trouble(subscription_id, trouble)
         placed: list[_Placed] = [*self._appends, *self._guarded, *self._changes]
         for part in sorted(placed, key=_PLACE):
-            pieces.append(Commit(is_open=False))
+            pieces.append(Commit())
             pieces[-1].add(part)
         for settler, offsets in self._settled.items():
-            pieces.append(Commit(is_open=False))
+            pieces.append(Commit())
             pieces[-1].settle(settler, offsets)
         requests: list[_Part] = [*self._requests, *self._batches]
         for request in requests:
-            pieces.append(Commit(is_open=False))
+            pieces.append(Commit())
             pieces[-1].add(request)
         return pieces
 
@@ -405,7 +405,7 @@ class Commit:
     @classmethod
     def of(cls, commits: Sequence[Commit]) -> Commit:
         """Several commits as one."""
-        whole = cls(is_open=False)
+        whole = cls()
         for commit in reversed(commits):
             whole.take_over(commit)
         for commit in commits:

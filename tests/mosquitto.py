@@ -47,13 +47,20 @@ class Mosquitto:
     def url(self) -> str:
         return f"mqtt://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        program, libraries = _program()
+    def command(self) -> list[str]:
+        """What starts it, for those who watch over its process themselves."""
         configuration = self._folder / "mosquitto.conf"
         configuration.write_text(CONFIGURATION.format(port=self.port, access=self._access, sys_interval=SYS_INTERVAL))
+        return [_program()[0], "-c", str(configuration)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"LD_LIBRARY_PATH": _program()[1]}
+
+    def start(self) -> None:
         self._process = subprocess.Popen(
-            [program, "-c", str(configuration)],
-            env={**os.environ, "LD_LIBRARY_PATH": libraries},
+            self.command(),
+            env={**os.environ, **self.environment},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

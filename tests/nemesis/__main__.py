@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from tests.nemesis.mode import Mode
 from tests.nemesis.own import Linked, Served, Standby
 from tests.nemesis.round import Report, Round
+from tests.nemesis.sparkplug import SparkplugHost
 
-MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Linked, Standby, Served)}
+MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Linked, Standby, Served, SparkplugHost)}
 ROUND_S = 30.0
 
 

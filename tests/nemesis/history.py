@@ -17,6 +17,12 @@ Every line is one ``write`` to a file opened for appending, so whatever a client
 | `take-out`   | sub, key                        | an operator begins to skip the head of a key, or to dead-letter it |
 | `taken-out`  | sub, key, id                    | that was confirmed, for this message |
 | `continued`  |                                 | this client was stopped, and goes on (written by the nemesis) |
+| `read`       | sub, key, id, body              | a reader got this message of a topic (`reader.py`); `body` is the message |
+| `sent`       | key, number, body               | an edge node is about to send this message (`edge_node.py`) |
+| `reborn`     | key, number                     | an edge node was asked for this birth |
+| `settled`    | key, number                     | an edge node has sent all it has to send undisturbed, last this message |
+
+``body`` is JSON, for what only one mode wants to know.
 """
 
 from __future__ import annotations
@@ -42,6 +48,7 @@ class Event:
     attempt: int = 0
     lease: int = 0
     id: str = ""
+    body: str = ""
 
 
 class Recorder:
@@ -58,11 +65,12 @@ class Recorder:
 
 def read_all(folder: Path) -> list[Event]:
     """Every event of every client, in the order of time."""
-    events = [event for path in folder.glob("*.jsonl") for event in _read(path)]
+    events = [event for path in folder.glob("*.jsonl") for event in read_history(path)]
     return sorted(events, key=lambda event: event.at)
 
 
-def _read(path: Path) -> Iterator[Event]:
-    for line in path.read_bytes().splitlines(keepends=True):
+def read_history(path: Path) -> Iterator[Event]:
+    """The events of one file; none while it is not there."""
+    for line in (path.read_bytes() if path.exists() else b"").splitlines(keepends=True):
         if line.endswith(b"\n"):  # a client that was killed may have left half a line
             yield Event(**json.loads(line))

@@ -1,0 +1,217 @@
+"""The mode of a Sparkplug host: edge nodes, a real MQTT broker, ``seriatim sparkplug`` and a reader of its topics.
+
+Everybody is disturbed, including the broker. Afterwards everything is started once more, and the nodes are born and send
+messages that must all arrive. Each node has to be online in the end, with its last birth. ``node_checker`` says what is
+promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiomqtt
+
+from seriatim.sparkplug.topics import state_topic
+from tests.mosquitto import Mosquitto
+from tests.nemesis.checker import Anomaly
+from tests.nemesis.edge_node import GROUP, NodeLife
+from tests.nemesis.fault import POLITE_END_S
+from tests.nemesis.history import Event, read_history
+from tests.nemesis.mode import Arena, Mode, python
+from tests.nemesis.node_checker import Entry, Sent, Stored, check_nodes
+from tests.nemesis.own import check_store
+from tests.nemesis.program import Program
+from tests.nemesis.reader import Reading, check_same, make_topics, messages_read, subscription_of
+
+NODES = ("n0", "n1", "n2")
+TELEMETRY, LEDGER = "telemetry", "telemetry-ledger"
+LIVE, AUDIT = "live", "audit"
+DISTURBED_TIMEOUT, CALM_TIMEOUT = "500ms", "5s"
+"""How long the host waits for a number: shorter than a message is held back, and longer than a busy machine takes."""
+HEALING_S = 90.0
+DRAIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Environment:
+    """What the broker's process needs."""
+
+    environment: dict[str, str]
+    prefix: Sequence[str] = ()
+
+
+class SparkplugHost(Mode):
+    """Edge nodes, their broker and their host."""
+
+    name = "sparkplug"
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        self._folder = arena.folder
+        self._store = f"sqlite:///{self._folder / 'store.db'}"
+        self._mosquitto = Mosquitto(self._folder)
+        make_topics(self._store, [TELEMETRY, LEDGER], [LIVE, AUDIT])
+        self._broker = Program(
+            "broker",
+            self._folder,
+            lambda _: self._mosquitto.command(),
+            surroundings=[_Environment(self._mosquitto.environment)],
+            is_client=False,
+        )
+        self._host = Program("host", self._folder, lambda _: self._host_command(DISTURBED_TIMEOUT), is_client=False)
+        self._reader = Program("reader", self._folder, lambda _: self._reading.command())
+        self.programs = [self._broker, self._host, self._reader, *(self._node(name) for name in NODES)]
+
+    @property
+    def _reading(self) -> Reading:
+        topics = [subscription_of(LIVE, topic) for topic in (TELEMETRY, LEDGER)]
+        return Reading(self._store, "reader", str(self._folder), topics)
+
+    def _host_command(self, reorder_timeout: str) -> list[str]:
+        options = ["--mqtt", self._mosquitto.url, "--store", self._store, "--reorder-timeout", reorder_timeout]
+        return python("seriatim", "sparkplug", *options)
+
+    def _node(self, name: str, *, is_last: bool = False) -> Program:
+        node = NodeLife(self._mosquitto.port, name, str(self._folder), self.arena.seed, 0, is_last)
+        # A last life has a number that no other life reaches.
+        return Program(name, self._folder, lambda life: replace(node, life=life + 1_000_000 * is_last).command())
+
+    def has_begun(self) -> bool:
+        return any(read_history(self._folder / "reader.jsonl"))
+
+    # -- healing --------------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        host = Program("last-host", self._folder, lambda _: self._host_command(CALM_TIMEOUT))
+        nodes = [self._node(name, is_last=True) for name in NODES]
+        self.programs += [host, *nodes]
+        for program in (self._broker, host, self._reader):
+            program.start()
+        if self._wait_for(lambda: self._state_of_host() is True, "the host is not online"):
+            for node in nodes:
+                node.start()
+            self._wait_for(self._is_settled, "not all nodes came back")
+            self._check_nodes_are_online()
+        for program in (*nodes, host):
+            program.end(POLITE_END_S)
+        self._wait_for(lambda: self._state_of_host() is False, "the host ended, and its STATE does not say so")
+        for program in (self._reader, self._broker):
+            program.end(POLITE_END_S)
+        self._read_the_rest()
+        self.arena.troubles += check_store(self._store)
+
+    def _wait_for(self, condition: Callable[[], bool], complaint: str) -> bool:
+        end = time.monotonic() + HEALING_S
+        while not condition():
+            if time.monotonic() > end:
+                self.arena.troubles.append(f"{complaint} after {HEALING_S:.0f} s without any fault")
+                return False
+            time.sleep(0.3)
+        return True
+
+    def _state_of_host(self) -> bool | None:
+        """What its retained STATE says; None if it says nothing."""
+        return asyncio.run(_retained_state(self._mosquitto.port))
+
+    def _is_settled(self) -> bool:
+        """Whether the last message of every node is in the topic."""
+        last = {
+            event.key: event.number
+            for name in NODES
+            for event in read_history(self._folder / f"{name}.jsonl")
+            if event.what == "settled"
+        }
+        if len(last) < len(NODES):
+            return False
+        read = {_stamp_of(event) for event in read_history(self._folder / "reader.jsonl") if event.key in last}
+        return set(last.values()) <= read
+
+    def _check_nodes_are_online(self) -> None:
+        asked = python("seriatim", "sparkplug", "nodes", "--store", self._store, "--json")
+        answer = subprocess.run(asked, capture_output=True, check=False)
+        known = {line["node"]: line for line in json.loads(answer.stdout)}
+        for name in NODES:
+            session = int((self._folder / f"{name}.sessions").read_text())
+            stands = known.get(f"{GROUP}/{name}", {})
+            if (stands.get("status"), stands.get("bd_seq")) != ("online", session):
+                self.arena.troubles.append(f"{name} is in session {session}, and the store says {stands}")
+
+    def _read_the_rest(self) -> None:
+        topics = [subscription_of(reader, topic) for reader in (LIVE, AUDIT) for topic in (TELEMETRY, LEDGER)]
+        reading = replace(self._reading, who="last-reader", subscriptions=topics, is_last=True)
+        last = Program("last-reader", self._folder, lambda _: reading.command())
+        self.programs.append(last)
+        last.start()
+        if not last.wait(DRAIN_S):
+            self.arena.troubles.append(f"the topics were not read within {DRAIN_S:.0f} s")
+
+    # -- judging --------------------------------------------------------------------------------------------------------
+
+    def judge(self, events: Sequence[Event]) -> list[Anomaly]:
+        stored, entries = (messages_read(events, AUDIT, topic) for topic in (TELEMETRY, LEDGER))
+        sent = [_as_sent(event) for event in events if event.what == "sent"]
+        return [
+            *check_same(messages_read(events, LIVE, TELEMETRY), stored, TELEMETRY),
+            *check_same(messages_read(events, LIVE, LEDGER), entries, LEDGER),
+            *check_nodes(sent, [_as_stored(event) for event in stored], [_as_entry(event) for event in entries]),
+        ]
+
+
+async def _retained_state(port: int) -> bool | None:
+    try:
+        async with asyncio.timeout(2), aiomqtt.Client("127.0.0.1", port) as client:
+            await client.subscribe(state_topic("seriatim"), qos=1)
+            async for message in client.messages:
+                return bool(json.loads(message.payload)["online"])
+    except (TimeoutError, aiomqtt.MqttError):
+        pass
+    return None
+
+
+# -- what the histories say ---------------------------------------------------------------------------------------------
+
+
+def _as_sent(event: Event) -> Sent:
+    said = json.loads(event.body)
+    seq = None if said["seq"] < 0 else said["seq"]
+    return Sent(event.key, event.number, said["kind"], seq, said["birth"], said["bd_seq"], said["is_calm"])
+
+
+def _attributes(event: Event) -> dict[str, str]:
+    found: dict[str, str] = json.loads(event.body)["attributes"]
+    return found
+
+
+def _stamp_of(event: Event) -> int:
+    return int(_attributes(event).get("timestamp", -1))
+
+
+def _number(attributes: dict[str, str], name: str) -> int | None:
+    return int(attributes[name]) if name in attributes else None
+
+
+def _as_stored(event: Event) -> Stored:
+    attributes = _attributes(event)
+    metrics: list[dict[str, Any]] = json.loads(json.loads(event.body)["data"])["metrics"]
+    return Stored(
+        node=event.key,
+        stamp=_stamp_of(event),
+        kind=attributes["kind"],
+        seq=_number(attributes, "seq"),
+        epoch=int(attributes["epoch"]),
+        flag=attributes.get("flag", ""),
+        bd_seq=_number(attributes, "bdSeq"),
+        value=next((metric["value"] for metric in metrics if metric.get("name") == "stamp"), None),
+    )
+
+
+def _as_entry(event: Event) -> Entry:
+    attributes = _attributes(event)
+    first, last = (_number(attributes, name) or 0 for name in ("first", "last"))
+    return Entry(event.key, attributes["reason"], _number(attributes, "timestamp"), first, last)

@@ -50,8 +50,8 @@ nemesis: $(VENV)/.installed ## torment real processes and judge what their clien
 exhaustive: $(VENV)/.installed ## visit every state of small worlds of the core's machines (ARGS="--only lanes --record")
 	@$(BIN)/python -m tests.exhaustive $(ARGS)
 
-mutate: $(VENV)/.installed ## mutation testing of the core
-	@$(BIN)/python bench/mutate.py $(ONLY)
+mutate: $(VENV)/.installed ## mutation testing of the machines (ONLY="core.lane engine" and the like)
+	@$(BIN)/python -m bench.mutate $(ONLY)
 
 docs: $(VENV)/.installed ## redraw the generated parts of the docs
 	@$(BIN)/python -m docs.diagrams

@@ -1,31 +1,46 @@
-"""Mutation testing of the core: ``make mutate``.
+"""Mutation testing: ``make mutate``.
 
-mutmut changes the core in thousands of small ways, one at a time, and runs the tests of the core on each. What survives is a
-place that no test looks at, or a change that makes no difference. The result goes to docs/explanation/mutation-testing.md: a
-table of all modules, and every survivor with the explanation given for it in bench/survivors.toml. A survivor that nobody
-explained is listed as such.
+mutmut changes a module in hundreds of small ways, one at a time, and runs the module's tests on each. What survives is a place
+that no test looks at, or a change that makes no difference.
 
-A full run takes a while; ``make mutate ONLY=lane`` does one module and prints its survivors without touching the page.
+A run takes hours on a small machine, so it can be done in pieces: each module is mutated alone, with the tests that
+bench/mutation/targets.toml names for it, and its result stays in bench/mutation/results_<package>.json, with the commit it was
+run at. docs/explanation/mutation-testing.md is written from these files: a table of all modules, and every survivor with the
+explanation given for it in bench/mutation/survivors_<package>.toml. A survivor that nobody explained is listed as such.
+
+    make mutate ONLY=core.lane                one module (several may be named)
+    make mutate ONLY=core                     a package
+    make mutate ONLY="--stale core"           the modules of core that changed since their result, or have none
+    make mutate ONLY="--survivors core.lane"  once more what survived or was not run, after tests were added
+    make mutate ONLY=--page                   no run: write the page from the results
+    make mutate ONLY="--page --record core"   also a record of the results of core, in docs/proof
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 import tomllib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from tests.proof import write_record
 
 ROOT = Path(__file__).parent.parent
-CORE = "src/seriatim/core"
-RESULTS = ROOT / "mutants" / CORE
+SETTINGS = ROOT / "bench" / "mutation"
+WORKSHOP = ROOT / "mutants"
 PAGE = ROOT / "docs" / "explanation" / "mutation-testing.md"
-EXPLANATIONS = ROOT / "bench" / "survivors.toml"
-GOAL = 0.9
+GOAL = 0.95
+UNEXPLAINED = "Not explained yet."
 
 SURVIVED = 0
 TIMED_OUT = {24, -24, 36, 152, 255}
@@ -33,30 +48,153 @@ NO_TESTS = {5, 33}
 
 
 @dataclass(frozen=True)
-class Module:
-    name: str
-    outcomes: Counter[str]
-    survivors: tuple[str, ...]
+class Target:
+    """A module to mutate, and what is run on each of its mutants."""
+
+    package: str
+    module: str
+    tests: tuple[str, ...]
+    deselect: str
+    mutmut: dict[str, Any]
 
     @property
-    def total(self) -> int:
-        return self.outcomes.total()
+    def name(self) -> str:
+        return f"{self.package}.{self.module}"
 
     @property
-    def killed(self) -> int:
+    def path(self) -> str:
+        return f"src/seriatim/{self.package}/{self.module}.py"
+
+    @property
+    def workshop(self) -> Path:
+        return WORKSHOP / self.name
+
+    @property
+    def source(self) -> str:
+        """A fingerprint of the source, which tells whether a result is about it."""
+        return hashlib.sha256((ROOT / self.path).read_bytes()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Survivor:
+    function: str
+    change: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of the mutants of a module."""
+
+    commit: str
+    date: str
+    seconds: int
+    source: str
+    mutants: int
+    killed: int
+    timed_out: int
+    survivors: list[Survivor]
+
+    @property
+    def caught(self) -> int:
         # A mutant that loops for ever is noticed, too.
-        return self.outcomes["killed"] + self.outcomes["timed out"]
+        return self.killed + self.timed_out
 
 
-def share_killed(modules: list[Module]) -> tuple[float, str]:
-    killed, total = sum(module.killed for module in modules), sum(module.total for module in modules)
-    return killed / total, f"{killed / total:.1%}, {killed} of {total}"
+# --- what to mutate ---------------------------------------------------------------------------------------------------
 
 
-def run_mutmut(patterns: list[str]) -> None:
+@cache
+def targets() -> dict[str, Target]:
+    found = {}
+    for package, group in tomllib.loads((SETTINGS / "targets.toml").read_text()).items():
+        for module, own in group["modules"].items():
+            tests = tuple(f"tests/{path}" for path in own.get("tests", group.get("tests", [])))
+            deselect = own.get("deselect", group.get("deselect", ""))
+            target = Target(package, module, tests, deselect, group.get("mutmut", {}) | own.get("mutmut", {}))
+            found[target.name] = target
+    return found
+
+
+def chosen(names: list[str]) -> list[Target]:
+    """The targets of these names, each of a module or of a package; all when none is named."""
+    unknown = [
+        name for name in names if not any(name in (target.name, target.package) for target in targets().values())
+    ]
+    if unknown:
+        sys.exit(f"not a target in bench/mutation/targets.toml: {', '.join(unknown)}")
+    return [target for target in targets().values() if not names or target.name in names or target.package in names]
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def prepare(target: Target) -> None:
+    """Give mutmut a folder in which it sees the project with settings of the target's own."""
+    target.workshop.mkdir(parents=True, exist_ok=True)
+    for name in ("src", "tests", "docs"):
+        link = target.workshop / name
+        if not link.exists():
+            link.symlink_to(ROOT / name)
+    settings = {
+        "source_paths": ["src"],
+        "only_mutate": [target.path],
+        "also_copy": ["docs"],
+        "pytest_add_cli_args": ["-p", "no:xdist", "-p", "no:cacheprovider", "-k", target.deselect],
+        "pytest_add_cli_args_test_selection": list(target.tests),
+    } | target.mutmut
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    project = (ROOT / "pyproject.toml").read_text()
+    (target.workshop / "pyproject.toml").write_text("\n".join([project, "[tool.mutmut]", *lines, ""]))
+
+
+def mutmut(target: Target, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mutmut", *arguments]
     environment = os.environ | {"HYPOTHESIS_PROFILE": "mutate"}
-    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(os.cpu_count() or 1), *patterns]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    return subprocess.run(command, cwd=target.workshop, env=environment, text=True, check=False, **options)
+
+
+def exit_codes(target: Target) -> dict[str, int | None]:
+    path = target.workshop / "mutants" / f"{target.path}.meta"
+    codes: dict[str, int | None] = json.loads(path.read_text())["exit_code_by_key"] if path.exists() else {}
+    return codes
+
+
+def run(target: Target, children: int, only_survivors: bool) -> Result:
+    kept = results(target.package).get(target.module)
+    again: list[str] = []
+    if only_survivors:
+        again = [name for name, code in exit_codes(target).items() if outcome(code) not in ("killed", "timed out")]
+        if not again or kept is None or kept.source != target.source:
+            sys.exit(f"{target.name}: no kept mutants of this source that survived; run it without --survivors")
+    else:
+        shutil.rmtree(target.workshop, ignore_errors=True)
+    prepare(target)
+    commit, date, began = commit_now(), time.strftime("%Y-%m-%d", time.gmtime()), time.monotonic()
+    log = target.workshop / "mutmut.log"
+    with log.open("w") as output:
+        if mutmut(target, "run", "--max-children", str(children), *again, stdout=output, stderr=output).returncode:
+            sys.exit(f"{target.name}: mutmut failed, see {log.relative_to(ROOT)}")
+    seconds = round(time.monotonic() - began) + (kept.seconds if again and kept else 0)
+    codes = exit_codes(target)
+    outcomes = Counter(outcome(code) for code in codes.values())
+    survivors = [
+        Survivor(function_of(name), difference(target, name))
+        for name, code in codes.items()
+        if outcome(code) not in ("killed", "timed out")
+    ]
+    return Result(
+        commit, date, seconds, target.source, len(codes), outcomes["killed"], outcomes["timed out"], survivors
+    )
+
+
+def commit_now() -> str:
+    """The commit that is run, with a plus if the source or the tests have changes that are not committed."""
+    git = ["git", "-C", str(ROOT)]
+    commit = subprocess.run([*git, "rev-parse", "--short=9", "HEAD"], capture_output=True, text=True, check=True).stdout
+    changes = subprocess.run(
+        [*git, "status", "--porcelain", "src", "tests"], capture_output=True, text=True, check=True
+    )
+    return commit.strip() + ("+" if changes.stdout else "")
 
 
 def outcome(exit_code: int | None) -> str:
@@ -69,52 +207,11 @@ def outcome(exit_code: int | None) -> str:
     return "not run" if exit_code is None else "killed"
 
 
-def read_results() -> list[Module]:
-    modules = []
-    for path in sorted(RESULTS.glob("*.meta")):
-        codes: dict[str, int | None] = json.loads(path.read_text())["exit_code_by_key"]
-        outcomes = Counter(outcome(code) for code in codes.values())
-        survivors = tuple(name for name, code in codes.items() if outcome(code) in ("survived", "no tests"))
-        if codes:
-            modules.append(Module(path.name.removesuffix(".py.meta"), outcomes, survivors))
-    return modules
-
-
-def difference(mutant: str) -> str:
+def difference(target: Target, mutant: str) -> str:
     """What a mutant changed: its removed and added lines."""
-    command = [sys.executable, "-m", "mutmut", "show", mutant]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = mutmut(target, "show", mutant, capture_output=True).stdout
     changed = (line for line in shown.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---"))
     return "\n".join(line[0] + " " + line[1:].strip() for line in changed)
-
-
-def page(modules: list[Module], differences: dict[str, str], explanations: dict[str, str]) -> str:
-    rows = [
-        f"| `{module.name}` | {module.total} | {module.killed} | {module.total - module.killed} | "
-        f"{module.killed / module.total:.1%} |"
-        for module in modules
-    ]
-    lines = [
-        "# Mutation testing of the core: the last result",
-        "",
-        f"Written by `make mutate`. Goal: {GOAL:.0%} of the mutants killed. Result: **{share_killed(modules)[1]}**.",
-        "",
-        "| module | mutants | killed | survived | killed, share |",
-        "|---|--:|--:|--:|--:|",
-        *rows,
-        "",
-        "## What survived, and why",
-        "",
-        "Each block is a change that no test notices.",
-    ]
-    for reason in dict.fromkeys(explanations.get(change, "Not explained yet.") for change in differences.values()):
-        same = [
-            name for name, change in differences.items() if explanations.get(change, "Not explained yet.") == reason
-        ]
-        lines += ["", f"**{reason}**"]
-        for name in same:
-            lines += ["", f"`{name.split('.')[2]}`, `{function_of(name)}`", "", "```diff", differences[name], "```"]
-    return "\n".join(lines) + "\n"
 
 
 def function_of(mutant: str) -> str:
@@ -123,27 +220,165 @@ def function_of(mutant: str) -> str:
     return name.removeprefix("xǁ").replace("ǁ", ".") if "ǁ" in name else name.removeprefix("x_")
 
 
-def read_explanations() -> dict[str, str]:
-    entries = tomllib.loads(EXPLANATIONS.read_text())["survivor"] if EXPLANATIONS.exists() else []
-    return {change.strip(): entry["why"] for entry in entries for change in entry["changes"]}
+# --- results and the page ---------------------------------------------------------------------------------------------
+
+
+def results_path(package: str) -> Path:
+    return SETTINGS / f"results_{package}.json"
+
+
+def results(package: str) -> dict[str, Result]:
+    path = results_path(package)
+    stored: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return {
+        module: Result(**fields | {"survivors": [Survivor(**survivor) for survivor in fields["survivors"]]})
+        for module, fields in stored.items()
+    }
+
+
+def keep(target: Target, result: Result) -> None:
+    kept = results(target.package) | {target.module: result}
+    fields = {module: asdict(kept[module]) for module in sorted(kept)}
+    results_path(target.package).write_text(json.dumps(fields, indent=1, ensure_ascii=False) + "\n")
+
+
+def explanations(package: str) -> dict[tuple[str, str], str]:
+    """Why a mutant survives, by module and change."""
+    path = SETTINGS / f"survivors_{package}.toml"
+    entries = tomllib.loads(path.read_text())["survivor"] if path.exists() else []
+    return {
+        (module, change.strip()): entry["why"]
+        for entry in entries
+        for module, changes in entry["changes"].items()
+        for change in changes
+    }
+
+
+def packages() -> list[str]:
+    return list(dict.fromkeys(target.package for target in targets().values()))
+
+
+def share(found: list[Result]) -> float:
+    mutants = sum(result.mutants for result in found)
+    return sum(result.caught for result in found) / mutants if mutants else 0.0
+
+
+def in_words(found: list[Result]) -> str:
+    caught, mutants = sum(result.caught for result in found), sum(result.mutants for result in found)
+    return f"{share(found):.1%}, {caught} of {mutants}"
+
+
+def every_result() -> list[Result]:
+    return [result for package in packages() for result in results(package).values()]
+
+
+def page() -> str:
+    lines = [
+        "# Mutation testing: the last results",
+        "",
+        "Written by `make mutate`. mutmut changes a module in many small ways, one at a time, and runs the module's tests on",
+        "each change; a change that no test notices has survived. Modules are run one by one, so each result names its commit.",
+        "A mutant that ran out of time (an endless loop, as a rule) counts as killed and is also counted apart.",
+        "",
+        f"Goal: {GOAL:.0%} of the mutants killed. Result: **{in_words(every_result())}**.",
+    ]
+    for package in packages():
+        lines += table(package)
+    lines += ["", "## What survived, and why", "", "Each block is a change that no test notices."]
+    for package in packages():
+        lines += survivors_by_reason(package)
+    return "\n".join(lines) + "\n"
+
+
+def table(package: str) -> list[str]:
+    found = results(package)
+    missing = [f"`{target.module}`" for target in chosen([package]) if target.module not in found]
+    return [
+        "",
+        f"## `{package}`: {in_words(list(found.values()))}" if found else f"## `{package}`: not run yet",
+        "",
+        "| module | mutants | killed | of these timed out | survived | killed, share | commit | date |",
+        "|---|--:|--:|--:|--:|--:|---|---|",
+        *(
+            f"| `{module}` | {result.mutants} | {result.caught} | {result.timed_out} | {len(result.survivors)} | "
+            f"{share([result]):.1%} | {result.commit} | {result.date} |"
+            for module, result in found.items()
+        ),
+        *(["", f"Without a result so far: {', '.join(missing)}."] if missing else []),
+    ]
+
+
+def survivors_by_reason(package: str) -> list[str]:
+    reasons = explanations(package)
+    places: dict[str, list[str]] = {}
+    for module, result in results(package).items():
+        for survivor in result.survivors:
+            reason = reasons.get((module, survivor.change), UNEXPLAINED)
+            block = ["", f"`{package}.{module}`, `{survivor.function}`", "", "```diff", survivor.change, "```"]
+            places.setdefault(reason, []).extend(block)
+    return [line for reason, blocks in places.items() for line in ["", f"**{reason}**", *blocks]]
+
+
+def record(names: list[str]) -> Path:
+    """Write a record of the results of the chosen targets."""
+    found = {target: results(target.package).get(target.module) for target in chosen(names)}
+    known = {target: result for target, result in found.items() if result}
+    survivors = [
+        explanations(target.package).get((target.module, survivor.change), UNEXPLAINED)
+        for target, result in known.items()
+        for survivor in result.survivors
+    ]
+    return write_record(
+        "mutation",
+        command=" ".join(["make mutate", *([f'ONLY="{" ".join(names)}"'] if names else [])]),
+        seconds=sum(result.seconds for result in known.values()),
+        figures={
+            "modules": len(known),
+            "mutants": sum(result.mutants for result in known.values()),
+            "killed": sum(result.caught for result in known.values()),
+            "survivors explained": sum(reason != UNEXPLAINED for reason in survivors),
+            "survivors not explained": survivors.count(UNEXPLAINED),
+        },
+        table=[
+            {
+                "module": target.name,
+                "mutants": result.mutants,
+                "killed": result.caught,
+                "share killed": f"{share([result]):.1%}",
+                "commit": result.commit,
+            }
+            for target, result in known.items()
+        ],
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("only", nargs="*", help="modules of the core, such as lane; all when none is named")
+    parser.add_argument(
+        "only", nargs="*", help="modules or packages, such as core.lane or core; all when none is named"
+    )
+    parser.add_argument("--children", type=int, default=os.cpu_count() or 1, help="mutants that run at the same time")
+    parser.add_argument("--stale", action="store_true", help="only modules that changed since their result")
+    parser.add_argument(
+        "--survivors", action="store_true", help="only mutants that survived the run before, or were not run"
+    )
+    parser.add_argument("--page", action="store_true", help="run nothing, write the page")
+    parser.add_argument("--record", action="store_true", help="write a record of the results of the chosen modules")
     arguments = parser.parse_args()
-    run_mutmut([f"seriatim.core.{name}.*" for name in arguments.only])
-    modules = [module for module in read_results() if not arguments.only or module.name in arguments.only]
-    differences = {name: difference(name) for module in modules for name in module.survivors}
-    text = page(modules, differences, read_explanations())
-    if arguments.only:
-        print(text)
-    else:
-        PAGE.write_text(text)
-        print(f"written: {PAGE.relative_to(ROOT)}")
-    share, in_words = share_killed(modules)
-    print(f"mutants killed: {in_words}")
-    if share < GOAL:
+    for target in [] if arguments.page else chosen(arguments.only):
+        kept = results(target.package).get(target.module)
+        if arguments.stale and kept and kept.source == target.source:
+            continue
+        result = run(target, arguments.children, arguments.survivors)
+        keep(target, result)
+        print(f"{target.name}: {in_words([result])} in {result.seconds} s")
+        for survivor in result.survivors:
+            print(f"\n{survivor.function}\n{survivor.change}")
+    PAGE.write_text(page())
+    if arguments.record:
+        print(f"written: {record(arguments.only).relative_to(ROOT)}")
+    print(f"written: {PAGE.relative_to(ROOT)}; mutants killed: {in_words(every_result())}")
+    if share(every_result()) < GOAL:
         sys.exit(f"below the goal of {GOAL:.0%}")
 
 

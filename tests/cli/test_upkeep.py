@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seriatim.store import open_store
-from seriatim.store.ownership import OwnerLock
+from seriatim.store.lock_file import OwnerLock
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from seriatim.errors import (
     StoreLost,
 )
 from seriatim.store import open_store
-from seriatim.store.sqlite import SqliteStore
+from seriatim.store.sqlite.store import SqliteStore
 from tests.engine.conftest import Collector, work_off
 
 REAL_CONNECT = sqlite3.connect

@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from seriatim.store.base import Transaction
-from seriatim.store.sqlite import SqliteStore
+from seriatim.store.sqlite.store import SqliteStore
 from tests.pubsub.conftest import publish
 from tests.pubsub.served import PATIENCE, PROJECT, SUBSCRIPTION, TOPIC, Raw, server_in_thread
 

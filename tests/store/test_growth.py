@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from seriatim.store.base import Cursor, Record
-from seriatim.store.sqlite import SqliteStore
+from seriatim.store.sqlite.store import SqliteStore
 from tests.conftest import fast_folder
 from tests.store.contract import NOW, upkeep_until_done
 

@@ -12,7 +12,7 @@ from seriatim.errors import InvalidArgument
 from seriatim.store import open_store
 from seriatim.store.memory import MemoryStore
 from seriatim.store.sql.queries import load_migrations, load_queries
-from seriatim.store.sqlite import SqliteReader, SqliteStore
+from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 
 
 def test_memory():
@@ -62,9 +62,9 @@ DIALECTS = ["sqlite", "postgres"]
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_query_is_described_once_and_used(dialect):
     folder = files("seriatim.store")
-    names = re.findall(r"^-- name: (\w+)\n", (folder / f"sql/{dialect}/queries.sql").read_text(), re.MULTILINE)
+    names = re.findall(r"^-- name: (\w+)\n", (folder / f"{dialect}/queries.sql").read_text(), re.MULTILINE)
     assert names == list(load_queries(dialect))
-    sources = [*folder.iterdir(), *(folder / "sql").iterdir()]
+    sources = [*folder.iterdir(), *(folder / "sql").iterdir(), *(folder / dialect).iterdir()]
     code = "".join(file.read_text() for file in sources if file.name.endswith(".py"))
     assert [name for name in names if f'"{name}"' not in code] == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from seriatim.store.postgres import PostgresStore
+from seriatim.store.postgres.store import PostgresStore
 from tests.postgres import server
 from tests.store.contract import WholeContract
 from tests.store.machine import in_small_pieces, store_machine

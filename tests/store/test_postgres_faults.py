@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from seriatim.errors import OutcomeUnknown, StoreError, StoreFailed, StoreFull, StoreLost
-from seriatim.store.postgres import PostgresReader, PostgresStore
+from seriatim.store.postgres.store import PostgresReader, PostgresStore
 from tests.postgres import schema_of, server
 from tests.store.script import STEPS, append_and_settle, create, look_at
 

@@ -21,10 +21,12 @@ from seriatim.errors import (
     StoreFailed,
     StoreLost,
 )
-from seriatim.store import open_store, postgres, postgres_session
+from seriatim.store import open_store
 from seriatim.store.base import Cursor, PausedRow, ReaderRow, Standby
-from seriatim.store.postgres import PostgresReader, PostgresStore
-from seriatim.store.postgres_session import PostgresSession
+from seriatim.store.postgres import session as postgres_session
+from seriatim.store.postgres import store as postgres
+from seriatim.store.postgres.session import PostgresSession
+from seriatim.store.postgres.store import PostgresReader, PostgresStore
 from seriatim.store.sql.queries import Migration, load_migrations
 from tests.postgres import schema_of, server
 from tests.store.contract import kept, letter, records, settle, topic_with_subscription, trouble, upkeep_until_done

@@ -17,9 +17,10 @@ import psycopg
 import pytest
 
 from seriatim.errors import InvalidArgument, StoreBusy, StoreFailed, StoreLost
-from seriatim.store import Standby, open_store, postgres_session
-from seriatim.store.postgres import PostgresReader, PostgresStore
-from seriatim.store.postgres_ownership import GRACE
+from seriatim.store import Standby, open_store
+from seriatim.store.postgres import session as postgres_session
+from seriatim.store.postgres.ownership import GRACE
+from seriatim.store.postgres.store import PostgresReader, PostgresStore
 from tests.postgres import schema_of, server
 from tests.store.contract import kept, topic_with_subscription
 from tests.store.standby_child import record, write

@@ -6,7 +6,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from seriatim.errors import InvalidArgument
-from seriatim.store.postgres_url import LEASE, STALL_TIMEOUT, PostgresUrl, without_secrets
+from seriatim.store.postgres.url import LEASE, STALL_TIMEOUT, PostgresUrl, without_secrets
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from seriatim.errors import AlreadyExists, DamagedStore, NotAStore, NotFound, StoreFailed
 from seriatim.store import open_store, restore_backup
 from seriatim.store.base import Cursor
-from seriatim.store.restoring import EPOCHS_SKIPPED, OFFSETS_SKIPPED
-from seriatim.store.sqlite import SqliteReader, SqliteStore
+from seriatim.store.sqlite.restore import EPOCHS_SKIPPED, OFFSETS_SKIPPED
+from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.store.contract import letter, records
 
 
@@ -84,7 +84,7 @@ def test_nothing_that_exists_is_overwritten_or_mixed_in(tmp_path, backup, suffix
 
 def test_a_store_that_comes_meanwhile_is_not_overwritten(tmp_path, backup, monkeypatch):
     target = tmp_path / "new.db"
-    monkeypatch.setattr("seriatim.store.restoring._go_far_ahead", lambda _: target.write_bytes(b"precious"))
+    monkeypatch.setattr("seriatim.store.sqlite.restore._go_far_ahead", lambda _: target.write_bytes(b"precious"))
     with pytest.raises(AlreadyExists, match="nothing was restored"):
         restore_backup(str(backup), str(target))
     assert target.read_bytes() == b"precious"

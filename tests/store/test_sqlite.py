@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seriatim.store.sqlite import SqliteStore
+from seriatim.store.sqlite.store import SqliteStore
 from tests.store.contract import WholeContract
 from tests.store.machine import in_small_pieces, store_machine
 

@@ -16,7 +16,7 @@ import pytest
 
 from seriatim.store.base import Cursor
 from seriatim.store.settled import SettledSet
-from seriatim.store.sqlite import SqliteReader, SqliteStore
+from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.store.contract import kept, records
 
 KILLS = 20

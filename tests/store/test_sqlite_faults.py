@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from seriatim.errors import OutcomeUnknown, StoreError, StoreFailed, StoreLost
-from seriatim.store.sqlite import SqliteReader, SqliteStore
+from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.store.faulty_sqlite import FAULTS, REAL_CONNECT, Fault, Injector, connect
 from tests.store.script import STEPS, append_and_settle, create, look_at
 

@@ -21,11 +21,13 @@ from seriatim.errors import (
     StoreFailed,
     StoreFull,
 )
-from seriatim.store import restore_backup, sqlite, sqlite_session
+from seriatim.store import restore_backup
 from seriatim.store.base import BLOCK, Cursor, DeadLetterRow
 from seriatim.store.sql.queries import Migration, load_migrations
 from seriatim.store.sql.upkeep import REWRITING_AGE
-from seriatim.store.sqlite import SqliteReader, SqliteStore
+from seriatim.store.sqlite import session as sqlite_session
+from seriatim.store.sqlite import store as sqlite
+from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.store.contract import (
     NOW,
     kept,

@@ -10,7 +10,7 @@ import click
 from seriatim.cli.display import new_table, print_table
 from seriatim.cli.session import configured
 from seriatim.config import LoadedConfig, describe, is_secret
-from seriatim.store.postgres_url import without_secrets
+from seriatim.store.postgres.url import without_secrets
 
 _HIDDEN = "***"
 

@@ -29,8 +29,8 @@ from seriatim.extras import EXTRAS, is_installed
 
 if TYPE_CHECKING:
     from seriatim.store.base import Catalog
-    from seriatim.store.examination import Examination
-    from seriatim.store.ownership import Owner
+    from seriatim.store.lock_file import Owner
+    from seriatim.store.sqlite.inspection import Examination
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 
@@ -126,7 +126,7 @@ def _about_another_store(url: str) -> Iterator[Finding]:
 
 def _about_the_file(path: Path) -> Iterator[Finding]:
     from seriatim.store import open_store
-    from seriatim.store.examination import examine
+    from seriatim.store.sqlite.inspection import examine
 
     try:
         found = examine(path)
@@ -189,7 +189,7 @@ def _about_the_schema(found: Examination) -> Finding:
 
 
 def _about_the_disk(folder: Path) -> Iterator[Finding]:
-    from seriatim.store.ownership import NETWORK_FILE_SYSTEMS, file_system
+    from seriatim.store.lock_file import NETWORK_FILE_SYSTEMS, file_system
 
     kind = file_system(folder)
     network = kind in NETWORK_FILE_SYSTEMS

@@ -51,7 +51,7 @@ def _file_of(url: str) -> Path:
 
 def _restore(backup: Path, target: Path, replaced: Path | None) -> None:
     from seriatim.store import restore_backup
-    from seriatim.store.ownership import OwnerLock
+    from seriatim.store.lock_file import OwnerLock
 
     with ExitStack() as undo:
         undo.callback(OwnerLock(Path(f"{target}.lock")).release)

@@ -25,7 +25,7 @@ from seriatim.pubsub.access import Access
 from seriatim.pubsub.metrics import serve_metrics
 from seriatim.pubsub.options import ServerOptions
 from seriatim.pubsub.server import Server, Tls, authority
-from seriatim.store.postgres_url import without_secrets
+from seriatim.store.postgres.url import without_secrets
 from seriatim.wire.names import WINDOW_LABEL
 
 

@@ -38,7 +38,7 @@ from seriatim.core.options import require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreOwned
 from seriatim.log import logger
 from seriatim.spark.files import TEMPORARY, LocalFiles, failures
-from seriatim.store.ownership import OwnerLock
+from seriatim.store.lock_file import OwnerLock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

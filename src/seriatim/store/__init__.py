@@ -2,16 +2,15 @@
 
 ::
 
-    base.py          the seam: what an engine asks of a store
-    memory.py        memory://, lost with the process
-    sqlite.py        sqlite:///file, the default          sqlite_session.py  its connections and errors
-    ownership.py     one owner a file                     sql/               what all SQL stores share, and the SQL itself
-    postgres.py      postgresql://host/database           postgres_session.py  its connections and errors
-    postgres_ownership.py  active and standby             postgres_url.py      its addresses
-    pack.py          many messages as one row             settled.py         what is settled, as a floor and bitmaps
-    retention.py     which messages may go                restoring.py       a backup becomes a store again
-    staging.py       messages that wait in files          files.py           private files, and files that are whole
-    examination.py   what an operator wants to know       rules.py, columns.py  small things that all share
+    base.py        the seam: what an engine asks of a store
+    memory.py      memory://, lost with the process
+    sqlite/        sqlite:///file, the default: store, session, SQL; inspection and restore of a file
+    postgres/      postgresql://host/database: store, session, ownership (active and standby), address, SQL
+    sql/           what both SQL stores share
+    pack.py        many messages as one row                settled.py     what is settled, as a floor and bitmaps
+    retention.py   which messages may be deleted           staging.py     messages that wait in files
+    lock_file.py   one owner for each file                 files.py       private files that appear only when complete
+    rules.py, columns.py  small rules and encodings that all stores share
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from seriatim.core.limits import check_address
 from seriatim.errors import InvalidArgument
 from seriatim.extras import require_extra
 from seriatim.store.base import Standby, Store, StoreReader
-from seriatim.store.postgres_url import SCHEMES, without_secrets
+from seriatim.store.postgres.url import SCHEMES, without_secrets
 
 __all__ = [
     "Standby",
@@ -79,14 +78,14 @@ def open_store(url: str, *, read_only: bool = False, standby: Standby | None = N
             f"'{without_secrets(url)}' is not a store that can be opened{' read-only' if read_only else ''}: give "
             "memory://, sqlite:///relative/file or sqlite:////absolute/file, or postgresql://user@host:port/database"
         )
-    from seriatim.store.sqlite import SqliteReader, SqliteStore
+    from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 
     return SqliteReader(path) if read_only else SqliteStore(path)
 
 
 def _open_postgres(url: str, read_only: bool, standby: Standby | None) -> StoreReader:
     require_extra("postgres", "psycopg", what="a store in PostgreSQL")
-    from seriatim.store.postgres import PostgresReader, PostgresStore
+    from seriatim.store.postgres.store import PostgresReader, PostgresStore
 
     return PostgresReader(url) if read_only else PostgresStore(url, standby)
 
@@ -99,7 +98,7 @@ def check_staged(file: str, messages: int) -> None:
 
 
 def restore_backup(backup: str | Path, target: str | Path) -> None:
-    """Make a store of a backup, at a path where nothing is yet. See ``restoring.py`` for what is guaranteed."""
-    from seriatim.store import restoring
+    """Make a store of a backup, at a path where nothing is yet. See ``sqlite/restore.py`` for what is guaranteed."""
+    from seriatim.store.sqlite import restore
 
-    restoring.restore_backup(backup, target)
+    restore.restore_backup(backup, target)

@@ -10,5 +10,4 @@
     pool.py         connections that wait for the next reader
     upkeep.py       clean-up
     integrity.py    a look at everything
-    sqlite/ and postgres/  the dialects: queries.sql and migrations/
 """

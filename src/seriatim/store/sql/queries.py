@@ -43,4 +43,4 @@ def load_migrations(dialect: str) -> tuple[Migration, ...]:
 
 
 def _folder(dialect: str) -> Traversable:
-    return files("seriatim.store.sql") / dialect
+    return files("seriatim.store") / dialect

@@ -33,7 +33,7 @@ from seriatim.errors import (
     StoreFull,
     StoreLost,
 )
-from seriatim.store.postgres_url import NO_ADDRESS, PostgresUrl
+from seriatim.store.postgres.url import NO_ADDRESS, PostgresUrl
 from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.reader import TAKEN_OVER, lost_because
 from seriatim.store.sql.session import Result, Row, UnitOfWork

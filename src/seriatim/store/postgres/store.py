@@ -1,7 +1,7 @@
 """A store in a schema of a PostgreSQL database, for an active engine and its standbys.
 
 Rules
-    - ``PostgresStore`` is the owner: see ``postgres_ownership.py``. ``PostgresReader`` owns nothing and only reads, also on a
+    - ``PostgresStore`` is the owner: see ``ownership.py``. ``PostgresReader`` owns nothing and only reads, also on a
       replica; any number of them may be open.
     - Committed means on the disk of the server: ``synchronous_commit`` is on in every session.
     - A transaction is sent as a whole and answered once. When the connection is found lost before the commit is sent, nothing
@@ -28,7 +28,7 @@ from seriatim.errors import (
     StoreLost,
 )
 from seriatim.store.base import Standby
-from seriatim.store.postgres_ownership import (
+from seriatim.store.postgres.ownership import (
     Claim,
     Claimant,
     Heartbeat,
@@ -36,8 +36,8 @@ from seriatim.store.postgres_ownership import (
     is_new,
     refuse_foreign_schema,
 )
-from seriatim.store.postgres_session import Pipe, PostgresSession, Progress, connect, is_broken, is_gone
-from seriatim.store.postgres_url import PostgresUrl
+from seriatim.store.postgres.session import Pipe, PostgresSession, Progress, connect, is_broken, is_gone
+from seriatim.store.postgres.url import PostgresUrl
 from seriatim.store.sql.owner import SqlOwner
 from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.queries import load_migrations

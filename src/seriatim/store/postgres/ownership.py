@@ -37,7 +37,7 @@ import psycopg
 from seriatim.errors import NotAStore, StoreBusy, StoreError, StoreFailed
 from seriatim.log import logger
 from seriatim.store.base import Standby
-from seriatim.store.postgres_session import (
+from seriatim.store.postgres.session import (
     LOCK_SECONDS,
     Connection,
     PostgresSession,
@@ -46,7 +46,7 @@ from seriatim.store.postgres_session import (
     connect,
     is_broken,
 )
-from seriatim.store.postgres_url import PostgresUrl
+from seriatim.store.postgres.url import PostgresUrl
 from seriatim.store.sql.queries import Migration
 from seriatim.store.sql.reader import TAKEN_OVER, lost_because
 from seriatim.store.sql.schema import migrate, schema_version

@@ -29,13 +29,13 @@ from seriatim.errors import (
 )
 from seriatim.store.base import UpkeepReport
 from seriatim.store.files import put_in_place, unfinished
-from seriatim.store.ownership import OwnerLock, refuse_network_file_system
+from seriatim.store.lock_file import OwnerLock, refuse_network_file_system
 from seriatim.store.sql.owner import SqlOwner
 from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.reader import TAKEN_OVER, SqlReader
 from seriatim.store.sql.schema import migrate, schema_version
-from seriatim.store.sqlite_session import (
+from seriatim.store.sqlite.session import (
     SqliteSession,
     as_store_error,
     connect_reader,

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from seriatim.errors import NotAStore, StoreBusy, StoreFailed, StoreLost
-from seriatim.store import ownership
-from seriatim.store.ownership import Owner, OwnerLock, network_file_system, owner_of, refuse_network_file_system
-from seriatim.store.sqlite import SqliteStore
+from seriatim.store import lock_file as ownership
+from seriatim.store.lock_file import Owner, OwnerLock, network_file_system, owner_of, refuse_network_file_system
+from seriatim.store.sqlite.store import SqliteStore
 from tests.store.contract import nothing_masked, topic_with_subscription
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,10 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from seriatim.store.ownership import Owner, file_system, owner_of
+from seriatim.store.lock_file import Owner, file_system, owner_of
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.schema import schema_version
-from seriatim.store.sqlite_session import SqliteSession, connect_reader, is_new, refuse_foreign_file
+from seriatim.store.sqlite.session import SqliteSession, connect_reader, is_new, refuse_foreign_file
 
 MOST_PENDING = 10_000
 """More rows that wait for clean-up are not counted."""

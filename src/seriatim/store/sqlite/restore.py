@@ -24,8 +24,8 @@ from pathlib import Path
 
 from seriatim.errors import AlreadyExists, DamagedStore, NotFound, StoreFailed
 from seriatim.store.files import put_in_place, unfinished
-from seriatim.store.sqlite import SqliteReader
-from seriatim.store.sqlite_session import SqliteSession, connect_writer
+from seriatim.store.sqlite.session import SqliteSession, connect_writer
+from seriatim.store.sqlite.store import SqliteReader
 
 EPOCHS_SKIPPED = 1 << 16
 RANDOM_EPOCHS = 1 << 20

@@ -207,7 +207,7 @@ def fork_and_go_on(path: str) -> None:
 
 
 def test_use_after_fork_is_refused_and_does_the_parent_no_harm(path):
-    program = "from tests.store.test_ownership import fork_and_go_on; store.close(); fork_and_go_on(sys.argv[1])"
+    program = "from tests.store.test_lock_file import fork_and_go_on; store.close(); fork_and_go_on(sys.argv[1])"
     assert finish(start(program, path)) == ""
     with closing(SqliteStore(path)) as store:
         assert [topic.name for topic in store.catalog().topics] == ["orders", "after"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import select
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
-from functools import cache, partial
+from functools import cache
 from time import monotonic
 from typing import Any
 
@@ -213,32 +213,35 @@ class PostgresSession(UnitOfWork):
         return isinstance(self._over, StoreLost)
 
     def rows(self, query: str, *values: object) -> list[Row]:
-        return self._ask(lambda: self._send(query, values).fetchall())
+        return self._ask(self._fetch, query, values)
 
     def run(self, query: str, *values: object) -> None:
-        self._ask(lambda: self._send(query, values))
+        self._ask(self._send, query, values)
 
     def run_many(self, query: str, rows: Iterable[Row]) -> None:
         for values in rows:
-            self._ask(partial(self._send, query, values))
+            self._ask(self._send, query, values)
 
     def run_script(self, script: str) -> None:
         self.command(script)
 
     def command(self, statement: str) -> None:
         """Statements that are not a named query: transaction control, migrations."""
-        self._ask(lambda: self._connection.execute(statement.encode()))
+        self._ask(self._connection.execute, statement.encode())
 
     def commit(self, pipe: Pipe) -> None:
-        self._ask(lambda: self._connection.execute(b"COMMIT"))
+        self._ask(self._connection.execute, b"COMMIT")
         self._ask(pipe.sync)
+
+    def _fetch(self, query: str, values: Row) -> list[Row]:
+        return self._send(query, values).fetchall()
 
     def _send(self, query: str, values: Row) -> psycopg.Cursor[Any]:
         return self._connection.execute(self._queries[query], values, prepare=True, binary=True)
 
-    def _ask(self, question: Callable[[], Result]) -> Result:
+    def _ask(self, function: Callable[..., Result], *arguments: object) -> Result:
         self._progress.note()
-        return super()._ask(question)
+        return super()._ask(function, *arguments)
 
     def _as_store_error(self, error: Exception) -> SeriatimError:
         return as_store_error(error)

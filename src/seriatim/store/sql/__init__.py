@@ -5,7 +5,7 @@
     queries.py      loads the named queries and the migrations of a dialect
     session.py      what a dialect must offer: run a named query, and speak in our errors
     schema.py       brings a database to the present schema
-    reader.py       a store that can be read           reading.py      the verbs that read
+    reader.py       a store that can be read, and the verbs that read
     owner.py        a store that can be written        transaction.py  the verbs that write
     pool.py         connections that wait for the next reader
     upkeep.py       clean-up

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from seriatim.errors import StoreError
 from seriatim.store.base import BLOCK, Cursor, Problem, SubscriptionRow, TopicRow
 from seriatim.store.pack import PackHead
-from seriatim.store.sql.reading import read_catalog, read_cursor
+from seriatim.store.sql.reader import read_catalog, read_cursor
 from seriatim.store.sql.session import Row, Session
 
 Reading = Callable[[], AbstractContextManager[Session]]

@@ -56,10 +56,10 @@ class UnitOfWork(ABC):
         if self._over is not None:
             raise self._over
 
-    def _ask(self, question: Callable[[], Result]) -> Result:
+    def _ask(self, function: Callable[..., Result], *arguments: object) -> Result:
         self.require_unbroken()
         try:
-            return question()
+            return function(*arguments)
         except self.failures as error:
             self._over = self._as_store_error(error)
             raise self._over from error

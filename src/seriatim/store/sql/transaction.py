@@ -49,7 +49,7 @@ from seriatim.store.rules import (
     require_times,
 )
 from seriatim.store.settled import encode_block, encode_cursor
-from seriatim.store.sql.reading import read_snapshot
+from seriatim.store.sql.reader import read_snapshot
 from seriatim.store.sql.session import Row, Session
 from seriatim.store.staging import read_staged
 

@@ -28,7 +28,7 @@ from seriatim.store.columns import decode_column
 from seriatim.store.pack import PackHead
 from seriatim.store.retention import LEFTOVER_BYTES, LEFTOVER_MESSAGES, Follower, Retention, is_mostly_removable
 from seriatim.store.settled import SettledSet, decode_block, decode_cursor, encode_block
-from seriatim.store.sql.reading import first_kept, read_next_offset
+from seriatim.store.sql.reader import first_kept, read_next_offset
 from seriatim.store.sql.session import Row, Session
 from seriatim.store.sql.transaction import write_pack
 

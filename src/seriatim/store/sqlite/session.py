@@ -60,13 +60,13 @@ class SqliteSession(UnitOfWork):
         self._queries = load_queries("sqlite")
 
     def rows(self, query: str, *values: object) -> list[Row]:
-        return self._ask(lambda: self._connection.execute(self._queries[query], values).fetchall())
+        return self._ask(self._fetch, query, values)
 
     def run(self, query: str, *values: object) -> None:
-        self._ask(lambda: self._connection.execute(self._queries[query], values))
+        self._ask(self._connection.execute, self._queries[query], values)
 
     def run_many(self, query: str, rows: Iterable[Row]) -> None:
-        self._ask(lambda: self._connection.executemany(self._queries[query], rows))
+        self._ask(self._connection.executemany, self._queries[query], rows)
 
     def run_script(self, script: str) -> None:
         statement = ""
@@ -78,7 +78,10 @@ class SqliteSession(UnitOfWork):
 
     def command(self, statement: str) -> None:
         """One statement that is not a named query: transaction control, migrations."""
-        self._ask(lambda: self._connection.execute(statement))
+        self._ask(self._connection.execute, statement)
+
+    def _fetch(self, query: str, values: Row) -> list[Row]:
+        return self._connection.execute(self._queries[query], values).fetchall()
 
     def _as_store_error(self, error: Exception) -> SeriatimError:
         return as_store_error(error)

@@ -57,7 +57,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
 
 def test_the_wheel_holds_the_sql_of_the_stores(wheel):
     written = {f"seriatim/{path.relative_to(ROOT / 'src/seriatim')}" for path in ROOT.glob("src/seriatim/**/*.sql")}
-    assert "seriatim/store/sql/sqlite/queries.sql" in written
+    assert "seriatim/store/sqlite/queries.sql" in written
     assert written <= set(zipfile.ZipFile(wheel).namelist())
 
 

@@ -4,6 +4,9 @@ PYTHON ?= python3
 PYTEST_ARGS ?= -n auto --dist loadgroup --no-loadscope-reorder
 # How often `make soak` kills a process at work on each store.
 KILLS ?= 2000
+# How many worlds `make simulate` runs, and the first of their seeds.
+SEEDS ?= 2000
+FIRST ?= 0
 # How long `make nemesis` goes on.
 MINUTES ?= 2
 VENV := .venv
@@ -12,7 +15,7 @@ LOCK := requirements/dev.lock
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench soak nemesis exhaustive mutate docs lock clean
+.PHONY: help demo test lint format bench soak simulate nemesis exhaustive mutate docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +46,9 @@ bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: 
 
 soak: $(VENV)/.installed ## property and crash tests, for much longer (KILLS=2000 for each store)
 	@HYPOTHESIS_PROFILE=soak SOAK_KILLS=$(KILLS) $(BIN)/python -m pytest $(PYTEST_ARGS) -m "hypothesis or soak"
+
+simulate: $(VENV)/.installed ## run simulated worlds from seeds (SEEDS=2000 FIRST=0, ARGS="--record")
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
 nemesis: $(VENV)/.installed ## torment real processes and judge what their clients saw (MINUTES=2, ARGS="--mode sqlite --seed 7")
 	@$(BIN)/python -m tests.nemesis --minutes $(MINUTES) $(ARGS)

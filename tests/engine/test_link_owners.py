@@ -21,6 +21,8 @@ from seriatim.errors import (
     NotFound,
     StaleLease,
     StoreBusy,
+    StoreFailed,
+    StoreFull,
     StoreLost,
 )
 from seriatim.store import open_store
@@ -58,6 +60,27 @@ def test_the_next_owner_of_a_relative_path_opens_the_same_store_from_another_fol
     monkeypatch.chdir(tmp_path / "here")
     run_bounded(scenario)
     assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_a_disk_that_fails_while_the_next_owner_opens_the_store_is_tried_again(tmp_path, monkeypatch):
+    failures = [StoreFailed("a passing failure"), StoreFull("no room just now")]
+
+    def open_when_it_passed(url: str, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return open_store(url, **options)
+
+    async def scenario() -> None:
+        url = f"sqlite:///{tmp_path}/store.db"
+        owner, other = await open_broker(url), await open_broker(url)
+        await owner.create_topic("t")
+        monkeypatch.setattr(engine_module, "open_store", open_when_it_passed)
+        await owner.close()
+        assert [one.name for one in await other.list_topics()] == ["t"]
+        assert failures == []
+        await other.close()
+
+    run_bounded(scenario)
 
 
 def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):

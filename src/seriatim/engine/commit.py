@@ -434,8 +434,28 @@ def _is_refusal(error: BaseException | None) -> bool:
 _Outcome = tuple[Commit, BaseException | None]
 
 
+class WriterThread:
+    """Writes commits in a thread, in the order in which they are ``put``."""
+
+    def __init__(self, write: Callable[[Commit], None]) -> None:
+        self._write = write
+        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self.put: Callable[[Commit], None] = self._queue.put
+        self._thread = threading.Thread(target=self._write_all, name="seriatim-writer", daemon=True)
+        self._thread.start()
+
+    def _write_all(self) -> None:
+        while (commit := self._queue.get()) is not None:
+            self._write(commit)
+
+    async def stop(self) -> None:
+        """Let the thread end after what it was given, and wait for that."""
+        self._queue.put(None)
+        await until_done(asyncio.get_running_loop().run_in_executor(None, self._thread.join))
+
+
 class Committer:
-    """Writes commits one after another, in a thread."""
+    """Writes commits one after another, with a writer of its own."""
 
     def __init__(
         self, store: Store, on_success: Callable[[], None], on_failure: Callable[[BaseException], None]
@@ -456,9 +476,7 @@ class Committer:
         self.is_forked = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._write_all, name="seriatim-writer", daemon=True)
-        self._thread.start()
+        self._writer = WriterThread(self._write_and_report)
         _open.add(self)
 
     @property
@@ -497,8 +515,7 @@ class Committer:
         finally:
             self._broken = self._broken or StoreLost("the engine was closed: open another one")
             self._forget_waiting(self._broken)  # there is something only if this is cancelled
-            self._queue.put(None)
-            await until_done(self._loop.run_in_executor(None, self._thread.join))
+            await self._writer.stop()
 
     # -- when the store has to be opened again --------------------------------------------------------------------------
 
@@ -559,13 +576,12 @@ class Committer:
             commit.begin()
             self._writing = True
             self._at_rest.clear()
-            self._queue.put(commit)
+            self._writer.put(commit)
 
-    def _write_all(self) -> None:
-        while (commit := self._queue.get()) is not None:
-            error = self._write(commit)
-            outcomes = self._write_apart(commit) if _is_refusal(error) else [(commit, error)]
-            self._loop.call_soon_threadsafe(self._written, outcomes)
+    def _write_and_report(self, commit: Commit) -> None:
+        error = self._write(commit)
+        outcomes = self._write_apart(commit) if _is_refusal(error) else [(commit, error)]
+        self._loop.call_soon_threadsafe(self._written, outcomes)
 
     def _write(self, commit: Commit) -> BaseException | None:
         began = perf_counter()

@@ -3,7 +3,7 @@
 Rules
     - A store has one owner. Whoever comes first owns it, and answers others at the socket beside it.
     - Whoever comes later asks the owner. While there is a lock and no socket, an owner is just beginning or just ending: both
-      ways are tried again, for a while.
+      ways are tried again, for a while. Whoever looks for the next owner also tries again when the disk fails meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from seriatim.engine.link.address import socket_path
 from seriatim.engine.link.remote import Lost, RemoteBroker
 from seriatim.engine.link.server import LinkServer
 from seriatim.engine.link.shared import SharedBroker
-from seriatim.errors import SeriatimError, StoreBusy, StoreFailed
+from seriatim.errors import SeriatimError, StoreBusy, StoreError, StoreFailed, StoreFull
 from seriatim.log import logger
 from seriatim.store import absolute_url, store_file
 from seriatim.store.base import Standby
@@ -49,8 +49,8 @@ async def open_broker(url: str, *, standby: bool = False) -> Broker:
     if file is None:
         return cast(Broker, await _open(url, standby=standby))
     path = socket_path(file)
-    shared = SharedBroker(partial(_find, url, path, PATIENCE_WITH_THE_NEXT))
-    found = await _find(url, path, PATIENCE, shared.lost)
+    shared = SharedBroker(partial(_find, url, path, PATIENCE_WITH_THE_NEXT, (StoreBusy, StoreFull, StoreFailed)))
+    found = await _find(url, path, PATIENCE, (StoreBusy,), shared.lost)
     if isinstance(found, Engine):
         return found
     shared.begin(found)
@@ -76,19 +76,19 @@ async def open_engine(url: str, *, standby: bool = False) -> Engine:
         await asyncio.sleep(LONGEST_PAUSE)
 
 
-async def _find(url: str, path: Path, patience: float, lost: Lost) -> Broker:
-    """Own the store, or reach its owner."""
+async def _find(url: str, path: Path, patience: float, passing: tuple[type[StoreError], ...], lost: Lost) -> Broker:
+    """Own the store, or reach its owner. ``passing`` are the failures after which that is tried again."""
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + patience, SHORTEST_PAUSE
     while True:
         try:
             return cast(Broker, await _own(url, path))
-        except StoreBusy as error:
-            busy = error
+        except passing as error:
+            failure = error
         with suppress(OSError):  # no socket, or nobody who answers there
             return cast(Broker, await RemoteBroker.connect(path, lost))
         if loop.time() >= deadline:
-            raise busy
+            raise failure
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 

@@ -14,7 +14,7 @@ class Promises:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._told: dict[int, Told] = {}
-        self._open: set[asyncio.Future[None]] = set()
+        self._open: dict[asyncio.Future[None], None] = {}  # in the order in which they were made
 
     def __bool__(self) -> bool:
         """Whether anybody waits for a message."""
@@ -32,8 +32,8 @@ class Promises:
     def new(self) -> tuple[asyncio.Future[None], Told]:
         """A future, and how to keep what it promises, or to say why not."""
         promise: asyncio.Future[None] = self._loop.create_future()
-        self._open.add(promise)
-        promise.add_done_callback(self._open.discard)
+        self._open[promise] = None
+        promise.add_done_callback(self._open.pop)
         return promise, partial(_tell_future, promise)
 
     def tell(self, offset: int, error: BaseException | None) -> None:

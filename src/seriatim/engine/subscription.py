@@ -112,7 +112,7 @@ class SubscriptionState:
         self.pause_reasons: dict[str | None, str | None] = {}
         self.steady = asyncio.Lock()  # held while somebody relies on the lanes not being replaced
         self._promises = Promises()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self._awake = False
         self._timer: asyncio.TimerHandle | None = None
         self._held_back: list[Record | Position] | None = None  # what comes while lanes are loaded anew
@@ -637,11 +637,11 @@ class SubscriptionState:
 
     def run(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._services.failed(error)
 

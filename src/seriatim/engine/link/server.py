@@ -85,7 +85,7 @@ class LinkServer:
         self._path = path
         self._listener: Listener | None = None
         self._entrance: asyncio.Task[None] | None = None
-        self._sessions: set[_Session] = set()
+        self._sessions: dict[_Session, None] = {}  # in the order in which they came
 
     async def start(self) -> None:
         """Raises StoreFailed when there can't be a socket."""
@@ -126,8 +126,8 @@ class LinkServer:
             peer.close()
 
     def _welcome(self) -> Connection:
-        session = _Session(self._broker, self._sessions.discard)
-        self._sessions.add(session)
+        session = _Session(self._broker, self._sessions.pop)
+        self._sessions[session] = None
         return session.connection
 
 

@@ -11,7 +11,7 @@ explanation given for it in bench/mutation/survivors_<package>.toml. A survivor 
     make mutate ONLY=core.lane                one module (several may be named)
     make mutate ONLY=core                     a package
     make mutate ONLY="--stale core"           the modules of core that changed since their result, or have none
-    make mutate ONLY="--survivors core.lane"  once more what survived or was not run, after tests were added
+    make mutate ONLY="--survivors core.lane"  once more what survived, with the slow tests too; also after tests were added
     make mutate ONLY=--page                   no run: write the page from the results
     make mutate ONLY="--page --record core"   also a record of the results of core, in docs/proof
 """
@@ -28,7 +28,7 @@ import sys
 import time
 import tomllib
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,17 @@ UNEXPLAINED = "Not explained yet."
 SURVIVED = 0
 TIMED_OUT = {24, -24, 36, 152, 255}
 NO_TESTS = {5, 33}
+CAUGHT = {"killed", "timed out"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A module to mutate, and what is run on each of its mutants."""
+    """A module to mutate, and what is run on its mutants: ``tests`` on each, ``slow`` only on what survived them."""
 
     package: str
     module: str
     tests: tuple[str, ...]
+    slow: tuple[str, ...]
     deselect: str
     mutmut: dict[str, Any]
 
@@ -77,8 +79,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Survivor:
-    function: str
+    mutant: str
     change: str
+
+    @property
+    def function(self) -> str:
+        """The readable name inside mutmut's own: x for a function, xǁClassǁ for a method."""
+        name = self.mutant.rpartition(".")[2].rpartition("__mutmut_")[0]
+        return name.removeprefix("xǁ").replace("ǁ", ".") if "ǁ" in name else name.removeprefix("x_")
 
 
 @dataclass(frozen=True)
@@ -108,9 +116,14 @@ def targets() -> dict[str, Target]:
     found = {}
     for package, group in tomllib.loads((SETTINGS / "targets.toml").read_text()).items():
         for module, own in group["modules"].items():
-            tests = tuple(f"tests/{path}" for path in own.get("tests", group.get("tests", [])))
-            deselect = own.get("deselect", group.get("deselect", ""))
-            target = Target(package, module, tests, deselect, group.get("mutmut", {}) | own.get("mutmut", {}))
+            target = Target(
+                package,
+                module,
+                tests=tuple(f"tests/{path}" for path in own["tests"]),
+                slow=tuple(f"tests/{path}" for path in own.get("slow", [])),
+                deselect=own.get("deselect", group.get("deselect", "")),
+                mutmut=group.get("mutmut", {}) | own.get("mutmut", {}),
+            )
             found[target.name] = target
     return found
 
@@ -128,19 +141,18 @@ def chosen(names: list[str]) -> list[Target]:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-def prepare(target: Target) -> None:
+def prepare(target: Target, tests: tuple[str, ...]) -> None:
     """Give mutmut a folder in which it sees the project with settings of the target's own."""
-    target.workshop.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target.workshop, ignore_errors=True)
+    target.workshop.mkdir(parents=True)
     for name in ("src", "tests", "docs"):
-        link = target.workshop / name
-        if not link.exists():
-            link.symlink_to(ROOT / name)
+        (target.workshop / name).symlink_to(ROOT / name)
     settings = {
         "source_paths": ["src"],
         "only_mutate": [target.path],
         "also_copy": ["docs"],
         "pytest_add_cli_args": ["-p", "no:xdist", "-p", "no:cacheprovider", "-k", target.deselect],
-        "pytest_add_cli_args_test_selection": list(target.tests),
+        "pytest_add_cli_args_test_selection": list(tests),
     } | target.mutmut
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     project = (ROOT / "pyproject.toml").read_text()
@@ -153,38 +165,58 @@ def mutmut(target: Target, *arguments: str, **options: Any) -> subprocess.Comple
     return subprocess.run(command, cwd=target.workshop, env=environment, text=True, check=False, **options)
 
 
-def exit_codes(target: Target) -> dict[str, int | None]:
-    path = target.workshop / "mutants" / f"{target.path}.meta"
-    codes: dict[str, int | None] = json.loads(path.read_text())["exit_code_by_key"] if path.exists() else {}
-    return codes
+def run(target: Target, children: int) -> Result:
+    """Run the quick tests on every mutant."""
+    prepare(target, target.tests)
+    began = time.monotonic()
+    outcomes = run_mutants(target, children)
+    counts = Counter(outcomes.values())
+    return Result(
+        commit=commit_now(),
+        date=today(),
+        seconds=round(time.monotonic() - began),
+        source=target.source,
+        mutants=len(outcomes),
+        killed=counts["killed"],
+        timed_out=counts["timed out"],
+        survivors=[Survivor(name, difference(target, name)) for name, what in outcomes.items() if what not in CAUGHT],
+    )
 
 
-def run(target: Target, children: int, only_survivors: bool) -> Result:
+def run_survivors(target: Target, children: int) -> Result:
+    """Run all tests, the slow ones too, on what survived the run before."""
     kept = results(target.package).get(target.module)
-    again: list[str] = []
-    if only_survivors:
-        again = [name for name, code in exit_codes(target).items() if outcome(code) not in ("killed", "timed out")]
-        if not again or kept is None or kept.source != target.source:
-            sys.exit(f"{target.name}: no kept mutants of this source that survived; run it without --survivors")
-    else:
-        shutil.rmtree(target.workshop, ignore_errors=True)
-    prepare(target)
-    commit, date, began = commit_now(), time.strftime("%Y-%m-%d", time.gmtime()), time.monotonic()
+    if kept is None or kept.source != target.source:
+        sys.exit(f"{target.name}: there is no result of this source; run it without --survivors")
+    if not kept.survivors:
+        return kept
+    prepare(target, target.tests + target.slow)
+    began = time.monotonic()
+    outcomes = run_mutants(target, children, *(survivor.mutant for survivor in kept.survivors))
+    counts = Counter(outcomes[survivor.mutant] for survivor in kept.survivors)
+    return replace(
+        kept,
+        commit=commit_now(),
+        date=today(),
+        seconds=kept.seconds + round(time.monotonic() - began),
+        killed=kept.killed + counts["killed"],
+        timed_out=kept.timed_out + counts["timed out"],
+        survivors=[survivor for survivor in kept.survivors if outcomes[survivor.mutant] not in CAUGHT],
+    )
+
+
+def run_mutants(target: Target, children: int, *mutants: str) -> dict[str, str]:
+    """What became of each mutant; all are run when none is named."""
     log = target.workshop / "mutmut.log"
     with log.open("w") as output:
-        if mutmut(target, "run", "--max-children", str(children), *again, stdout=output, stderr=output).returncode:
+        if mutmut(target, "run", "--max-children", str(children), *mutants, stdout=output, stderr=output).returncode:
             sys.exit(f"{target.name}: mutmut failed, see {log.relative_to(ROOT)}")
-    seconds = round(time.monotonic() - began) + (kept.seconds if again and kept else 0)
-    codes = exit_codes(target)
-    outcomes = Counter(outcome(code) for code in codes.values())
-    survivors = [
-        Survivor(function_of(name), difference(target, name))
-        for name, code in codes.items()
-        if outcome(code) not in ("killed", "timed out")
-    ]
-    return Result(
-        commit, date, seconds, target.source, len(codes), outcomes["killed"], outcomes["timed out"], survivors
-    )
+    meta = target.workshop / "mutants" / f"{target.path}.meta"
+    return {name: outcome(code) for name, code in json.loads(meta.read_text())["exit_code_by_key"].items()}
+
+
+def today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def commit_now() -> str:
@@ -212,12 +244,6 @@ def difference(target: Target, mutant: str) -> str:
     shown = mutmut(target, "show", mutant, capture_output=True).stdout
     changed = (line for line in shown.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---"))
     return "\n".join(line[0] + " " + line[1:].strip() for line in changed)
-
-
-def function_of(mutant: str) -> str:
-    """The readable name inside mutmut's own: x for a function, xǁClassǁ for a method."""
-    name = mutant.rpartition(".")[2].rpartition("__mutmut_")[0]
-    return name.removeprefix("xǁ").replace("ǁ", ".") if "ǁ" in name else name.removeprefix("x_")
 
 
 # --- results and the page ---------------------------------------------------------------------------------------------
@@ -369,7 +395,7 @@ def main() -> None:
         kept = results(target.package).get(target.module)
         if arguments.stale and kept and kept.source == target.source:
             continue
-        result = run(target, arguments.children, arguments.survivors)
+        result = (run_survivors if arguments.survivors else run)(target, arguments.children)
         keep(target, result)
         print(f"{target.name}: {in_words([result])} in {result.seconds} s")
         for survivor in result.survivors:

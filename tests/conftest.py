@@ -3,7 +3,7 @@
 ``dev``     a quick look with fresh random examples, the default
 ``ci``      the same examples on every run and machine, so that a red build can be repeated; the default where CI=true
 ``soak``    many more, fresh examples (``make soak``)
-``mutate``  few and fixed examples, because mutation testing runs them once for every mutant
+``mutate``  few and fixed examples that are not shrunk, because mutation testing runs them once for every mutant
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadGroupScheduling
 
@@ -22,7 +22,9 @@ from seriatim import log
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, max_examples=200, derandomize=True, print_blob=True)
 settings.register_profile("soak", deadline=None, max_examples=5_000, stateful_step_count=100, print_blob=True)
-settings.register_profile("mutate", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile(
+    "mutate", deadline=None, max_examples=25, derandomize=True, phases=[Phase.explicit, Phase.generate]
+)
 
 SOAK_KILLS = int(os.environ.get("SOAK_KILLS", "0"))
 """How often the crash tests kill on each store in ``make soak``; 0: as often as they think fit."""

@@ -6,6 +6,7 @@ import pytest
 
 from seriatim.core.limits import (
     MAX_REASON_BYTES,
+    check_address,
     check_key,
     check_message,
     check_name,
@@ -39,6 +40,7 @@ def test_what_is_within_the_limits_is_accepted(data, key, attributes):
         (bytearray(b"x"), None, None, "Message data must be bytes"),
         (b"x" * (10 * MIB + 1), None, None, "Message size exceeds maximum of 10MB"),
         (b"x" * (10 * MIB - 1), None, {"a": "b"}, "Message size exceeds maximum of 10MB"),
+        (b"x" * (10 * MIB - 3), None, {"a": "b", "c": "d"}, "Message size exceeds maximum of 10MB"),
         (b"", "", None, "Ordering key cannot be empty"),
         (b"", 5, None, "Ordering key must be a str, not int"),
         (b"", b"k", None, "Ordering key must be a str, not bytes"),
@@ -88,9 +90,29 @@ def test_anything_else_is_no_name(name, text):
 
 def test_a_text_may_be_long_and_must_be_utf8():
     check_text("Text", "x" * 1_000_000)
-    for text in ("\udce9", None, 5):
-        with pytest.raises(InvalidArgument, match=r"^Text must be "):
+    for text, problem in (("\udce9", "valid UTF-8 text"), (None, "a str, not NoneType"), (5, "a str, not int")):
+        with pytest.raises(InvalidArgument, match=rf"^Text must be {problem}$"):
             check_text("Text", text)
+
+
+def test_an_address_may_be_long_and_name_a_file_whose_name_is_not_utf8():
+    for address in ("sqlite:///" + "x" * 5000, "/tmp/caf\udce9.db", ""):
+        check_address("Address", address)
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (None, "Address must be a str, not NoneType"),
+        (b"/tmp", "Address must be a str, not bytes"),
+        ("/tmp/a\0b", "Address can't contain the character 0"),
+        ("/tmp/\ud800", "Address must be valid UTF-8 text"),
+    ],
+)
+def test_anything_else_is_no_address(address, text):
+    with pytest.raises(InvalidArgument) as refusal:
+        check_address("Address", address)
+    assert refusal.value.message == text
 
 
 class Mute(Exception):

@@ -27,6 +27,18 @@ def test_waiting_doubles_up_to_a_limit():
     assert trip.timeout == 0.5
 
 
+def test_the_first_answer_gives_the_mean_and_half_of_it_as_deviation_and_later_ones_move_both():
+    trip = RoundTrip(0.5, 0.001, 60.0)
+    trip.measure(stamp_of(1.0), 2.0)
+    assert trip.timeout == pytest.approx(1.0 + 4 * 0.5)
+    trip.measure(stamp_of(10.0), 10.2)
+    assert trip.timeout == pytest.approx((1.0 - 0.8 / 8) + 4 * (0.5 + (0.8 - 0.5) / 4))
+
+
+def test_a_time_before_zero_has_the_stamp_that_measures_nothing():
+    assert (stamp_of(-5.0), stamp_of(0.0), stamp_of(1.5)) == (0, 0, 1_500_000)
+
+
 def test_steady_answers_bring_the_timeout_close_to_the_round_trip():
     trip = RoundTrip(1.0, 0.001, 60.0)
     for now in accumulate(repeat(1.0, 100)):

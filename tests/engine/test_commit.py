@@ -466,6 +466,24 @@ def test_what_was_accepted_is_tried_again_after_a_pause_and_not_at_once():
     run_in_virtual_time(whole())
 
 
+def test_what_comes_during_the_pause_rides_with_what_is_tried_again():
+    async def whole() -> None:
+        loop, bench = asyncio.get_running_loop(), Bench()
+        bench.store.failures.append(StoreFull("no room"))
+        began = loop.time()
+        bench.settle(0)
+        await asyncio.sleep(commit.RETRY_PAUSE / 2)
+        bench.store.watch()
+        bench.append(0)
+        await bench.drain()
+        assert (bench.heard, bench.lane.heard) == ([("0", None)], [[0]])
+        assert bench.store.commits == 1
+        assert loop.time() - began == pytest.approx(commit.RETRY_PAUSE)
+        await bench.committer.close()
+
+    run_in_virtual_time(whole())
+
+
 # -- while the store is opened again ------------------------------------------------------------------------------------
 
 
@@ -473,8 +491,10 @@ def test_what_waits_when_the_store_has_to_be_opened_again_fails_and_what_comes_w
     async def scenario(bench):
         lost = OutcomeUnknown("it is opened again")
         bench.append(0)
+        waiting = bench.committer.next()
         bench.committer.suspend(lost)
         assert bench.heard == [("0", lost)]
+        assert not waiting.is_open  # whoever still has it adds nothing to it
         bench.append(1)
         await asyncio.sleep(0)
         assert (bench.heard, bench.store.commits) == ([("0", lost)], 0)
@@ -535,9 +555,13 @@ def test_closing_does_not_wait_for_ever_for_a_store_that_fails(monkeypatch):
     async def scenario(bench):
         bench.append(0)
         await bench.drain()
-        bench.store.failures += [StoreFull("no room")] * 100
+        bench.store.failures += [StoreFull("no room")] * 10_000
         bench.settle(0)
         await bench.store.until_writing()
+        await bench.committer.close()
+        assert len(bench.store.failures) > 9_990
+        with pytest.raises(StoreLost, match=r"^the engine was closed: open another one$"):
+            bench.append(1)
 
     monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
     run(scenario)
@@ -548,6 +572,8 @@ def test_closing_ends_the_writer():
 
     async def scenario(bench):
         assert threading.active_count() == threads + 1
+        (writer,) = (thread for thread in threading.enumerate() if thread.name == "seriatim-writer")
+        assert writer.daemon  # a program that ends without closing anything is not held up
         bench.append(0)
         await bench.drain()
 

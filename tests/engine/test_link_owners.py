@@ -26,6 +26,7 @@ from seriatim.errors import (
     StoreLost,
 )
 from seriatim.store import open_store
+from seriatim.store.base import Store
 from tests.engine.conftest import ORDERED, Collector
 from tests.engine.linked import outgoing, run_bounded
 
@@ -135,22 +136,26 @@ def test_an_owner_who_is_just_ending_is_waited_for(tmp_path):
     run_bounded(scenario)
 
 
-def test_whoever_gives_up_opening_a_store_half_way_leaves_it_to_others(tmp_path, monkeypatch):
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_whoever_gives_up_opening_a_store_half_way_leaves_it_to_others(tmp_path, monkeypatch, times):
     entered, go_on, opened = threading.Event(), threading.Event(), threading.Event()
+    stores: list[Store] = []
 
     def slow_open_store(url, **options):
         entered.set()
         assert go_on.wait(10)
-        store = open_store(url, **options)
+        stores.append(open_store(url, **options))
         opened.set()
-        return store
+        return stores[-1]
 
     async def scenario() -> None:
         url = f"sqlite:///{tmp_path}/store.db"
         monkeypatch.setattr(engine_module, "open_store", slow_open_store)
         opening = asyncio.create_task(open_broker(url))
         assert await asyncio.to_thread(entered.wait, 10)
-        opening.cancel()
+        for _ in range(times):
+            opening.cancel()
+            await asyncio.sleep(0.001)
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await opening

@@ -21,6 +21,7 @@ from seriatim.engine.link.address import socket_path
 from seriatim.engine.link.remote import Lost, RemoteBroker
 from seriatim.engine.link.server import LinkServer
 from seriatim.engine.link.shared import SharedBroker
+from seriatim.engine.waiting import until_done
 from seriatim.errors import SeriatimError, StoreBusy, StoreError, StoreFailed, StoreFull
 from seriatim.log import logger
 from seriatim.store import absolute_url, store_file
@@ -116,9 +117,13 @@ async def _opened(opening: asyncio.Future[E], cancel: Callable[[], None] = lambd
     except asyncio.CancelledError:
         # A thread is opening it and can't be stopped: give back what it gets, or nobody could own the store.
         cancel()
-        with suppress(SeriatimError):
-            await (await opening).close()
+        await until_done(asyncio.ensure_future(_give_back(opening)))
         raise
+
+
+async def _give_back(opening: asyncio.Future[E]) -> None:
+    with suppress(SeriatimError):
+        await (await opening).close()
 
 
 class _Owner(Engine):

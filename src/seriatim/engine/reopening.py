@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from seriatim.engine.waiting import until_done
 from seriatim.errors import OutcomeUnknown, StoreBroken, StoreBusy, StoreFailed, StoreFull, StoreLost, StoreOwned
 from seriatim.log import logger
 from seriatim.store.base import Store
@@ -60,20 +61,16 @@ async def _open_and_use(opener: Opener, highest: int, use: Callable[[Store], Awa
 async def _open(opener: Opener) -> Store:
     opening = asyncio.get_running_loop().run_in_executor(None, opener)
     try:
-        return await asyncio.shield(opening)
+        return await until_done(opening)
     except asyncio.CancelledError:
-        await asyncio.wait([opening])  # a thread can't be stopped, and nobody will have what it opens
-        if opening.exception() is None:
+        if opening.exception() is None:  # a thread can't be stopped, and nobody will have what it opened
             await _close(opening.result())
         raise
 
 
 async def _close(store: Store) -> None:
-    closing = asyncio.get_running_loop().run_in_executor(None, store.close)
+    """Whoever cancels this closes the store too, and must not do so at the same time: it is closed when this returns."""
     try:
-        await asyncio.shield(closing)
-    except asyncio.CancelledError:
-        await asyncio.wait([closing])  # whoever cancelled this closes it too, and must not do so at the same time
-        raise
+        await until_done(asyncio.get_running_loop().run_in_executor(None, store.close))
     except Exception as error:  # noqa: BLE001 - it failed already; what counts is whether it can be opened again
         logger.warning("the failed store could not be closed: %s", error)

@@ -23,7 +23,7 @@ from seriatim.errors import (
 )
 from seriatim.store.base import Store
 from seriatim.store.memory import MemoryStore
-from seriatim.store.sqlite import SqliteStore
+from seriatim.store.sqlite.store import SqliteStore
 from seriatim.testing import run_in_virtual_time
 
 PASSING = [

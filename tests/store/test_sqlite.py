@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from seriatim.store.sqlite.store import SqliteStore
+from tests.conftest import fast_folder
 from tests.store.contract import WholeContract
 from tests.store.machine import in_small_pieces, store_machine
 
@@ -17,7 +18,7 @@ class SqliteKit:
     """A file, opened again as often as asked."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or Path(tempfile.mkdtemp())
+        self._folder = folder or Path(tempfile.mkdtemp(dir=fast_folder()))
         self.store = SqliteStore(self._folder / "store.db")
 
     def reopen(self) -> None:

@@ -67,7 +67,7 @@ lock: ## pin every dependency again
 	@PYTHON=$(PYTHON) requirements/lock $(LOCK)
 
 clean: ## remove what the other targets made
-	@rm -rf $(VENV) build dist mutants tests/pubsub/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist mutants tests/server/node/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(VENV)/.locked: $(LOCK)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -21,10 +21,10 @@ from seriatim.config import LOG_FORMATS, LoadedConfig
 from seriatim.engine.opening import open_engine
 from seriatim.errors import InvalidArgument
 from seriatim.log import logger
-from seriatim.pubsub.access import Access
-from seriatim.pubsub.metrics import serve_metrics
-from seriatim.pubsub.options import ServerOptions
-from seriatim.pubsub.server import Server, Tls, authority
+from seriatim.server.access import Access
+from seriatim.server.metrics import serve_metrics
+from seriatim.server.options import ServerOptions
+from seriatim.server.server import Server, Tls, authority
 from seriatim.store.postgres.url import without_secrets
 from seriatim.wire.names import WINDOW_LABEL
 

@@ -1,0 +1,348 @@
+"""Schemas: what the messages of a topic must be.
+
+Rules
+    - A schema is a list of revisions, oldest first. Each has an id of its own; the last one is the schema as it stands.
+    - Avro is enforced. Protocol Buffer schemas are refused: they would need a compiler.
+    - A topic with a schema takes a message that is of one of the revisions it allows, the newest first, and notes in its
+      attributes which. When its schema is deleted, it takes none.
+    - Schemas are documents of the store, one each. This server owns the store, so that what it keeps in memory is true.
+      Changes of one schema are applied one after another, each to what the one before has left.
+    - What a request costs is bounded: at most ``MAX_VALUES`` values are looked at. What is not checked quickly is checked in a
+      thread, one request after another, so that a publisher of large messages does not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from seriatim.engine.broker import Broker, Document
+from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, NotSupported
+from seriatim.log import logger
+from seriatim.server.paging import page
+from seriatim.server.turns import Turns
+from seriatim.wire.avro import AvroSchema
+from seriatim.wire.avro_types import Budget, BudgetSpent
+from seriatim.wire.documents import from_document
+from seriatim.wire.messages import Content
+from seriatim.wire.names import Names
+from seriatim.wire.services import SCHEMAS, Schema, SchemaSettings, Topic
+from seriatim.wire.times import set_seconds
+
+KIND = "schema"
+DELETED = "_deleted-schema_"
+MOST_REVISIONS = 20
+BASIC, FULL = 1, 2
+JSON, BINARY = 1, 2
+ENCODINGS = {JSON: "JSON", BINARY: "BINARY"}
+
+MAX_VALUES = 1_000_000
+"""What the messages of one request may have together, counted once for each revision that they are compared with."""
+
+QUICK_VALUES, QUICK_BYTES = 10_000, 256 * 1024
+"""What is checked at once, in a few milliseconds."""
+
+
+class Unusable:
+    """Stands for a definition in the store that this version does not accept: no message conforms to it."""
+
+    def __init__(self, reason: InvalidArgument) -> None:
+        self._reason = reason
+
+    def check_binary(self, data: bytes, budget: Budget) -> None:  # noqa: ARG002
+        raise self._reason
+
+    check_json = check_binary
+
+
+class Revision(NamedTuple):
+    """One state of a schema, as the API has it and ready for use."""
+
+    message: Any
+    avro: AvroSchema | Unusable
+
+    @property
+    def id(self) -> str:
+        return str(self.message.revision_id)
+
+
+class Schemas:
+    """All schemas of a store, and which topics are bound to them."""
+
+    def __init__(self, broker: Broker, project: str) -> None:
+        self._broker = broker
+        self.names = Names("schemas", project)
+        self._revisions: dict[str, list[Revision]] = {}
+        self._bound: dict[str, Any] = {}  # settings, by the name of a topic in the store
+        self._turns = Turns()
+        self._checking = asyncio.Lock()
+
+    async def start(self) -> None:
+        for document in await self._broker.list_documents(KIND):
+            found = [ParseDict(one, Schema(), ignore_unknown_fields=True) for one in json.loads(document.text)]
+            self._revisions[document.name] = [Revision(one, _stored(one)) for one in found]
+        for info in await self._broker.list_topics():
+            self.bind(info.name, from_document(Topic, info.options.resource).schema_settings)
+
+    # -- topics ---------------------------------------------------------------------------------------------------------
+
+    def bind(self, topic: str, settings: Any) -> None:
+        """Let a topic take what its settings say, from now on."""
+        self._bound.pop(topic, None)
+        if settings.schema:
+            self._bound[topic] = settings
+
+    def check_settings(self, settings: Any) -> None:
+        """Raise unless a topic can be bound so."""
+        if settings == SchemaSettings():
+            return
+        if settings.encoding not in ENCODINGS:
+            raise InvalidArgument("schema_settings need an encoding: JSON or BINARY")
+        if settings.schema != DELETED:
+            self._allowed(settings)
+
+    def settings_of(self, settings: Any) -> Any:
+        """Settings as they stand: a schema that was deleted is called so."""
+        if (
+            settings.schema
+            and settings.schema != DELETED
+            and self.names.in_store(settings.schema) not in self._revisions
+        ):
+            settings.schema = DELETED
+        return settings
+
+    async def checked(self, topic: str, contents: list[Content]) -> list[Content]:
+        """What is published, with a note about its schema. Raises InvalidArgument unless all of it is of the topic's schema."""
+        settings = self._bound.get(topic)
+        if settings is None:
+            return contents
+        try:
+            revisions = self._allowed(settings)
+        except NotFound:
+            raise InvalidArgument("the schema of the topic was deleted: update its schema_settings") from None
+        matches = await self.match([content.data for content in contents], settings.encoding, revisions)
+        return [_noted(content, settings, match) for content, match in zip(contents, matches, strict=True)]
+
+    async def match(self, messages: Sequence[bytes], encoding: int, revisions: Sequence[Revision]) -> list[Revision]:
+        """The revision that each of some messages conforms to. Raises InvalidArgument when one conforms to none."""
+        if sum(map(len, messages)) <= QUICK_BYTES:
+            try:
+                return _match(messages, encoding, revisions, QUICK_VALUES)
+            except BudgetSpent:
+                pass
+        async with self._checking:
+            try:
+                return await asyncio.to_thread(_match, messages, encoding, revisions, MAX_VALUES)
+            except BudgetSpent:
+                raise InvalidArgument(
+                    f"the messages have more than {MAX_VALUES:,} values: publish fewer at once, or smaller ones"
+                ) from None
+
+    def _allowed(self, settings: Any) -> list[Revision]:
+        """The revisions that a topic takes, the newest first."""
+        revisions = self.revisions(self.names.in_store(settings.schema))
+        first, last = settings.first_revision_id, settings.last_revision_id
+        start = _index(revisions, first) if first else 0
+        end = _index(revisions, last) if last else len(revisions) - 1
+        if start > end:
+            raise InvalidArgument("first_revision_id is newer than last_revision_id")
+        return revisions[start : end + 1][::-1]
+
+    # -- schemas --------------------------------------------------------------------------------------------------------
+
+    def all(self) -> dict[str, list[Revision]]:
+        return self._revisions
+
+    def revisions(self, name: str) -> list[Revision]:
+        try:
+            return self._revisions[name]
+        except KeyError:
+            raise NotFound(f"schema {name!r} does not exist: create it first") from None
+
+    async def create(self, name: str, revision: Revision) -> None:
+        async with self._turns.of(name):
+            if name in self._revisions:
+                raise AlreadyExists(f"schema {name!r} exists already: commit a revision of it, or choose another name")
+            await self._put(name, [revision])
+
+    async def change(self, name: str, change: Callable[[list[Revision]], list[Revision]]) -> list[Revision]:
+        """Replace the revisions of a schema by what ``change`` makes of those that there are; returns them."""
+        async with self._turns.of(name):
+            revisions = change(self.revisions(name))
+            await self._put(name, revisions)
+            return revisions
+
+    async def delete(self, name: str) -> None:
+        async with self._turns.of(name):
+            self.revisions(name)
+            await self._broker.delete_document(KIND, name)
+            del self._revisions[name]
+
+    async def _put(self, name: str, revisions: list[Revision]) -> None:
+        texts = [MessageToDict(one.message, preserving_proto_field_name=True) for one in revisions]
+        await self._broker.put_document(Document(KIND, name, json.dumps(texts)))
+        self._revisions[name] = revisions
+
+
+def _index(revisions: Sequence[Revision], revision_id: str) -> int:
+    for index, revision in enumerate(revisions):
+        if revision.id == revision_id:
+            return index
+    raise NotFound(f"there is no revision {revision_id!r} of the schema")
+
+
+def _stored(schema: Any) -> AvroSchema | Unusable:
+    try:
+        return AvroSchema(schema.definition)
+    except InvalidArgument as error:
+        logger.warning("no message conforms to revision %s of %s: %s", schema.revision_id, schema.name, error)
+        return Unusable(error)
+
+
+def _match(messages: Sequence[bytes], encoding: int, revisions: Sequence[Revision], values: int) -> list[Revision]:
+    budget = Budget(values)
+    return [_revision_of(data, encoding, revisions, budget) for data in messages]
+
+
+def _revision_of(data: bytes, encoding: int, revisions: Sequence[Revision], budget: Budget) -> Revision:
+    """The first revision that data conforms to. Raises what the newest one says when there is none."""
+    refusals = []
+    for revision in revisions:
+        try:
+            (revision.avro.check_json if encoding == JSON else revision.avro.check_binary)(data, budget)
+        except InvalidArgument as error:
+            refusals.append(error)
+        else:
+            return revision
+    raise refusals[0]
+
+
+def _noted(content: Content, settings: Any, revision: Revision) -> Content:
+    note = {
+        "googclient_schemaencoding": ENCODINGS[settings.encoding],
+        "googclient_schemaname": settings.schema,
+        "googclient_schemarevisionid": revision.id,
+    }
+    return content._replace(attributes={**(content.attributes or {}), **note})
+
+
+def compiled(schema: Any) -> AvroSchema:
+    """Raises unless messages can be checked against a schema."""
+    if schema.type_ == Schema.PROTOCOL_BUFFER:
+        raise NotSupported("Protocol Buffer schemas are not supported: use an Avro schema")
+    if schema.type_ != Schema.AVRO:
+        raise InvalidArgument("a schema needs a type: AVRO")
+    return AvroSchema(schema.definition)
+
+
+class SchemaService:
+    """One method for each of the API's, by the same name."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        self._names = schemas.names
+
+    async def create_schema(self, request: Any) -> Any:
+        name = self._names.in_store(f"{request.parent}/schemas/{request.schema_id}")
+        revision = self._revision(name, request.schema)
+        await self._schemas.create(name, revision)
+        return revision.message
+
+    async def get_schema(self, request: Any) -> Any:
+        return _viewed(self._find(request.name), request.view or FULL)
+
+    async def list_schemas(self, request: Any) -> Any:
+        names, token = page(self._names.listed(request.parent, self._schemas.all()), request, self._names.of)
+        found = [_viewed(self._schemas.revisions(name)[-1], request.view) for name in names]
+        return SCHEMAS["ListSchemas"].response(schemas=found, next_page_token=token)
+
+    async def list_schema_revisions(self, request: Any) -> Any:
+        """The newest first."""
+        revisions = {revision.id: revision for revision in self._schemas.revisions(self._names.in_store(request.name))}
+        order = list(reversed(revisions))
+        places = {f"{place:04}": id_ for place, id_ in enumerate(order)}
+        chosen, token = page(list(places), request, lambda place: place)
+        found = [_viewed(revisions[places[place]], request.view) for place in chosen]
+        return SCHEMAS["ListSchemaRevisions"].response(schemas=found, next_page_token=token)
+
+    async def commit_schema(self, request: Any) -> Any:
+        name = self._names.in_store(request.name)
+        revision = self._revision(name, request.schema)
+        await self._schemas.change(name, lambda revisions: _with(revisions, revision))
+        return revision.message
+
+    async def rollback_schema(self, request: Any) -> Any:
+        name = self._names.in_store(request.name)
+
+        def roll_back(revisions: list[Revision]) -> list[Revision]:
+            wanted = revisions[_index(revisions, request.revision_id)]
+            return _with(revisions, self._revision(name, wanted.message))
+
+        return (await self._schemas.change(name, roll_back))[-1].message
+
+    async def delete_schema_revision(self, request: Any) -> Any:
+        resource, _, revision_id = request.name.partition("@")
+        name, revision_id = self._names.in_store(resource), revision_id or request.revision_id
+
+        def leave_out(revisions: list[Revision]) -> list[Revision]:
+            gone = _index(revisions, revision_id)
+            if len(revisions) == 1:
+                raise FailedPrecondition("the only revision of a schema can't be deleted: delete the schema")
+            return revisions[:gone] + revisions[gone + 1 :]
+
+        return (await self._schemas.change(name, leave_out))[-1].message
+
+    async def delete_schema(self, request: Any) -> Any:
+        await self._schemas.delete(self._names.in_store(request.name))
+        return Empty()
+
+    async def validate_schema(self, request: Any) -> Any:
+        compiled(request.schema)
+        return SCHEMAS["ValidateSchema"].response()
+
+    async def validate_message(self, request: Any) -> Any:
+        if request.encoding not in ENCODINGS:
+            raise InvalidArgument("say which encoding the message has: JSON or BINARY")
+        if request.WhichOneof("schema_spec") == "schema":
+            revision = Revision(request.schema, compiled(request.schema))
+        else:
+            revision = self._find(request.name)
+        await self._schemas.match([request.message], request.encoding, [revision])
+        return SCHEMAS["ValidateMessage"].response()
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    def _find(self, resource: str) -> Revision:
+        """A schema by its name, with ``@REVISION`` or as it stands."""
+        schema, _, revision_id = resource.partition("@")
+        revisions = self._schemas.revisions(self._names.in_store(schema))
+        return revisions[_index(revisions, revision_id) if revision_id else -1]
+
+    def _revision(self, name: str, schema: Any) -> Revision:
+        made = Schema(name=self._names.of(name), type_=schema.type_, definition=schema.definition)
+        made.revision_id = uuid.uuid4().hex[:8]
+        set_seconds(made.revision_create_time, time.time())
+        return Revision(made, compiled(schema))
+
+
+def _with(revisions: list[Revision], revision: Revision) -> list[Revision]:
+    if len(revisions) >= MOST_REVISIONS:
+        raise FailedPrecondition(f"a schema has at most {MOST_REVISIONS} revisions: delete one")
+    return [*revisions, revision]
+
+
+def _viewed(revision: Revision, view: int) -> Any:
+    """With its definition only where the whole was asked for."""
+    if view == FULL:
+        return revision.message
+    brief = Schema()
+    brief.CopyFrom(revision.message)
+    brief.ClearField("definition")
+    return brief

@@ -159,18 +159,13 @@ def prepare(target: Target, tests: tuple[str, ...]) -> None:
     (target.workshop / "pyproject.toml").write_text("\n".join([project, "[tool.mutmut]", *lines, ""]))
 
 
-def mutmut(target: Target, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mutmut", *arguments]
-    environment = os.environ | {"HYPOTHESIS_PROFILE": "mutate"}
-    return subprocess.run(command, cwd=target.workshop, env=environment, text=True, check=False, **options)
-
-
 def run(target: Target, children: int) -> Result:
     """Run the quick tests on every mutant."""
     prepare(target, target.tests)
     began = time.monotonic()
     outcomes = run_mutants(target, children)
     counts = Counter(outcomes.values())
+    missed = [name for name, what in outcomes.items() if what not in CAUGHT]
     return Result(
         commit=commit_now(),
         date=today(),
@@ -179,7 +174,7 @@ def run(target: Target, children: int) -> Result:
         mutants=len(outcomes),
         killed=counts["killed"],
         timed_out=counts["timed out"],
-        survivors=[Survivor(name, difference(target, name)) for name, what in outcomes.items() if what not in CAUGHT],
+        survivors=list(map(Survivor, missed, differences(target, missed))),
     )
 
 
@@ -207,10 +202,13 @@ def run_survivors(target: Target, children: int) -> Result:
 
 def run_mutants(target: Target, children: int, *mutants: str) -> dict[str, str]:
     """What became of each mutant; all are run when none is named."""
+    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(children), *mutants]
+    environment = os.environ | {"HYPOTHESIS_PROFILE": "mutate"}
     log = target.workshop / "mutmut.log"
     with log.open("w") as output:
-        if mutmut(target, "run", "--max-children", str(children), *mutants, stdout=output, stderr=output).returncode:
-            sys.exit(f"{target.name}: mutmut failed, see {log.relative_to(ROOT)}")
+        ended = subprocess.run(command, cwd=target.workshop, env=environment, stdout=output, stderr=output, check=False)
+    if ended.returncode:
+        sys.exit(f"{target.name}: mutmut failed, see {log.relative_to(ROOT)}")
     meta = target.workshop / "mutants" / f"{target.path}.meta"
     return {name: outcome(code) for name, code in json.loads(meta.read_text())["exit_code_by_key"].items()}
 
@@ -239,11 +237,25 @@ def outcome(exit_code: int | None) -> str:
     return "not run" if exit_code is None else "killed"
 
 
-def difference(target: Target, mutant: str) -> str:
-    """What a mutant changed: its removed and added lines."""
-    shown = mutmut(target, "show", mutant, capture_output=True).stdout
-    changed = (line for line in shown.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---"))
-    return "\n".join(line[0] + " " + line[1:].strip() for line in changed)
+SHOW = """
+import json, sys
+from mutmut.mutation.diff_apply import get_diff_for_mutant
+print(json.dumps([get_diff_for_mutant(mutant, path=sys.argv[1]) for mutant in sys.argv[2:]]))
+"""
+
+
+def differences(target: Target, mutants: list[str]) -> list[str]:
+    """What mutants changed: the removed and added lines of each. mutmut itself would be started anew to show each of them."""
+    command = [sys.executable, "-c", SHOW, target.path, *mutants]
+    shown = subprocess.run(command, cwd=target.workshop, capture_output=True, text=True, check=True).stdout
+    return [
+        "\n".join(
+            f"{line[0]} {line[1:].strip()}"
+            for line in diff.splitlines()
+            if line[:1] in "+-" and line[:3] not in ("+++", "---")
+        )
+        for diff in json.loads(shown)
+    ]
 
 
 # --- results and the page ---------------------------------------------------------------------------------------------

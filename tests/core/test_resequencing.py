@@ -60,6 +60,14 @@ def test_under_a_modulus_sync_is_watched_and_no_more_is_held_than_can_be_told_to
     assert Resequencing(space=SequenceSpace(256), capacity=127).held_limit == 127
 
 
+def test_a_choice_may_be_given_as_text():
+    texts = {"on_gap": "hold", "on_late": "side-output", "on_duplicate": "last", "on_epoch": "discard"}
+    given = Resequencing(**texts, on_overflow="drop")  # type: ignore[arg-type]
+    chosen = (given.on_gap, given.on_late, given.on_duplicate, given.on_epoch, given.on_overflow)
+    members = (OnGap.HOLD, OnLate.SIDE_OUTPUT, OnDuplicate.LAST, OnEpoch.DISCARD, OnOverflow.DROP)
+    assert all(one is other for one, other in zip(chosen, members, strict=True))
+
+
 def test_a_held_gap_is_never_given_up_for_room():
     assert Resequencing(on_gap=OnGap.HOLD).overflow is OnOverflow.RAISE
     assert Resequencing(on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP).overflow is OnOverflow.DROP
@@ -75,6 +83,16 @@ def test_the_lowest_allowed_values():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        *(
+            ({name: "nonsense"}, f"{name} must be one of {choices}, not 'nonsense'")
+            for name, choices in {
+                "on_gap": ", ".join(map(repr, map(str, OnGap))),
+                "on_late": ", ".join(map(repr, map(str, OnLate))),
+                "on_duplicate": "'first', 'last', 'conflict'",
+                "on_epoch": "'release', 'discard'",
+                "on_overflow": "'give-up', 'drop', 'raise'",
+            }.items()
+        ),
         ({"gap_timeout": -1}, "gap_timeout must be a finite number of 0 or more, not -1"),
         ({"max_requests": 0}, "max_requests must be a whole number of 1 or more, not 0"),
         ({"capacity": 0}, "capacity must be a whole number of 1 or more, not 0"),

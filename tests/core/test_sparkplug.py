@@ -347,34 +347,54 @@ def test_what_waits_for_a_birth_is_discarded_with_its_device_and_its_numbers_are
     assert script.requests == []
 
 
+NOT_A_MESSAGE = "an edge node's message must be an EdgeMessage, not "
+NOT_A_STAMP = "timestamp must be a whole number from 0 to 18446744073709551615, not "
+NOT_A_SESSION = "bdSeq must be a whole number from 0 to 18446744073709551615, not "
+
+
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "text"),
     [
-        None,
-        "NDATA",
-        ("NDATA", "x", 1, None, None, None),
-        ndata(256),
-        ndata(-1),
-        ndata(True),
-        ndata("1"),  # type: ignore[arg-type]
-        ndata(1, at=-1),
-        ndata(1, at=1.5),  # type: ignore[arg-type]
-        ndata(1)._replace(device="d"),
-        ddata(1, device=""),
-        ddata(1)._replace(device=None),
-        nbirth(0)._replace(bd_seq=None),
-        ndeath(-1),
-        EdgeMessage("NDATA", "x", 1),  # type: ignore[arg-type]
+        (None, NOT_A_MESSAGE + "NoneType"),
+        ("NDATA", NOT_A_MESSAGE + "str"),
+        (("NDATA", "x", 1, None, None, None), NOT_A_MESSAGE + "tuple"),
+        (ndata(256), "sequence 256 is outside 0 to 255 (modulus 256)"),
+        (ndata(-1), "sequence -1 is outside 0 to 255 (modulus 256)"),
+        (ndata(True), "a sequence must be an integer, not bool True"),
+        (ndata("1"), "a sequence must be an integer, not str '1'"),  # type: ignore[arg-type]
+        (ndata(1, at=-1), NOT_A_STAMP + "-1"),
+        (ndata(1, at=2**64), NOT_A_STAMP + "18446744073709551616"),
+        (ndata(1, at=1.5), NOT_A_STAMP + "1.5"),  # type: ignore[arg-type]
+        (ndata(1, at=True), NOT_A_STAMP + "True"),
+        (ndata(1)._replace(device="d"), "NDATA with device 'd': D messages name a device, N messages none"),
+        (ddata(1, device=""), "DDATA with device '': D messages name a device, N messages none"),
+        (ddata(1)._replace(device=None), "DDATA with device None: D messages name a device, N messages none"),
+        (ddata(1)._replace(device=5), "DDATA with device 5: D messages name a device, N messages none"),  # type: ignore[arg-type]
+        (nbirth(0)._replace(bd_seq=None), NOT_A_SESSION + "None"),
+        (ndeath(-1), NOT_A_SESSION + "-1"),
+        (ndata(1)._replace(bd_seq=2**64), NOT_A_SESSION + "18446744073709551616"),
+        (
+            EdgeMessage("NDATA", "x", 1),  # type: ignore[arg-type]
+            "the kind of a message must be one of NBIRTH, NDEATH, NDATA, DBIRTH, DDEATH, DDATA, not 'NDATA'",
+        ),
     ],
     ids=repr,
 )
-def test_none_or_a_wrong_type_raises_and_changes_nothing(wrong: Any):
+def test_none_or_a_wrong_type_raises_and_changes_nothing(wrong: Any, text: str):
     script = Script()
     script.send(nbirth(0), ndata(2))
     before = (script.node.bookmark(), script.node.held_count, script.node.deadline)
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(InvalidArgument) as refusal:
         script.node.receive(wrong, 100.0)
+    assert refusal.value.message == text
     assert (script.node.bookmark(), script.node.held_count, script.node.deadline) == before
+
+
+def test_stamps_and_sessions_reach_from_0_to_the_largest_of_64_bits():
+    script = Script()
+    assert script.send(nbirth(0, bd=0, at=0), ndeath(0)) == ["nbirth 0", "ndeath"]
+    last = 2**64 - 1
+    assert script.send(nbirth(0, bd=last, at=last), ndeath(last)) == ["nbirth 0", "ndeath"]
 
 
 def test_state_changes_of_devices_take_effect_in_sequence_order_not_in_arrival_order():
@@ -836,6 +856,18 @@ def test_what_waits_for_a_birth_is_bounded():
     assert released.send(ndata(1), ndata(2), ndata(3)) == ["ndata 1", "ndata 2", "ndata 3"]
 
 
+def test_what_is_held_behind_a_gap_is_bounded():
+    script = Script(on_timeout=OnTimeout.HOLD, capacity=2)
+    assert script.send(nbirth(0), ndata(2), ndata(4), ndata(6)) == ["nbirth 0"]
+    assert script.ledger == [("overflow", "ndata 6")]
+    assert script.send(ndata(1), ndata(3)) == ["ndata 1", "ndata 2", "ndata 3", "ndata 4"]
+
+
+def test_a_bookmark_is_read_as_it_was_written():
+    for bookmark in (Bookmark(7, 3, 5, 9, True, 11), Bookmark(7, 3, 0, 0, False), Bookmark(1, 1, 0, 0, True, 0)):
+        assert Bookmark.unpack(bookmark.pack()) == bookmark
+
+
 def test_a_resumed_node_goes_on_where_its_bookmark_left_it_and_repeats_nothing():
     script = Script()
     script.send(nbirth(200, bd=7, at=1), *[ndata(seq % 256, at=seq) for seq in range(201, 300)])
@@ -958,19 +990,44 @@ def test_the_number_of_nodes_is_bounded():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "text"),
     [
-        {"reorder_timeout": -1},
-        {"capacity": 128},
-        {"rebirth_backoff": 10, "rebirth_backoff_limit": 5},
-        {"rebirths_per_second": 0},
-        {"rebirth_attempts": 0},
-        {"max_nodes": 0},
+        *(
+            ({name: -1}, f"{name} must be a finite number of 0 or more, not -1")
+            for name in ("reorder_timeout", "rebirth_backoff", "rebirth_backoff_limit", "rebirths_per_second")
+        ),
+        (
+            {"capacity": 128},
+            "capacity 128 is more than the 127 numbers that can be told to be ahead modulo 256; choose 127 or less",
+        ),
+        (
+            {"rebirth_backoff": 10, "rebirth_backoff_limit": 5},
+            "rebirth_backoff_limit must not be less than rebirth_backoff",
+        ),
+        ({"rebirths_per_second": 0}, "rebirths_per_second must be more than 0: it is a limit, not a switch"),
+        ({"rebirth_attempts": 0}, "rebirth_attempts must be a whole number of 1 or more, not 0"),
+        ({"max_nodes": 0}, "max_nodes must be a whole number of 1 or more, not 0"),
+        ({"on_timeout": "skip"}, "on_timeout must be one of 'release', 'drop', 'hold', not 'skip'"),
+        ({"before_birth": "drop"}, "before_birth must be one of 'release', 'hold', not 'drop'"),
+        ({"on_session_end": None}, "on_session_end must be one of 'release', 'discard', not None"),
+        ({"send_rebirth_when_timeout": "no"}, "send_rebirth_when_timeout must be a bool, not 'no'"),
     ],
 )
-def test_options_that_can_not_work_are_refused(wrong):
-    with pytest.raises(InvalidArgument):
+def test_options_that_can_not_work_are_refused(wrong, text):
+    with pytest.raises(InvalidArgument) as refusal:
         NodeOrdering(**wrong)
+    assert refusal.value.message == text
+
+
+def test_a_backoff_may_be_constant_and_one_attempt_and_one_node_are_enough():
+    NodeOrdering(rebirth_backoff=5, rebirth_backoff_limit=5, rebirth_attempts=1, max_nodes=1)
+
+
+def test_a_choice_may_be_given_as_text():
+    script = Script(before_birth="hold", on_timeout="hold", on_session_end="discard")
+    assert script.send(ndata(1)) == script.wait(10) == []
+    assert script.send(nbirth(0), ndata(3), ndeath(0)) == ["nbirth 0", "ndata 1", "ndeath"]
+    assert script.ledger == [("discarded", "ndata 3")]
 
 
 def test_the_kinds_are_those_of_an_edge_node():

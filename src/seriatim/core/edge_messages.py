@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.options import convert_choices, require_duration, require_kind, require_whole
 from seriatim.core.resequencing import LedgerEntry, OnEpoch, OnGap, OnOverflow, Resequencing
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
@@ -111,6 +111,8 @@ class NodeOrdering:
     max_nodes: int = 100_000
 
     def __post_init__(self) -> None:
+        convert_choices(self, on_timeout=OnTimeout, before_birth=BeforeBirth, on_session_end=OnEpoch)
+        require_kind("send_rebirth_when_timeout", bool, self.send_rebirth_when_timeout)
         for name in ("reorder_timeout", "rebirth_backoff", "rebirth_backoff_limit", "rebirths_per_second"):
             require_duration(name, getattr(self, name))
         if not self.rebirths_per_second:

@@ -42,6 +42,12 @@ def one_of(name: str, kind: type[Choice], value: Any) -> Choice:
         raise InvalidArgument(f"{name} must be one of {choices}, not {shown(value)}") from None
 
 
+def convert_choices(options: object, **kinds: type[StrEnum]) -> None:
+    """Turn the choices of a frozen options object that were given as text into members of their enums."""
+    for name, kind in kinds.items():
+        object.__setattr__(options, name, one_of(name, kind, getattr(options, name)))
+
+
 def require_whole(name: str, value: object, at_least: int, at_most: int | None = None) -> None:
     """Raise InvalidArgument unless ``value`` is an int, not a bool, of ``at_least`` or more and ``at_most`` or less."""
     if not isinstance(value, int) or isinstance(value, bool) or value < at_least:

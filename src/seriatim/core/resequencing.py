@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from seriatim.core.options import require_span, require_whole
+from seriatim.core.options import convert_choices, require_span, require_whole
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 
@@ -103,6 +103,9 @@ class Resequencing:
     DEFAULT_RESYNC_AFTER = 3
 
     def __post_init__(self) -> None:
+        convert_choices(self, on_gap=OnGap, on_late=OnLate, on_duplicate=OnDuplicate, on_epoch=OnEpoch)
+        if self.on_overflow is not None:
+            convert_choices(self, on_overflow=OnOverflow)
         if self.gap_timeout is not None:
             require_span("gap_timeout", self.gap_timeout)
         if self.on_gap is OnGap.REQUEST and not self.gap_timeout:

@@ -1,22 +1,18 @@
 """A real MQTT broker for the tests: Debian's mosquitto, on a free port of this machine, gone when its test is.
 
-Where it is not installed, it is fetched once with ``apt-get download`` and unpacked below the user's cache folder, which needs
-no root. Where that does not work either, the test says so (``needs.py``).
+Where it is neither installed nor can be fetched (``debian.py``), the test says so (``needs.py``).
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
-import shutil
 import socket
 import subprocess
 import time
 from base64 import b64encode
-from functools import cache
 from pathlib import Path
 
+from tests.debian import Found, NotAvailable, find_program
 from tests.needs import lacking
 
 PACKAGES = ("mosquitto", "libmosquitto1", "libdlt2", "libcjson1", "libwrap0")
@@ -51,11 +47,11 @@ class Mosquitto:
         """What starts it, for those who watch over its process themselves."""
         configuration = self._folder / "mosquitto.conf"
         configuration.write_text(CONFIGURATION.format(port=self.port, access=self._access, sys_interval=SYS_INTERVAL))
-        return [_program()[0], "-c", str(configuration)]
+        return [_program().path, "-c", str(configuration)]
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"LD_LIBRARY_PATH": _program()[1]}
+        return {"LD_LIBRARY_PATH": _program().libraries}
 
     def start(self) -> None:
         self._process = subprocess.Popen(
@@ -101,32 +97,8 @@ def _free_port() -> int:
         return port
 
 
-@cache
-def _program() -> tuple[str, str]:
-    """The program, and where its libraries are if not where all are."""
-    found = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-    if found is not None:
-        return found, os.environ.get("LD_LIBRARY_PATH", "")
-    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seriatim-tests" / "mosquitto"
-    cache_folder.mkdir(parents=True, exist_ok=True)
-    with (cache_folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        root = cache_folder / "root"
-        if not (root / "usr/sbin/mosquitto").exists():
-            _fetch(cache_folder, root)
-    libraries = ":".join(str(folder) for folder in sorted(root.rglob("*-linux-gnu")) if folder.is_dir())
-    return str(root / "usr/sbin/mosquitto"), libraries
-
-
-def _fetch(folder: Path, root: Path) -> None:
-    new = folder / "new"
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir()
+def _program() -> Found:
     try:
-        subprocess.run(["apt-get", "-q", "download", *PACKAGES], cwd=new, check=True, capture_output=True, timeout=120)
-        for package in sorted(new.glob("*.deb")):
-            subprocess.run(["dpkg", "-x", str(package), str(new / "root")], check=True, capture_output=True, timeout=60)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or b""
-        lacking(f"mosquitto is not installed and could not be fetched: apt install mosquitto ({error} {said.decode()})")
-    (new / "root").rename(root)
+        return find_program("mosquitto", PACKAGES, "usr/sbin/mosquitto")
+    except NotAvailable as error:
+        lacking(str(error))

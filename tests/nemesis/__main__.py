@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from tests.nemesis.leftovers import remove_leftovers
 from tests.nemesis.mode import Mode
 from tests.nemesis.own import Linked, Served, Standby
 from tests.nemesis.round import Report, Round
@@ -25,6 +26,7 @@ ROUND_S = 30.0
 
 def run(modes: Sequence[type[Mode]], seconds: float, round_s: float, seed: int) -> Iterator[Report]:
     """Rounds of each mode in turn until the time is over; a round that has begun is finished."""
+    remove_leftovers()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         mode = modes[seed % len(modes)]

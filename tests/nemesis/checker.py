@@ -86,19 +86,21 @@ def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()
 def _without_zombies(events: Sequence[Event]) -> list[Event]:
     """Leave out handlers of leases that were lost before they began.
 
-    A client that was stopped, or whose owner died, may start a handler before it can know: that is not promised. What is
-    promised is that such a handler settles nothing. So a delivery counts unless its ack was refused, or it came right after
-    its client was continued and nothing of it was accepted.
+    A client that was stopped or cut off, or whose owner died, may start a handler before it can know: that is not promised.
+    What is promised is that such a handler settles nothing. So a delivery counts unless its ack was refused, or it came while
+    its client was cut off or right after that, and nothing of it was accepted.
     """
-    refused = {(event.who, event.lease) for event in events if event.what == "stale"}
+    refused = {(event.who, event.lease) for event in events if event.what in ("stale", "unsure")}
     accepted = {(event.who, event.lease) for event in events if event.what == "acked"}
-    continued: dict[str, float] = {}
+    unknowing_until: dict[str, float] = {}
     kept = []
     for event in events:
         if event.what == "continued":
-            continued[event.who] = event.at
+            unknowing_until[event.who] = event.at + NOTICED_AFTER_S
+        elif event.what == "impaired":
+            unknowing_until[event.who] = inf
         lease = (event.who, event.lease)
-        is_doubtful = lease in refused or event.at - continued.get(event.who, -inf) < NOTICED_AFTER_S
+        is_doubtful = lease in refused or event.at < unknowing_until.get(event.who, -inf)
         if event.what != "delivered" or lease in accepted or not is_doubtful:
             kept.append(event)
     return kept

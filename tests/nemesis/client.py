@@ -95,7 +95,7 @@ class Client:
 
     @property
     def _deadline(self) -> float:
-        return 10.0 if self._life.url.startswith("pubsub:") else ACK_DEADLINE_S  # a Pub/Sub server wants at least 10 s
+        return 2.0 if self._life.url.startswith("pubsub:") else ACK_DEADLINE_S  # the Pub/Sub API has whole seconds
 
     @property
     def _topic(self) -> Topic:

@@ -16,7 +16,9 @@ Every line is one ``write`` to a file opened for appending, so whatever a client
 | `returned`   | sub, key, number, lease         | the handler ended |
 | `take-out`   | sub, key                        | an operator begins to skip the head of a key, or to dead-letter it |
 | `taken-out`  | sub, key, id                    | that was confirmed, for this message |
-| `continued`  |                                 | this client was stopped, and goes on (written by the nemesis) |
+| `unsure`     | sub, key, number, lease         | an ack was refused, perhaps because an earlier try was accepted |
+| `impaired`   |                                 | this client is cut off from now on (written by the nemesis) |
+| `continued`  |                                 | this client was stopped or cut off, and goes on (written by the nemesis) |
 | `read`       | sub, key, id, body              | a reader got this message of a topic (`reader.py`); `body` is the message |
 | `sent`       | key, number, body               | an edge node is about to send this message (`edge_node.py`) |
 | `reborn`     | key, number                     | an edge node was asked for this birth |
@@ -61,6 +63,12 @@ class Recorder:
     def __call__(self, what: str, **fields: str | int) -> None:
         line = {"at": time.monotonic(), "who": self._who, "what": what, **fields}
         os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
 
 
 def read_all(folder: Path) -> list[Event]:

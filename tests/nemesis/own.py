@@ -7,40 +7,45 @@ import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from random import Random
+from pathlib import Path
 
-from tests import postgres
 from tests.nemesis.checker import Anomaly, Promises, check
 from tests.nemesis.client import GRAVES, LIMITED, MAX_ATTEMPTS, STRICT, Life
-from tests.nemesis.fault import Fault
+from tests.nemesis.clock import Clock, ClockJump
+from tests.nemesis.database import DATABASE, PORT, Database
+from tests.nemesis.disk import Disk, FullDisk, SlowDisk, why_no_mounts
 from tests.nemesis.history import Event
 from tests.nemesis.mode import Arena, Mode, python
-from tests.nemesis.program import Program
+from tests.nemesis.network import NETWORK, Link, Network, why_not
+from tests.nemesis.program import Program, Surroundings
 
 CLIENTS = "abc"
 DRAIN_S = 180.0
+DISK_MEGABYTES = 48
+SCHEMA = "nemesis"
+SERVER_PORT = 8085
 
 
 class OwnClients(Mode):
     """Three clients, and a last one that drains the store with the same program."""
 
-    def __init__(self, arena: Arena, store: str, life: Life) -> None:
+    def __init__(self, arena: Arena) -> None:
         super().__init__(arena)
-        self._store, self._life = store, life
-        self.clients = [Program(name, arena.folder, self._command(name)) for name in CLIENTS]
-        self.programs = list(self.clients)
+        self.life = Life("", str(arena.folder), arena.seed)
+        self.faults += [ClockJump(), FullDisk(), SlowDisk()]
 
-    def _command(self, name: str) -> _Command:
-        return _Command(replace(self._life, who=name))
+    def add_client(self, name: str, url: str, *surroundings: Surroundings) -> Program:
+        command = _Command(replace(self.life, url=url, who=name))
+        client = Program(name, self.arena.folder, command, surroundings=surroundings)
+        self.programs.append(client)
+        return client
 
-    def drain(self) -> None:
-        life = replace(self._life, who="drain", work="drain", url=self._store)
-        last = Program("drain", self.arena.folder, _Command(life))
+    def drain_store(self, url: str) -> None:
+        last = Program("drain", self.arena.folder, _Command(replace(self.life, url=url, who="drain", work="drain")))
         last.start()
         if not last.wait(DRAIN_S):
             self.arena.troubles.append(f"the store was not drained within {DRAIN_S:.0f} s")
-        self.arena.troubles += last.suspicious()
-        self.arena.troubles += check_store(self._store)
+        self.arena.troubles += [*last.suspicious(), *check_store(url)]
 
     def judge(self, events: Sequence[Event]) -> list[Anomaly]:
         dead = {(event.key, event.number) for event in events if event.sub == GRAVES}
@@ -58,24 +63,42 @@ class _Command:
 
 
 class Linked(OwnClients):
-    """Programs that share a SQLite store: one owns it, the others are linked to it."""
+    """Programs on one machine that share a SQLite store: one owns it, the others are linked to it."""
 
     name = "sqlite"
 
     def __init__(self, arena: Arena) -> None:
-        store = f"sqlite:///{arena.folder / 'store.db'}"
-        super().__init__(arena, store, Life(store, str(arena.folder), arena.seed))
+        super().__init__(arena)
+        folder, *disk = store_folder(arena)
+        self._store = f"sqlite:///{folder / 'store.db'}"
+        clock = Clock(arena.folder / "clock")
+        for name in CLIENTS:
+            self.add_client(name, self._store, clock, *disk)
+
+    def drain(self) -> None:
+        self.drain_store(self._store)
 
 
 class Standby(OwnClients):
-    """Programs that stand by for each other on PostgreSQL."""
+    """Programs on machines of their own that stand by for each other on PostgreSQL."""
 
     name = "postgres"
 
     def __init__(self, arena: Arena) -> None:
-        store = postgres.server().new_url()
-        super().__init__(arena, store, Life(store, str(arena.folder), arena.seed, is_standby=True))
-        self.faults.append(BreakConnections())
+        super().__init__(arena)
+        self.faults += [*NETWORK, *DATABASE]
+        self.life = replace(self.life, is_standby=True)
+        network = network_of(arena)
+        self._database = make_database(arena, network)
+        self.programs.append(self._database)
+        for name in CLIENTS:
+            machine = machine_of(name, arena, network)
+            self._database.dependents.append(self.add_client(name, self._database.url(SCHEMA), *machine))
+
+    def drain(self) -> None:
+        self._database.start()
+        self._database.wait_until_ready()
+        self.drain_store(self._database.local_url(SCHEMA))
 
 
 class Served(OwnClients):
@@ -84,18 +107,56 @@ class Served(OwnClients):
     name = "served"
 
     def __init__(self, arena: Arena) -> None:
-        store, port = f"sqlite:///{arena.folder / 'store.db'}", free_port()
-        super().__init__(arena, store, Life(f"pubsub://127.0.0.1:{port}/seriatim", str(arena.folder), arena.seed))
-        command = python("seriatim", "serve", "--store", store, "--port", str(port))
-        self.programs.insert(0, Program("server", arena.folder, lambda _: command, is_client=False))
+        super().__init__(arena)
+        self.faults += NETWORK
+        network = network_of(arena)
+        folder, *disk = store_folder(arena)
+        self._store = f"sqlite:///{folder / 'store.db'}"
+        server, address = make_server("server", arena, network, ["--store", self._store], *disk)
+        self.programs.append(server)
+        for name in CLIENTS:
+            machine = machine_of(name, arena, network)
+            server.dependents.append(self.add_client(name, f"pubsub://{address}/seriatim", *machine))
+
+    def drain(self) -> None:
+        self.drain_store(self._store)
 
 
-class BreakConnections(Fault):
-    name, counted_as = "break", "broken connections"
+def make_server(
+    name: str, arena: Arena, network: Network | None, options: Sequence[str], *surroundings: Surroundings
+) -> tuple[Program, str]:
+    """A server that lets leases be as short as a second, and its address."""
+    machine = machine_of(name, arena, network)
+    link = machine[0] if isinstance(machine[0], Link) else None
+    host, port = (link.address, SERVER_PORT) if link else ("127.0.0.1", free_port())
+    where = ["--host", host, "--port", str(port), "--insecure", "--min-ack-deadline", "1"]
+    command = python("seriatim", "serve", *where, *options)
+    server = Program(name, arena.folder, lambda _: command, surroundings=[*machine, *surroundings], is_client=False)
+    return server, f"{host}:{port}"
 
-    def apply(self, program: Program, random: Random) -> float:
-        postgres.server().end_connections()
-        return 0
+
+def make_database(arena: Arena, network: Network | None) -> Database:
+    link = network.join("database") if network else None
+    return Database(arena.folder, arena.cleanup, PORT if link else free_port(), link)
+
+
+def network_of(arena: Arena) -> Network | None:
+    """The network of this round, if this machine can have one."""
+    return Network(arena.cleanup) if why_not() is None else None
+
+
+def machine_of(name: str, arena: Arena, network: Network | None) -> list[Surroundings]:
+    """What a program has that runs on a machine of its own: a link to the network, and a clock."""
+    clock = Clock(arena.folder / f"{name}-clock")
+    return [network.join(name), clock] if network else [clock]
+
+
+def store_folder(arena: Arena) -> tuple[Path, *tuple[Disk, ...]]:
+    """Where the store is, and the disk if this machine can have one for it."""
+    if why_no_mounts() is not None:
+        return (arena.folder,)
+    disk = Disk(arena.folder / "disk", DISK_MEGABYTES, arena.cleanup)
+    return disk.folder, disk
 
 
 def check_store(url: str) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
 from tests.nemesis.history import Recorder
 
@@ -17,24 +16,37 @@ WITH_ITS_PARENT = ["setpriv", "--pdeathsig", "KILL"]
 """However the nemesis ends, its programs end with it."""
 
 
-class Surroundings(Protocol):
-    """What a program runs on, and faults act on: a network link, a clock."""
+class Surroundings:
+    """What a program runs on, and faults act on: a network link, a disk, a clock."""
 
     @property
     def prefix(self) -> Sequence[str]:
         """What comes before the program's command."""
+        return ()
 
     @property
     def environment(self) -> dict[str, str]:
         """What is added to the program's environment."""
+        return {}
+
+    def forget(self, process: int) -> None:
+        """A process that used this has ended."""
+
+
+S = TypeVar("S", bound=Surroundings)
 
 
 class Program:
     """One process, life after life. ``command`` makes the command of a life from its number, which starts at 1.
 
     ``name`` is also the name in the histories. ``is_client`` tells who ends first when a round is over, and ``surroundings``
-    is what faults can find with :meth:`uses`.
+    is what faults can find with :meth:`find`.
     """
+
+    ending = signal.SIGTERM
+    """What asks it to end."""
+    become: Sequence[str] = ()
+    """A command that runs the program as another user."""
 
     def __init__(
         self,
@@ -48,25 +60,34 @@ class Program:
         self.name, self.is_client = name, is_client
         self.lives = 0
         self.troubles: list[str] = []
+        self.dependents: list[Program] = []
+        """Programs that this one serves: what it does not answer, they don't know."""
         self.surroundings = list(surroundings)
         self._command, self._folder = command, folder
         self._errors = folder / f"{name}.stderr"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        self._forget()
         self.lives += 1
         prefix = [word for one in self.surroundings for word in one.prefix]
-        environment = dict(os.environ)
-        for one in self.surroundings:
-            environment |= one.environment
+        environment = [f"{name}={value}" for one in self.surroundings for name, value in one.environment.items()]
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [*WITH_ITS_PARENT, *prefix, *self._command(self.lives)],
-                env=environment,
+                [*WITH_ITS_PARENT, *prefix, *self.become, "env", *environment, *self._command(self.lives)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
+
+    def find(self, kind: type[S]) -> S | None:
+        """What it has of these surroundings."""
+        return next((one for one in self.surroundings if isinstance(one, kind)), None)
+
+    def get(self, kind: type[S]) -> S:
+        found = self.find(kind)
+        assert found is not None
+        return found
 
     @property
     def pid(self) -> int:
@@ -94,21 +115,30 @@ class Program:
             self._process.kill()
             self._process.wait()
             return False
+        finally:
+            self._forget()
         return True
+
+    def _forget(self) -> None:
+        if self._process is not None:
+            for one in self.surroundings:
+                one.forget(self._process.pid)
 
     def end(self, seconds: float) -> None:
         """Ask it to end. That it does not is a finding."""
-        self.send(signal.SIGTERM)
+        self.send(self.ending)
         if not self.wait(seconds):
-            self.troubles.append(f"{self.name} did not end within {seconds:.0f} s of SIGTERM")
+            self.troubles.append(f"{self.name} did not end within {seconds:.0f} s of being asked to")
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
         self.wait(5)
 
     def record(self, what: str) -> None:
-        """Add an event about this program to the history of the nemesis."""
-        Recorder(self._folder, self.name, file="nemesis")(what)
+        """Add an event about this program, and about those that depend on it, to the history of the nemesis."""
+        for program in (self, *self.dependents):
+            with Recorder(self._folder, program.name, file="nemesis") as record:
+                record(what)
 
     def suspicious(self) -> list[str]:
         """Lines of its standard error that no program should write."""

@@ -16,11 +16,11 @@ from tests.nemesis.checker import Anomaly
 from tests.nemesis.fault import Fault
 from tests.nemesis.history import read_all
 from tests.nemesis.mode import Arena, Mode
+from tests.nemesis.network import PREFIX
 from tests.nemesis.program import Program
 
-FOLDER_PREFIX = "seriatim-nemesis-"
 BEGIN_S = 120.0
-LONGEST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 2.0
 MOST_TROUBLES = 10
 
 
@@ -69,7 +69,7 @@ class Round:
 
     def run(self) -> Report:
         begun = time.monotonic()
-        folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         with ExitStack() as cleanup:
             arena = Arena(folder, self._seed, self._random, cleanup)
             mode = self._mode_type(arena)

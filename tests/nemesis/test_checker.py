@@ -106,6 +106,22 @@ def test_a_handler_right_after_its_client_was_continued_is_no_anomaly_unless_it_
     assert "repeated" in kinds(history.ack(1, 7, who="b"))
 
 
+def test_a_handler_in_a_client_that_is_cut_off_is_no_anomaly_unless_it_settles_something() -> None:
+    history = History().publish(1).handle(1)("impaired", who="b", key="").deliver(1, 7, who="b", attempt=2)
+    assert kinds(history) == []
+    assert "repeated" in kinds(history.ack(1, 7, who="b"))
+
+
+def test_a_handler_long_after_its_client_was_connected_again_counts() -> None:
+    history = History().publish(1).handle(1)("impaired", who="b", key="")("continued", who="b", key="")
+    assert kinds(history.deliver(1, 7, who="b", attempt=2)) == ["repeated"]
+
+
+def test_an_ack_whose_refusal_may_come_from_its_own_repetition_may_have_settled_the_message() -> None:
+    history = History().publish(1, 2).deliver(1)("ack", 1, lease=1)("unsure", 1, lease=1).handle(2)
+    assert kinds(history) == []
+
+
 def test_two_confirmed_acks_of_one_message_are_a_stale_ack_accepted() -> None:
     history = History().publish(1).deliver(1).deliver(1, 7, who="b", attempt=2).ack(1, 7, who="b").ack(1)
     assert "stale accepted" in kinds(history)

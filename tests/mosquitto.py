@@ -6,6 +6,7 @@ Where it is neither installed nor can be fetched (``debian.py``), the test says 
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import subprocess
 import time

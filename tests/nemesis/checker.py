@@ -24,9 +24,6 @@ from tests.nemesis.history import Event
 
 Name = tuple[str, int]
 
-NOTICED_AFTER_S = 1.0
-"""By then a client that was stopped has read what waited for it, and knows which leases it has lost."""
-
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
@@ -39,11 +36,18 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What a subscription promises beyond order. ``is_drained``: at the end everything was settled."""
+    """What a subscription promises beyond order.
+
+    ``is_drained``: at the end everything was settled. ``orders_unconfirmed``: a message whose publish was never confirmed keeps
+    its place; through a network it may arrive after messages that were published later. ``noticed_after_s``: by then a client
+    that was stopped or cut off has read what waited for it, and knows which leases it has lost.
+    """
 
     sub: str
     max_attempts: int | None = None
     is_drained: bool = True
+    orders_unconfirmed: bool = True
+    noticed_after_s: float = 1.0
 
 
 @dataclass(slots=True)
@@ -70,20 +74,20 @@ class _Message:
 
 def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()) -> list[Anomaly]:
     """All anomalies. ``dead`` names the messages that were found as dead letters at the end."""
-    events = _without_zombies(events)
+    events = _without_zombies(events, promises.noticed_after_s)
     messages = _collect(events, promises.sub)
     takings = _find_takings(events, promises.sub)
     _settle(messages, set(dead), takings)
     return [
         *_ghosts(messages, promises.sub),
         *_losses(messages, promises),
-        *_disorder(messages, promises.sub),
+        *_disorder(messages, promises),
         *_repeats(messages, promises),
         *_overlaps(messages, promises.sub),
     ]
 
 
-def _without_zombies(events: Sequence[Event]) -> list[Event]:
+def _without_zombies(events: Sequence[Event], noticed_after_s: float) -> list[Event]:
     """Leave out handlers of leases that were lost before they began.
 
     A client that was stopped or cut off, or whose owner died, may start a handler before it can know: that is not promised.
@@ -96,7 +100,7 @@ def _without_zombies(events: Sequence[Event]) -> list[Event]:
     kept = []
     for event in events:
         if event.what == "continued":
-            unknowing_until[event.who] = event.at + NOTICED_AFTER_S
+            unknowing_until[event.who] = event.at + noticed_after_s
         elif event.what == "impaired":
             unknowing_until[event.who] = inf
         lease = (event.who, event.lease)
@@ -195,7 +199,7 @@ def _losses(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anom
             yield Anomaly("lost", promises.sub, message.key, message.number, "confirmed, and never settled")
 
 
-def _disorder(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
+def _disorder(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:
     """Along each key: a delivery while an earlier message that was there before is not settled."""
     by_key: dict[str, list[_Message]] = defaultdict(list)
     for message in messages.values():
@@ -207,8 +211,9 @@ def _disorder(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
             first = message.delivered[0].at if message.delivered else inf
             if first < settled:
                 detail = f"delivered at {first:.3f}, and {blocker} was settled at {settled:.3f} at the earliest"
-                yield Anomaly("reordered", sub, key, message.number, detail)
-            if message.is_there and message.settled_at > settled:
+                yield Anomaly("reordered", promises.sub, key, message.number, detail)
+            holds = message.is_there if promises.orders_unconfirmed else message.published_at < inf
+            if holds and message.settled_at > settled:
                 blocker, settled = message.number, message.settled_at
 
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import ClassVar
 
 from tests.nemesis.checker import Anomaly, Promises, check
 from tests.nemesis.client import GRAVES, LIMITED, MAX_ATTEMPTS, STRICT, Life
@@ -34,8 +35,10 @@ class OwnClients(Mode):
         self.life = Life("", str(arena.folder), arena.seed)
         self.faults += [ClockJump(), FullDisk(), SlowDisk()]
 
-    def add_client(self, name: str, url: str, *surroundings: Surroundings) -> Program:
-        command = _Command(replace(self.life, url=url, who=name))
+    def add_client(
+        self, name: str, url: str, *surroundings: Surroundings, module: str = "tests.nemesis.client"
+    ) -> Program:
+        command = _Command(replace(self.life, url=url, who=name), module)
         client = Program(name, self.arena.folder, command, surroundings=surroundings)
         self.programs.append(client)
         return client
@@ -47,19 +50,23 @@ class OwnClients(Mode):
             self.arena.troubles.append(f"the store was not drained within {DRAIN_S:.0f} s")
         self.arena.troubles += [*last.suspicious(), *check_store(url)]
 
+    promises: ClassVar[Promises] = Promises(STRICT)
+    """What is promised to a subscription; the one with a limit of attempts has that promise, too."""
+
     def judge(self, events: Sequence[Event]) -> list[Anomaly]:
         dead = {(event.key, event.number) for event in events if event.sub == GRAVES}
-        return [*check(events, Promises(STRICT)), *check(events, Promises(LIMITED, MAX_ATTEMPTS), dead)]
+        limited = replace(self.promises, sub=LIMITED, max_attempts=MAX_ATTEMPTS)
+        return [*check(events, self.promises), *check(events, limited, dead)]
 
 
 class _Command:
     """The command of each life of a client."""
 
-    def __init__(self, life: Life) -> None:
-        self._life = life
+    def __init__(self, life: Life, module: str = "tests.nemesis.client") -> None:
+        self._life, self._module = life, module
 
     def __call__(self, life: int) -> list[str]:
-        return python("tests.nemesis.client", json.dumps(asdict(replace(self._life, life=life))))
+        return python(self._module, json.dumps(asdict(replace(self._life, life=life))))
 
 
 class Linked(OwnClients):
@@ -105,6 +112,7 @@ class Served(OwnClients):
     """Our own client against ``seriatim serve``."""
 
     name = "served"
+    promises = Promises(STRICT, orders_unconfirmed=False)
 
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena)

@@ -69,6 +69,7 @@ class Program:
 
     def start(self) -> None:
         self._forget()
+        self._record_for(self.dependents, "continued")
         self.lives += 1
         prefix = [word for one in self.surroundings for word in one.prefix]
         environment = [f"{name}={value}" for one in self.surroundings for name, value in one.environment.items()]
@@ -126,17 +127,22 @@ class Program:
 
     def end(self, seconds: float) -> None:
         """Ask it to end. That it does not is a finding."""
+        self._record_for(self.dependents, "impaired")
         self.send(self.ending)
         if not self.wait(seconds):
             self.troubles.append(f"{self.name} did not end within {seconds:.0f} s of being asked to")
 
     def kill(self) -> None:
+        self._record_for(self.dependents, "impaired")
         self.send(signal.SIGKILL)
         self.wait(5)
 
     def record(self, what: str) -> None:
         """Add an event about this program, and about those that depend on it, to the history of the nemesis."""
-        for program in (self, *self.dependents):
+        self._record_for([self, *self.dependents], what)
+
+    def _record_for(self, programs: Iterable[Program], what: str) -> None:
+        for program in programs:
             with Recorder(self._folder, program.name, file="nemesis") as record:
                 record(what)
 

@@ -26,7 +26,7 @@ from tests.nemesis.history import Event, read_history
 from tests.nemesis.mode import Arena, Mode, python
 from tests.nemesis.node_checker import Entry, Sent, Stored, check_nodes
 from tests.nemesis.own import check_store
-from tests.nemesis.program import Program
+from tests.nemesis.program import Program, Surroundings
 from tests.nemesis.reader import Reading, check_same, make_topics, messages_read, subscription_of
 
 NODES = ("n0", "n1", "n2")
@@ -38,12 +38,15 @@ HEALING_S = 90.0
 DRAIN_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Environment:
+class _Environment(Surroundings):
     """What the broker's process needs."""
 
-    environment: dict[str, str]
-    prefix: Sequence[str] = ()
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return self._environment
 
 
 class SparkplugHost(Mode):

@@ -25,7 +25,7 @@ from google.cloud.pubsub_v1.subscriber.exceptions import AcknowledgeError, Ackno
 
 from tests.nemesis.client import GRAVES, KEYS, LIMITED, MAX_ATTEMPTS, NUMBERS_OF_A_LIFE, STRICT, Life, Seen
 from tests.nemesis.history import Recorder
-from tests.pubsub.served import Clients
+from tests.server.served import Clients
 
 PROJECT = "projects/seriatim"
 EVENTS, DEAD = f"{PROJECT}/topics/events", f"{PROJECT}/topics/dead"

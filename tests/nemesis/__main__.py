@@ -9,6 +9,7 @@ undisturbed, and the checker reads all histories. The folder of a round with fin
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from tests.nemesis.official import Official
 from tests.nemesis.own import Linked, Served, Standby
 from tests.nemesis.round import Report, Round
 from tests.nemesis.sparkplug import SparkplugHost
+from tests.proof import write_record
 
 MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Linked, Standby, Served, Official, SparkplugHost)}
 ROUND_S = 30.0
@@ -48,7 +50,8 @@ def _show(report: Report) -> None:
     sys.stdout.flush()
 
 
-def _summarize(reports: Sequence[Report]) -> dict[str, str | int]:
+def summarize(reports: Sequence[Report]) -> dict[str, int]:
+    """The figures of a run."""
     rounds = Counter(report.mode for report in reports)
     faults = sum((report.faults for report in reports), Counter[str]())
     return {
@@ -66,16 +69,31 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--round", type=float, default=ROUND_S, help="seconds of a round")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--record", action="store_true", help="write a record of this run to docs/proof")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that everything is cleaned up
     modes = [MODES[name] for name in arguments.mode or MODES]
     reports = list(run(modes, 60 * arguments.minutes, arguments.round, arguments.seed))
-    for name, value in _summarize(reports).items():
-        print(f"{name}: {value}")
-    for name, why in {name: why for report in reports for name, why in report.missing.items()}.items():
-        print(f"left out: {name} ({why})")
-    failed = sum(bool(report.found) for report in reports)
-    print(f"{failed} rounds with findings" if failed else "no anomalies")
-    return 1 if failed else 0
+    figures = summarize(reports)
+    found = [f"{report.mode}, seed {report.seed}: {one}" for report in reports for one in report.found]
+    left_out = {f"left out: {name} ({why})" for report in reports for name, why in report.missing.items()}
+    for line in [*(f"{name}: {value}" for name, value in figures.items()), *sorted(left_out)]:
+        print(line)
+    if arguments.record:
+        command = f"make nemesis MINUTES={arguments.minutes:g} ARGS='{_arguments(arguments)}'"
+        seconds = sum(report.seconds for report in reports)
+        print(
+            write_record(
+                "nemesis", command=command, seconds=seconds, figures=figures, found=[*found, *sorted(left_out)]
+            )
+        )
+    print(f"{len(found)} findings" if found else "no anomalies")
+    return 1 if found else 0
+
+
+def _arguments(given: argparse.Namespace) -> str:
+    modes = [f"--mode {mode}" for mode in given.mode or ()]
+    return " ".join([*modes, f"--round {given.round:g}", f"--seed {given.seed}"])
 
 
 if __name__ == "__main__":

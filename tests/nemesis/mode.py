@@ -47,6 +47,8 @@ class Mode(ABC):
         self.arena = arena
         self.programs: list[Program] = []
         self.faults: list[Fault] = list(SIGNALS)
+        self.missing: dict[str, str] = {}
+        """What this machine can't do, and why."""
 
     def has_begun(self) -> bool:
         """Whether there is something to disturb: at first, whether a publish was confirmed."""

@@ -34,7 +34,7 @@ class Report:
     events: Counter[str]
     faults: Counter[str]
     missing: dict[str, str]
-    """Faults that this machine can't do, and why."""
+    """What this machine can't do, and why."""
     anomalies: list[Anomaly]
     troubles: list[str]
     folder: Path
@@ -74,7 +74,7 @@ class Round:
             arena = Arena(folder, self._seed, self._random, cleanup)
             mode = self._mode_type(arena)
             cleanup.callback(_kill_all, mode)
-            faults = self._possible(mode.faults)
+            faults = self._possible(mode)
             self._begin(mode)
             self._torment(mode, faults)
             self._heal(float("inf"))
@@ -85,11 +85,12 @@ class Round:
             shutil.rmtree(folder)
         return report
 
-    def _possible(self, faults: list[Fault]) -> list[Fault]:
-        self._missing = {fault.name: why for fault in faults if (why := fault.missing()) is not None}
+    def _possible(self, mode: Mode) -> list[Fault]:
+        self._missing = {fault.name: why for fault in mode.faults if (why := fault.missing()) is not None}
+        self._missing |= mode.missing
         if self._missing and os.environ.get("CI") == "true":
             raise RuntimeError(f"nothing may be left out where CI=true: {self._missing}")
-        return [fault for fault in faults if fault.name not in self._missing]
+        return [fault for fault in mode.faults if fault.name not in self._missing]
 
     def _begin(self, mode: Mode) -> None:
         """Wait until the programs do what they are for: a round in which nothing happens would prove nothing."""

@@ -48,6 +48,19 @@ def watched():
     return lambda scenario: asyncio.run(whole(scenario))
 
 
+def test_an_engine_that_is_down_promises_nothing_that_nobody_would_hear_of(watched):
+    async def scenario(engine, store):
+        subscription = await subscribed(engine)
+        store.failures.append(StoreLost("another owner took over"))
+        with suppress(StoreLost):
+            await engine.publish("t", [Outgoing("k", b"0")])
+        with pytest.raises(StoreLost):
+            await engine.dead_letters("s")
+        assert not subscription._promises._open
+
+    watched(scenario)
+
+
 # -- deleting -----------------------------------------------------------------------------------------------------------
 
 

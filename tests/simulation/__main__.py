@@ -17,20 +17,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.proof import write_record
-from tests.simulation.run import draw, run
+from tests.simulation.run import Outcome, draw, run, run_seed
 from tests.simulation.shrink import report
 
 CHUNK = 20
 MOST_REPORTS = 5
 PROGRESS_S = 5.0
-
-Outcome = tuple[int, list[str], Counter[str], float]
-
-
-def run_seed(seed: int) -> Outcome:
-    """In a worker."""
-    result = run(draw(seed))
-    return seed, result.findings, result.counts, result.seconds
 
 
 def run_many(first: int, seeds: int, jobs: int, record: bool) -> int:

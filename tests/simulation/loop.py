@@ -21,6 +21,10 @@ from typing import Any
 PROCESS: ContextVar[Process | None] = ContextVar("simulated-process", default=None)
 
 
+MOST_TURNS = 200_000
+"""A program takes a few thousand turns of the loop."""
+
+
 class State(Enum):
     RUNNING = "running"
     STOPPED = "stopped"
@@ -112,10 +116,14 @@ class _Selector:
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
+        self._turns = 0
 
     def select(self, timeout: float | None) -> list[Any]:
+        self._turns += 1
         if timeout is None:
             raise Stuck("every task waits and no timer is set")
+        if self._turns > MOST_TURNS:
+            raise Stuck("there is no end to it")
         self._loop.now += timeout
         return []
 

@@ -87,6 +87,15 @@ def _run(program: Program) -> Result:
         _bury(world)
 
 
+Outcome = tuple[int, list[str], Counter[str], float]
+"""A seed, its findings and counts, and how long it took in virtual time."""
+
+
+def run_seed(seed: int) -> Outcome:
+    result = run(draw(seed))
+    return seed, result.findings, result.counts, result.seconds
+
+
 @contextmanager
 def _nothing_is_destroyed_by_chance() -> Iterator[None]:
     """When something is destroyed must not depend on what was run before; and what was there before is not looked through."""

@@ -569,8 +569,9 @@ class SubscriptionState:
 
     def promise_with(self, change: Change, copies: Mapping[Log, Sequence[Record]]) -> asyncio.Future[None]:
         """The same for a change with messages that belong to it."""
+        commit = self._services.commit()  # first: when nothing can be written any more nothing is promised
         promise, tell = self._promises.new()
-        self._services.commit().oblige(change, partial(tell, None), tell, copies)
+        commit.oblige(change, partial(tell, None), tell, copies)
         return promise
 
     def give_up(self, error: BaseException) -> None:

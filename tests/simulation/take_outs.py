@@ -4,8 +4,8 @@
     python -m tests.simulation.take_outs "A11 create topic" those whose names begin like this
 
 An entry of take_outs.toml has a ``name`` (the line of the list of repairs, and a word on what it was), a ``file`` below
-``src/seriatim``, the exact code ``old``, which stands there once, and what stands there ``new``. Where two lines of defence hide
-each other, ``also`` has the other changes.
+``src/seriatim``, the exact code ``old``, which stands there once, and the code ``new`` in its place. Where two lines of defence
+hide each other, ``also`` has the other changes.
 """
 
 from __future__ import annotations

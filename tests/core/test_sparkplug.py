@@ -755,6 +755,24 @@ def test_a_number_that_was_given_up_is_late_whatever_its_stamp():
     assert (script.ledger, script.node.held_count) == ([("lost", (1, 1)), ("late", "ndata 1")], 0)
 
 
+@pytest.mark.parametrize("lost", [[1], [1, 129]])
+def test_a_node_that_says_more_than_half_the_circle_behind_a_gap_is_in_sync_when_a_birth_ends_the_wait(lost):
+    script = Script()
+    numbers = [number for number in range(1, 140) if number not in lost]
+    script.send(nbirth(0, at=0), *(ndata(number, at=number) for number in numbers))
+    assert script.send(nbirth(0, at=200)) == [*(f"ndata {number}" for number in numbers), "nbirth 0"]
+    assert script.ledger == [("lost", (number, number)) for number in lost]
+    assert (set(script.flags), script.node.epoch) == ({None}, 2)
+
+
+def test_a_node_that_says_more_than_can_wait_behind_a_gap_is_in_sync():
+    script = Script()
+    released = script.send(nbirth(0, at=0), *(ndata(number % 256, at=number) for number in range(2, 300)))
+    assert released == ["nbirth 0", *(f"ndata {number % 256}" for number in range(2, 300))]
+    assert script.ledger == [("lost", (1, 1))]
+    assert (set(script.flags), script.node.epoch, script.node.held_count) == ({None}, 1, 0)
+
+
 @pytest.mark.parametrize(
     ("policy", "released", "entry"),
     [(OnTimeout.DROP, [], ("discarded", "ndata 1")), (OnTimeout.HOLD, [], None)],

@@ -747,10 +747,19 @@ class EdgeNode(Generic[M]):
             self._push(message, now, out, by)
 
     def _follow(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]], by: ReleasedBy) -> None:
-        """Sync is lost: go on where the node counts, with messages that are not of the numbers expected."""
+        """Go on where the node counts, with messages that are not of the numbers expected.
+
+        Sync is lost, unless what was held leads up to them: then more than half the circle came behind a gap.
+        """
+        had_held = self._queue.held_count > 0
         self._take(self._queue.flush(now), out, by)
-        self._lose_sync(messages, now, out)
-        self._begin_epoch_with(messages, now, out, by)
+        first = _in_order(messages, messages[0].seq or 0)[0].seq
+        if had_held and SEQ.distance(first or 0, self._queue.expected or 0) >= 0:
+            self._judge_by_number(messages, now, out, by)
+            self._take(self._queue.flush(now), out, by)
+        else:
+            self._lose_sync(messages, now, out)
+            self._begin_epoch_with(messages, now, out, by)
 
     def _drop_and_follow(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]]) -> None:
         """The same, where what waited is to be dropped: go on behind it."""

@@ -7,8 +7,9 @@ It is born at each connection and when it is asked to be, and has a will. It sen
 over before anything else happens: nothing is left over from one birth to the next. Metrics are named by aliases, which change
 with every birth.
 
-Stamps are unique and rise with the numbers, so a stamp says which message it is. The last life of a node sends a few blocks
-without delays, then says that it has settled, and stays connected until SIGTERM.
+Stamps are unique and rise with the numbers, so a stamp says which message it is. The last life of a node begins before the
+host does: it goes on until it is asked for a rebirth. From then on everything that it sends must arrive. It sends a few
+blocks, says that it has settled, and stays connected until SIGTERM.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class EdgeNode:
         self._sessions = Path(life.folder) / f"{life.name}.sessions"
         self._stamp = self._seq = self._births = 0
         self._bd_seq = -1
+        self._is_calm = False
         self._is_asked = asyncio.Event()
         self.stopping = asyncio.Event()
 
@@ -88,6 +90,7 @@ class EdgeNode:
     async def _session(self) -> None:
         self._bd_seq = self._next_session()
         will = self._death()
+        self._note(will)  # once there is a connection, the broker may publish it at any time
         async with aiomqtt.Client(
             "127.0.0.1",
             self._life.port,
@@ -96,7 +99,6 @@ class EdgeNode:
             will=aiomqtt.Will(self._topic("NDEATH"), will.payload, qos=1),
         ) as client:
             await client.subscribe(f"spBv1.0/{GROUP}/NCMD/{self._life.name}", qos=1)
-            self._note(will)  # from here on the broker may publish it
             listening = asyncio.create_task(self._listen(client))
             try:
                 await self._talk(client)
@@ -118,19 +120,20 @@ class EdgeNode:
 
     async def _talk(self, client: aiomqtt.Client) -> None:
         await self._give_birth(client)
-        blocks = 0
+        calm_blocks = 0
         while not self.stopping.is_set():
             if self._is_asked.is_set():
                 self._record("reborn", key=self._key, number=self._stamp + 1)
+                self._is_calm = self._life.is_last
                 await self._give_birth(client)
             await self._send_block(client)
-            blocks += 1
-            if self._life.is_last and blocks >= SETTLING_BLOCKS:
+            calm_blocks += self._is_calm
+            if calm_blocks >= SETTLING_BLOCKS:
                 await self._settle(client)
             await asyncio.sleep(self._random.choice([0.01, 0.05, 0.1, 0.3]))
 
     async def _settle(self, client: aiomqtt.Client) -> None:
-        """Go on only if there is a birth to send: it ends with a message that was not displaced."""
+        """End with a message that was not displaced, and go on only if another birth is asked for."""
         last = self._data()
         await self._send(client, last)
         self._record("settled", key=self._key, number=last.stamp)
@@ -206,7 +209,7 @@ class EdgeNode:
             "seq": message.seq,
             "birth": f"{self._life.life}/{self._births}",
             "bd_seq": self._bd_seq,
-            "is_calm": self._life.is_last and message.seq >= 0,
+            "is_calm": self._is_calm and message.seq >= 0,
         }
         self._record("sent", key=self._key, number=message.stamp, body=json.dumps(body))
 

@@ -78,6 +78,7 @@ class Entry:
     stamp: int | None = None
     first: int = 0
     last: int = 0
+    epoch: int = 1
 
     @property
     def numbers(self) -> list[int]:
@@ -162,26 +163,28 @@ def _overcounted(node: _Node) -> Iterator[Anomaly]:
 
 
 def _holes(node: _Node) -> Iterator[Anomaly]:
-    reported = Counter(number for entry in node.entries if entry.reason == "lost" for number in entry.numbers)
+    """What is missing is entered in the epoch of the last message before."""
+    lost = [entry for entry in node.entries if entry.reason == "lost"]
+    reported = Counter((entry.epoch, number) for entry in lost for number in entry.numbers)
     for before, message, may_be_unknown in _neighbours(node.stored):
-        missing = Counter(between(before, message.seq or 0))
+        missing = Counter((before.epoch, number) for number in between(before.seq or 0, message.seq or 0))
         unreported = missing - reported
         if unreported and not may_be_unknown:
-            numbers = sorted(unreported)
+            numbers = sorted(number for _, number in unreported)
             yield node.anomaly("unreported", message.stamp, f"{numbers} are missing between {before} and {message}")
         if not unreported or not may_be_unknown:
             reported -= missing
-    for number, count in (+reported).items():
-        yield node.anomaly("phantom", number, f"reported as lost {count} times too often")
+    for (epoch, number), count in (+reported).items():
+        yield node.anomaly("phantom", number, f"reported as lost in epoch {epoch}, {count} times too often")
 
 
-def _neighbours(stored: Sequence[Stored]) -> Iterator[tuple[int, Stored, bool]]:
-    """The number before, a message that has to continue it, and whether nobody may know what is missing in between."""
+def _neighbours(stored: Sequence[Stored]) -> Iterator[tuple[Stored, Stored, bool]]:
+    """The message before, a message that has to continue it, and whether nobody may know what is missing in between."""
     before: Stored | None = None
     for message in stored:
         if message.kind not in ("NBIRTH", "NDEATH") and before is not None and before.seq is not None:
             begins_unborn = message.flag == BEFORE_BIRTH and message.epoch != before.epoch
-            yield before.seq, message, begins_unborn
+            yield before, message, begins_unborn
         before = message
 
 

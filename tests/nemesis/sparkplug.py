@@ -1,8 +1,8 @@
 """The mode of a Sparkplug host: edge nodes, a real MQTT broker, ``seriatim sparkplug`` and a reader of its topics.
 
-Everybody is disturbed, including the broker. Afterwards everything is started once more, and the nodes are born and send
-messages that must all arrive. Each node has to be online in the end, with its last birth. ``node_checker`` says what is
-promised.
+Everybody is disturbed, including the broker. Afterwards everything is started once more, the host last: it has to ask every
+node for a rebirth, and what the nodes send from then on must all arrive. Each node has to be online in the end, with its last
+birth. ``node_checker`` says what is promised.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ TELEMETRY, LEDGER = "telemetry", "telemetry-ledger"
 LIVE, AUDIT = "live", "audit"
 DISTURBED_TIMEOUT, CALM_TIMEOUT = "500ms", "5s"
 """How long the host waits for a number: shorter than a message is held back, and longer than a busy machine takes."""
+LAST_LIFE = 1_000_000
 HEALING_S = 90.0
 DRAIN_S = 120.0
 
@@ -82,8 +83,8 @@ class SparkplugHost(Mode):
 
     def _node(self, name: str, *, is_last: bool = False) -> Program:
         node = NodeLife(self._mosquitto.port, name, str(self._folder), self.arena.seed, 0, is_last)
-        # A last life has a number that no other life reaches.
-        return Program(name, self._folder, lambda life: replace(node, life=life + 1_000_000 * is_last).command())
+        first = LAST_LIFE if is_last else 1
+        return Program(name, self._folder, lambda life: replace(node, life=first + life - 1).command())
 
     def has_begun(self) -> bool:
         return any(read_history(self._folder / "reader.jsonl"))
@@ -94,13 +95,13 @@ class SparkplugHost(Mode):
         host = Program("last-host", self._folder, lambda _: self._host_command(CALM_TIMEOUT))
         nodes = [self._node(name, is_last=True) for name in NODES]
         self.programs += [host, *nodes]
-        for program in (self._broker, host, self._reader):
+        for program in (self._broker, self._reader, *nodes):
             program.start()
-        if self._wait_for(lambda: self._state_of_host() is True, "the host is not online"):
-            for node in nodes:
-                node.start()
-            self._wait_for(self._is_settled, "not all nodes came back")
-            self._check_nodes_are_online()
+        self._wait_for(lambda: all(map(self._was_born, NODES)), "not all nodes are connected")
+        host.start()
+        self._wait_for(lambda: self._state_of_host() is True, "the host is not online")
+        self._wait_for(self._is_settled, "not all nodes came back")
+        self._check_nodes_are_online()
         for program in (*nodes, host):
             program.end(POLITE_END_S)
         self._wait_for(lambda: self._state_of_host() is False, "the host ended, and its STATE does not say so")
@@ -121,6 +122,13 @@ class SparkplugHost(Mode):
     def _state_of_host(self) -> bool | None:
         """What its retained STATE says; None if it says nothing."""
         return asyncio.run(_retained_state(self._mosquitto.port))
+
+    def _was_born(self, name: str) -> bool:
+        """Whether the last life of a node has said so."""
+        return any(
+            event.what == "sent" and _as_sent(event).birth == f"{LAST_LIFE}/1"
+            for event in read_history(self._folder / f"{name}.jsonl")
+        )
 
     def _is_settled(self) -> bool:
         """Whether the last message of every node is in the topic."""
@@ -217,4 +225,5 @@ def _as_stored(event: Event) -> Stored:
 def _as_entry(event: Event) -> Entry:
     attributes = _attributes(event)
     first, last = (_number(attributes, name) or 0 for name in ("first", "last"))
-    return Entry(event.key, attributes["reason"], _number(attributes, "timestamp"), first, last)
+    epoch = _number(attributes, "epoch") or 0
+    return Entry(event.key, attributes["reason"], _number(attributes, "timestamp"), first, last, epoch)

@@ -49,8 +49,8 @@ class Plant:
             self.stored.append(replace(message, **changes))
         return self
 
-    def enter(self, reason: str, stamp: int | None = None, first: int = 0, last: int = 0) -> Plant:
-        self.entries.append(Entry(NODE, reason, stamp, first, last))
+    def enter(self, reason: str, stamp: int | None = None, first: int = 0, last: int = 0, epoch: int = 1) -> Plant:
+        self.entries.append(Entry(NODE, reason, stamp, first, last, epoch))
         return self
 
     def kinds(self) -> list[str]:
@@ -121,6 +121,20 @@ def test_a_hole_behind_a_restart_of_the_host_is_unreported_too_unless_the_node_w
     assert Plant().birth().send(1, 4).store(1, 2).store(3, flag="stale", epoch=2).kinds() == ["unreported"]
     assert Plant().birth().send(1, 4).store(1, 2).store(3, flag="before-birth", epoch=2).kinds() == []
     assert Plant().birth().send(1, 4).store(1, 2).store(3, flag="before-birth").kinds() == ["unreported"]
+
+
+def test_an_entry_counts_for_a_hole_of_its_own_epoch_only() -> None:
+    plant = Plant().birth().send(1, 4, 7).store(1, 2)
+    plant.store(3, flag="before-birth", epoch=2).store(4, flag="before-birth", epoch=2)
+    assert plant.enter("lost", None, 5, 6, epoch=2).kinds() == []
+    plant.entries[0] = replace(plant.entries[0], epoch=1)
+    assert plant.kinds() == ["unreported", "phantom", "phantom"]
+
+
+def test_a_hole_that_nobody_can_know_takes_no_entry_from_another() -> None:
+    plant = Plant().birth().send(1, 3).birth().send(3).store(1, 2).store(3, flag="before-birth", epoch=2)
+    plant.store(4, epoch=3).store(5, epoch=3)
+    assert plant.enter("lost", None, 1, 2, epoch=3).kinds() == []
 
 
 def test_nobody_can_know_what_was_lost_before_a_birth() -> None:

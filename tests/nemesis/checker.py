@@ -2,6 +2,7 @@
 
 For one subscription:
     lost            a confirmed publish was neither acked, dead-lettered nor taken out by the end
+    duplicated      what was published once was delivered as two messages, with different ids
     ghost           a message whose publish was refused, or that nobody published, was delivered
     reordered       a message was delivered although an earlier one of its key, published before it, was still unsettled
     repeated        a message was delivered after its ack had been confirmed
@@ -15,7 +16,7 @@ What is in doubt counts in favour of the engine: an ack that was sent and not an
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -40,7 +41,8 @@ class Promises:
 
     ``is_drained``: at the end everything was settled. ``orders_unconfirmed``: a message whose publish was never confirmed keeps
     its place; through a network it may arrive after messages that were published later. ``noticed_after_s``: by then a client
-    that was stopped or cut off has read what waited for it, and knows which leases it has lost.
+    that was stopped or cut off has read what waited for it, and knows which leases it has lost. ``is_stored_once``: nobody
+    publishes a message again, by a retry or by a redrive, so it has one id.
     """
 
     sub: str
@@ -48,6 +50,7 @@ class Promises:
     is_drained: bool = True
     orders_unconfirmed: bool = True
     noticed_after_s: float = 1.0
+    is_stored_once: bool = False
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class _Message:
     published_at: float = inf
     began_at: float = inf
     id: str = ""
+    ids: set[str] = field(default_factory=set)
     is_refused: bool = False
     delivered: list[Event] = field(default_factory=list)
     acks: list[Event] = field(default_factory=list)
@@ -80,6 +84,7 @@ def check(events: Sequence[Event], promises: Promises, dead: Iterable[Name] = ()
     _settle(messages, set(dead), takings)
     return [
         *_ghosts(messages, promises.sub),
+        *_duplicates(messages, promises),
         *_losses(messages, promises),
         *_disorder(messages, promises),
         *_repeats(messages, promises),
@@ -121,10 +126,12 @@ def _collect(events: Sequence[Event], sub: str) -> dict[Name, _Message]:
             message.began_at = event.at
         elif event.what == "published":
             message.published_at, message.id = event.at, event.id
+            message.ids.add(event.id)
         elif event.what == "refused":
             message.is_refused = True
         elif event.what == "delivered":
             message.id = event.id or message.id
+            message.ids.add(message.id)
             message.delivered.append(event)
         elif event.what == "ack":
             message.acks.append(event)
@@ -164,23 +171,24 @@ def _find_takings(events: Sequence[Event], sub: str) -> _Takings:
 
 def _settle(messages: dict[Name, _Message], dead: set[Name], takings: _Takings) -> None:
     """Find out from when on each message may have been settled."""
+    first_doubts = {key: min(begun) for key, begun in takings.doubtful.items()}
     for name, message in messages.items():
         reasons = [message.acks[0].at] if message.acks else []
         if message.id in takings.known:
             reasons.append(takings.known[message.id])
         if name in dead:
             reasons += [message.delivered[-1].at] if message.delivered else [0.0]
-            reasons += takings.doubtful.get(message.key, [])
+            reasons.append(first_doubts.get(message.key, inf))
         message.settled_at = min(reasons, default=inf)
     _excuse(messages, takings)
 
 
 def _excuse(messages: dict[Name, _Message], takings: _Takings) -> None:
     """An operator who never learned what became of a request may have taken out one message each time."""
-    left = {key: sorted(begun) for key, begun in takings.doubtful.items()}
+    left = {key: deque(sorted(begun)) for key, begun in takings.doubtful.items()}
     for _, message in sorted(messages.items()):
         if message.is_there and message.settled_at == inf and left.get(message.key):
-            message.settled_at = left[message.key].pop(0)
+            message.settled_at = left[message.key].popleft()
 
 
 def _ghosts(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
@@ -191,6 +199,14 @@ def _ghosts(messages: dict[Name, _Message], sub: str) -> Iterator[Anomaly]:
             )
         elif message.delivered and message.began_at > message.delivered[0].at:
             yield Anomaly("ghost", sub, message.key, message.number, "delivered before anybody published it")
+
+
+def _duplicates(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:
+    for message in messages.values() if promises.is_stored_once else ():
+        ids = sorted(message.ids - {""})
+        if len(ids) > 1:
+            detail = f"published once, and there with the ids {ids}"
+            yield Anomaly("duplicated", promises.sub, message.key, message.number, detail)
 
 
 def _losses(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:

@@ -50,7 +50,7 @@ class OwnClients(Mode):
             self.arena.troubles.append(f"the store was not drained within {DRAIN_S:.0f} s")
         self.arena.troubles += [*last.suspicious(), *check_store(url)]
 
-    promises: ClassVar[Promises] = Promises(STRICT)
+    promises: ClassVar[Promises] = Promises(STRICT, is_stored_once=True)
     """What is promised to a subscription; the one with a limit of attempts has that promise, too."""
 
     def judge(self, events: Sequence[Event]) -> list[Anomaly]:
@@ -112,7 +112,7 @@ class Served(OwnClients):
     """Our own client against ``seriatim serve``."""
 
     name = "served"
-    promises = Promises(STRICT, orders_unconfirmed=False)
+    promises = Promises(STRICT, orders_unconfirmed=False, is_stored_once=True)
 
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena)

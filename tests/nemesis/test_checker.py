@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -70,6 +71,24 @@ def test_a_publish_of_unknown_outcome_may_come_or_not() -> None:
 
 def test_a_refused_publish_that_is_delivered_is_a_ghost() -> None:
     assert kinds(History()("publish", 1)("refused", 1).handle(1)) == ["ghost"]
+
+
+def test_what_nobody_published_is_a_ghost() -> None:
+    assert kinds(History().handle(1)) == ["ghost"]
+
+
+def test_one_publish_that_comes_as_two_messages_is_duplicated() -> None:
+    history = History().publish(1).deliver(1, id="m1").ack(1).deliver(1, 7, id="m2").ack(1, 7)
+    assert "duplicated" in kinds(history, is_stored_once=True)
+    assert kinds(History().publish(1).deliver(1, id="other").ack(1), is_stored_once=True) == ["duplicated"]
+
+
+def test_the_place_of_a_message_that_was_never_confirmed_is_promised_unless_a_network_is_between() -> None:
+    history = History()("publish", 1).publish(2).handle(2, 1)
+    assert kinds(history) == ["reordered"]
+    assert kinds(history, orders_unconfirmed=False) == []
+    confirmed = History().publish(1, 2).handle(2, 1)
+    assert kinds(confirmed, orders_unconfirmed=False) == ["reordered"]
 
 
 def test_a_delivery_past_an_unsettled_message_is_reordered() -> None:
@@ -165,6 +184,22 @@ def test_an_operator_who_heard_nothing_excuses_one_message_each_time(begun: int,
     for _ in range(begun):
         history("take-out")
     assert kinds(history.handle(3)) == found
+
+
+def test_a_long_history_costs_little_more_than_sorting_it() -> None:
+    """Anything quadratic would take hours here: one key, with refused acks, operators in doubt and dead letters."""
+    history = History()
+    for number in range(10_000):
+        history.publish(number).deliver(number, 3 * number + 1)
+        if number % 3 == 0:
+            history("ack", number, lease=3 * number + 1)("stale", number, lease=3 * number + 1)
+            history.deliver(number, 3 * number + 2, attempt=2)("take-out")
+        else:
+            history.ack(number, 3 * number + 1)
+    dead = [("k", number) for number in range(0, 10_000, 3)]
+    begun = time.monotonic()
+    assert kinds(history, dead) == []
+    assert time.monotonic() - begun < 30
 
 
 def test_a_history_survives_its_recorder(tmp_path) -> None:

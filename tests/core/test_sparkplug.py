@@ -821,6 +821,19 @@ def test_a_message_says_what_released_it():
     ]
 
 
+@pytest.mark.parametrize(
+    "before", [[nbirth(0, at=10), ndeath(0)], [nbirth(59, at=10)], [ndata(59, at=10)]], ids=["dead", "born", "unborn"]
+)
+def test_what_waited_for_a_birth_in_vain_says_that_a_timeout_released_it(before):
+    """Also where the number is not the one that the session before expected."""
+    script = Script()
+    script.send(*before)
+    script.send(ndata(5, at=20))
+    script.wait(2)
+    said = [(e.message.body, str(e.released_by)) for e in script.effects if isinstance(e, Ordered)]
+    assert said[len(before) :] == [("ndata 5", "timeout")]
+
+
 def test_a_node_whose_clock_was_set_back_is_taken_when_its_session_is_new():
     script = Script()
     script.send(nbirth(0, bd=255, at=1_000_000))

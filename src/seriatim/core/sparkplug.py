@@ -663,7 +663,7 @@ class EdgeNode(Generic[M]):
         self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]], by: ReleasedBy = ReleasedBy.ORDER
     ) -> None:
         assert message.seq is not None
-        is_expected = self._queue.expected in (None, message.seq) or message.kind is Kind.NBIRTH
+        is_expected = self._queue.epoch != self._epoch or self._queue.expected == message.seq
         effects = self._queue.push(message.seq, message, now, epoch=self._epoch)
         if is_expected:
             self._take(effects[:1], out, by)

@@ -1,0 +1,472 @@
+"""A small world around the two ends of a pipe.
+
+The network is the set of all frames that were ever sent. Any of them may arrive at any time, in any order, once, often or
+never: that is every loss, every repeat and every disorder there can be, however many frames are under way. Each end has a
+clock of its own, which jumps to that end's next deadline: a frame may take any time, so either end's patience may be over
+before it arrives. Timeouts don't follow the round trip here (the shortest is the longest), so frames go without stamps.
+
+A pipe knows no keys. Its messages are in one order, and so are those of each key among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from seriatim.core import pipe_receiver, pipe_sender
+from seriatim.core.guarantees import Guarantee, Stage
+from seriatim.core.pipe_intake import InAnyOrder, InOrder, Intake
+from seriatim.core.pipe_receiver import MAX_RANGES, PipeReceiver, ReceiverEvent
+from seriatim.core.pipe_sender import PipeSender, SenderEvent
+from seriatim.core.pipes import (
+    FRAMES,
+    Confirm,
+    Data,
+    Delivered,
+    Effect,
+    Finished,
+    Frame,
+    Hello,
+    PipeOptions,
+    across_crashes,
+    pipe_stage,
+)
+from seriatim.core.resequencing import LedgerEntry
+from seriatim.core.table import TransitionTable
+from seriatim.errors import CapacityExceeded
+from tests.exhaustive.clones import clone
+from tests.exhaustive.explorer import Row, World
+
+FIRST_INDEX = 1
+"""Of a sender that remembers."""
+
+MOST_TURNS = 100
+"""So many turns over a network that loses nothing are enough for everything to come."""
+
+
+class Command(tuple[Any, ...]):
+    """A verb and its arguments."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+
+class WatchedSender(PipeSender):
+    """A sender that writes down its transitions."""
+
+    __slots__ = ()
+    rows: ClassVar[set[Row]] = set()
+
+    def _enter(self, event: SenderEvent) -> None:
+        before = self._state
+        super()._enter(event)
+        self.rows.add(_row(pipe_sender.TABLE, before, event, self._state))
+
+
+class WatchedReceiver(PipeReceiver):
+    """A receiver that writes down its transitions."""
+
+    __slots__ = ()
+    rows: ClassVar[set[Row]] = set()
+
+    def _enter(self, event: ReceiverEvent) -> None:
+        before = self._state
+        super()._enter(event)
+        self.rows.add(_row(pipe_receiver.TABLE, before, event, self._state))
+
+
+def _row(table: TransitionTable[Any, Any], before: StrEnum, event: StrEnum, after: StrEnum) -> Row:
+    return f"{table.name} {before}", str(event), f"{table.name} {after}"
+
+
+def both_tables() -> TransitionTable[Any, Any]:
+    """The tables of sender and receiver as one, with the names of the machines before those of the states."""
+    rows: dict[Any, dict[Any, frozenset[Any]]] = {}
+    for table in (pipe_sender.TABLE, pipe_receiver.TABLE):
+        for transition in table:
+            before, event, after = _row(table, *transition)
+            row = rows.setdefault(before, {})
+            row[event] = row.get(event, frozenset()) | {after}
+    return TransitionTable("pipe", next(iter(rows)), rows)
+
+
+@dataclass(frozen=True)
+class PipeScope:
+    """The pipe, what its ends remember, and how much happens to it. ``ready`` messages are pushed before it begins."""
+
+    name: str
+    options: PipeOptions
+    durable_sender: bool = True
+    durable_receiver: bool = True
+    messages: int = 3
+    ready: int = 0
+    sender_crashes: int = 0
+    receiver_crashes: int = 0
+    max_ranges: int = MAX_RANGES
+    max_bytes: int = 60_000
+    loses_frames: bool = True
+    prompt_output: bool = False
+    """Whether the output takes at once what is handed over."""
+
+    def promised(self, crashed: bool) -> Guarantee:
+        """What ``explain`` says of this pipe."""
+        route = Guarantee.NONE if self.loses_frames else Guarantee.NO_LOSS
+        stage = pipe_stage(self.options, Stage("network", route, reliability=0.5 if self.loses_frames else 1.0))
+        if crashed:
+            durable = {"durable_sender": self.durable_sender, "durable_receiver": self.durable_receiver}
+            stage = across_crashes(stage, self.options, **durable)
+        return stage.passes
+
+
+class PipeState:
+    """Both ends, every frame that was ever sent, and what the output has taken."""
+
+    __slots__ = (
+        "frames",
+        "given_up",
+        "highest",
+        "outbox_floor",
+        "position",
+        "pushed",
+        "receiver",
+        "receiver_now",
+        "scope",
+        "sender",
+        "sender_now",
+        "taken",
+        "waiting",
+    )
+
+    def __init__(self, scope: PipeScope) -> None:
+        self.scope = scope
+        self.sender_now = self.receiver_now = 0.0
+        self.frames: frozenset[Frame] = frozenset()
+        self.waiting: tuple[tuple[int, bytes], ...] = ()  # handed over, and not taken by the output yet
+        self.pushed: tuple[int | None, ...] = ()  # the index of each message; None for one that was refused
+        self.taken: frozenset[int] = frozenset()
+        self.highest = -1  # of the messages that the output has taken
+        self.given_up: frozenset[int] = frozenset()  # the indexes that a ledger names, or that died with their sender
+        self.outbox_floor = FIRST_INDEX  # everything below is confirmed, and no crash forgets that
+        self.position = FIRST_INDEX if scope.durable_receiver and scope.durable_sender else None
+        self.sender = self._new_sender(1, FIRST_INDEX)
+        self.receiver = self._new_receiver(1)
+        for _ in range(scope.ready):
+            self._push()
+
+    def _new_sender(self, epoch: int, first: int) -> PipeSender:
+        remembered = first if self.scope.durable_sender else None
+        return WatchedSender(self.scope.options, epoch, first=remembered, max_bytes=self.scope.max_bytes)
+
+    def _new_receiver(self, epoch: int) -> PipeReceiver:
+        position = self.position if self.scope.durable_receiver else None
+        return WatchedReceiver(self.scope.options, epoch, position=position, max_ranges=self.scope.max_ranges)
+
+    # -- what can happen ----------------------------------------------------------------------------------------------
+
+    def commands(self) -> Iterator[Command]:
+        if len(self.pushed) < self.scope.messages:
+            yield Command(["push"])
+        if self.sender.deadline is not None:
+            yield Command(["sender advances"])
+        if self.receiver.deadline is not None:
+            yield Command(["receiver advances"])
+        if self.waiting:
+            yield Command(["output takes"])
+        for frame in self.frames:
+            yield Command(["arrives:", frame])
+        yield from self._crashes()
+
+    def _crashes(self) -> Iterator[Command]:
+        if self.receiver.epoch <= self.scope.receiver_crashes:
+            yield Command(["receiver crashes"])
+            yield Command(["receiver leaves"])
+        if self.sender.epoch <= self.scope.sender_crashes:
+            for first in self._restarts():
+                yield Command(["sender crashes, and begins at", first])
+
+    def _restarts(self) -> range:
+        """Where an outbox may begin after a crash, which forgets confirmations that were not written yet."""
+        floor = self.sender.next_index - self.sender.kept
+        return range(self.outbox_floor if self.scope.durable_sender else floor, floor + 1)
+
+    def apply(self, command: Command) -> bool:
+        """False when the sender refused a message."""
+        peer, heard = self.sender.peer or 0, self.receiver.sender or 0
+        verb, *arguments = command
+        accepted = True
+        match verb:
+            case "push":
+                accepted = self._push()
+            case "sender advances":
+                self._advance_sender()
+            case "receiver advances":
+                self._advance_receiver()
+            case "output takes":
+                self._take()
+            case "arrives:":
+                self._arrive(*arguments)
+            case "receiver crashes":
+                self._crash_receiver()
+                return True
+            case "receiver leaves":
+                self._of_receiver(self.receiver.farewell(self.receiver_now))
+                self._crash_receiver()
+                return True
+            case _:
+                self._crash_sender(*arguments)
+                return True
+        assert (self.sender.peer or 0) >= peer, "the sender went back to a former life of its receiver"
+        assert (self.receiver.sender or 0) >= heard, "the receiver went back to a former life of its sender"
+        return accepted
+
+    def _push(self) -> bool:
+        number, index = len(self.pushed), self.sender.next_index
+        try:
+            self._of_sender(self.sender.push(b"%d" % number, self.sender_now))
+        except CapacityExceeded:
+            return False
+        self.pushed += (index if self.sender.next_index > index else None,)
+        return True
+
+    def _advance_sender(self) -> None:
+        assert self.sender.deadline is not None
+        self.sender_now = max(self.sender_now, self.sender.deadline)
+        self._of_sender(self.sender.advance(self.sender_now))
+
+    def _advance_receiver(self) -> None:
+        assert self.receiver.deadline is not None
+        self.receiver_now = max(self.receiver_now, self.receiver.deadline)
+        self._of_receiver(self.receiver.advance(self.receiver_now))
+
+    def _take(self) -> None:
+        """The output takes a message, with its position if it is durable."""
+        (index, message), *rest = self.waiting
+        self.waiting = tuple(rest)
+        self._judge(int(message))
+        self.position = max(self.position or 0, index + 1)
+        self.receiver.settle(index, index + 1)
+
+    def _arrive(self, frame: Frame) -> None:
+        if isinstance(frame, Hello | Data):
+            self._of_receiver(self.receiver.receive(frame, self.receiver_now))
+        else:
+            self._of_sender(self.sender.receive(frame, self.sender_now))
+
+    def _crash_receiver(self) -> None:
+        self.waiting = ()
+        self.receiver = self._new_receiver(self.receiver.epoch + 1)
+
+    def _crash_sender(self, first: int) -> None:
+        kept = range(first, self.sender.next_index)
+        self.sender = self._new_sender(self.sender.epoch + 1, first)
+        if not self.scope.durable_sender:
+            self.given_up |= set(kept)
+            return
+        self.outbox_floor = first
+        for index in kept:
+            self._of_sender(self.sender.push(b"%d" % self.pushed.index(index), self.sender_now))
+
+    # -- what comes of it ---------------------------------------------------------------------------------------------
+
+    def _of_sender(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Finished):
+                early = self._not_taken(effect.first, effect.end)
+                assert not early, f"the sender let go of {early}, which the output has not taken"
+            else:
+                self._of_either(effect)
+
+    def _of_receiver(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Delivered):
+                self.waiting += tuple(enumerate(effect.messages, effect.first))
+            else:
+                self._of_either(effect)
+        while self.waiting and self.scope.prompt_output:
+            self._take()
+
+    def _of_either(self, effect: Effect) -> None:
+        if isinstance(effect, LedgerEntry):
+            self.given_up |= set(range(effect.first, effect.last + 1))
+            return
+        assert isinstance(effect, FRAMES), f"nobody knows what to do with {effect}"
+        if isinstance(effect, Confirm):
+            early = self._not_taken(0, effect.expected)
+            assert not early, f"the receiver confirmed {early}, which the output has not taken"
+        self.frames |= {_without_stamps(effect)}
+
+    def _not_taken(self, first: int, end: int) -> list[int]:
+        """The messages with indexes in this range that neither the output nor a ledger knows of."""
+        numbers = [number for number, index in enumerate(self.pushed) if index is not None and first <= index < end]
+        return [number for number in numbers if number not in self.taken and self.pushed[number] not in self.given_up]
+
+    def _judge(self, number: int) -> None:
+        promised = self.promised
+        if promised & Guarantee.NO_DUPLICATE:
+            assert number not in self.taken, f"message {number} came out twice"
+        if promised & Guarantee.NO_INVERSION:
+            assert number >= self.highest, f"message {number} came out after {self.highest}"
+        self.taken |= {number}
+        self.highest = max(self.highest, number)
+
+    @property
+    def promised(self) -> Guarantee:
+        return self.scope.promised(self.sender.epoch > 1 or self.receiver.epoch > 1)
+
+    # -- what must hold everywhere ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        options, sender = self.scope.options, self.sender
+        assert 0 <= sender.under_way <= options.window, "more is under way than the window allows"
+        assert sender.under_way <= sender.kept <= options.queue, "the sender keeps more than its queue holds"
+        waits = _held(self.receiver) + len(self.waiting)
+        assert waits <= options.capacity, (
+            f"{waits} messages wait in the receiver, which has room for {options.capacity}"
+        )
+        for index, message in self.waiting:
+            assert self.pushed[int(message)] == index, f"index {index} was used for two messages"
+
+    def check_the_end(self) -> None:
+        """When nothing gets lost from here on, everything that is promised comes, and what is lost is in a ledger."""
+        end = clone(self)
+        promised = end.promised
+        if self.scope.loses_frames:
+            end.frames = frozenset()
+        for _ in range(MOST_TURNS):
+            if end.is_quiet:
+                break
+            end.turn()
+        lost = [number for number, index in enumerate(end.pushed) if index is not None and number not in end.taken]
+        if promised & Guarantee.NO_LOSS:
+            assert end.is_quiet, "the sender never hears that everything was taken"
+            assert not lost, f"{lost} never come out"
+        elif end.is_quiet:
+            unsaid = [number for number in lost if end.pushed[number] not in end.given_up]
+            assert not unsaid, f"{unsaid} are lost, and no ledger says so"
+
+    @property
+    def is_quiet(self) -> bool:
+        return not (self.sender.kept or self.waiting) and self.sender.peer is not None
+
+    def turn(self) -> None:
+        """Everything that is under way arrives; then both ends have their turn."""
+        frames, self.frames = self.frames, frozenset()
+        for frame in sorted(frames, key=str):
+            self._arrive(frame)
+        while self.waiting:
+            self._take()
+        if self.receiver.deadline is not None:
+            self._advance_receiver()
+        if self.sender.deadline is not None:
+            self._advance_sender()
+
+    # -- comparison ---------------------------------------------------------------------------------------------------
+
+    def without_network(self) -> tuple[object, ...]:
+        return (
+            _of_the_sender(self.sender, self.sender_now),
+            _of_the_receiver(self.receiver, self.receiver_now),
+            self.waiting,
+            self.pushed,
+            tuple(sorted(self.taken)),
+            tuple(sorted(self.given_up)),
+            self.outbox_floor,
+            self.position,
+        )
+
+
+class PipeWorld(World[PipeState, Command]):
+    """Both ends of a pipe, and a network that does whatever it likes."""
+
+    def __init__(self, scope: PipeScope) -> None:
+        self.scope, self.name = scope, f"pipe, {scope.name}"
+        self.rows: set[Row] = set()
+        self._numbers: dict[Frame, int] = {}
+        self._ends: set[object] = set()
+
+    def start(self) -> PipeState:
+        WatchedSender.rows = WatchedReceiver.rows = self.rows
+        return PipeState(self.scope)
+
+    def commands(self, state: PipeState) -> Iterator[Command]:
+        return state.commands()
+
+    def apply(self, state: PipeState, command: Command) -> bool:
+        return state.apply(command)
+
+    def copy(self, state: PipeState) -> PipeState:
+        return clone(state)
+
+    def check(self, state: PipeState) -> None:
+        state.check()
+        known = self.fingerprint(state) if not self.scope.loses_frames else state.without_network()
+        if known not in self._ends:
+            self._ends.add(known)
+            state.check_the_end()
+
+    def fingerprint(self, state: PipeState) -> object:
+        frames = sum(1 << self._numbers.setdefault(frame, len(self._numbers)) for frame in state.frames)
+        return (frames, *state.without_network())
+
+
+def _without_stamps(frame: Frame) -> Frame:
+    stamps: dict[str, Any] = {name: 0 for name in ("stamp", "echo") if name in frame._fields}
+    return frame._replace(**stamps)
+
+
+def _held(receiver: PipeReceiver) -> int:
+    intake = receiver._intake
+    return intake._order.held_count if isinstance(intake, InOrder) else 0
+
+
+def _of_the_sender(sender: PipeSender, now: float) -> tuple[object, ...]:
+    """All but its round trip and how often it said hello, which make no difference to a timeout that never changes."""
+    return (
+        sender.epoch,
+        sender._floor,
+        sender._sent,
+        sender._next,
+        sender._seen,
+        tuple(sender._messages[sender._floor - sender._base :]),
+        sender._peer,
+        sender._window,
+        sender._deadline - now,
+        sender._state.value,
+    )
+
+
+def _of_the_receiver(receiver: PipeReceiver, now: float) -> tuple[object, ...]:
+    return (
+        receiver.epoch,
+        receiver._sender,
+        _of_the_intake(receiver._intake, now),
+        receiver._confirm_at - now,
+        receiver._request_at - now,
+        receiver._wanted,
+        receiver._confirmed,
+        receiver._state.value,
+    )
+
+
+def _of_the_intake(intake: Intake | None, now: float) -> object:
+    if isinstance(intake, InAnyOrder):
+        return tuple(intake._arrived), tuple(intake._settled)
+    if not isinstance(intake, InOrder):
+        return None
+    saved = intake._order.save()
+    return (
+        intake._seen,
+        tuple(intake._jumps),
+        intake._repeat_waits,
+        intake._start,
+        intake._given_out,
+        intake._taken,
+        saved.expected,
+        tuple(sorted((position, item.message) for position, item in saved.held)),
+        tuple((first, last, deadline - now) for first, last, deadline, _, _ in saved.gaps),
+        saved.given_up,
+    )

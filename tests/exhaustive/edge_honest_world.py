@@ -18,8 +18,8 @@ from tests.exhaustive.explorer import Row, World
 
 @dataclass(frozen=True)
 class Sent:
-    """What a node sent, session by session. ``wrong_at_birth``: its clock is set right after each birth, which the message behind
-    the birth tells, so nothing of the next session may come before that message."""
+    """What a node sent, session by session. ``wrong_at_birth``: its clock is set right after each birth, as the message after
+    it tells; nothing of the next session comes before that message."""
 
     name: str
     options: NodeOrdering

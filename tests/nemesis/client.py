@@ -285,13 +285,17 @@ class Client:
     # -- the end --------------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Lift every pause, and wait until nothing is left."""
+        """Lift every pause, and wait until nothing is left.
+
+        What waits for its retry is let go: its time may have been written with a clock that was hours ahead.
+        """
         for name in (STRICT, LIMITED):
             subscription = self._pubsub.subscription(name)
             await subscription.resume()
             for view in await subscription.keys(limit=10_000):
-                with contextlib.suppress(FailedPrecondition):  # it is not paused
-                    await subscription.resume_key(view.key)
+                for act in (subscription.resume_key, subscription.retry):
+                    with contextlib.suppress(FailedPrecondition):  # it is not paused, or waits for nothing
+                        await act(view.key)
         self.consume()
         for name in (STRICT, LIMITED, GRAVES):
             await self._pubsub.subscription(name).wait_until_empty()

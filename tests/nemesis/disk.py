@@ -8,6 +8,7 @@ program.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -35,7 +36,13 @@ class Disk(Surroundings):
         self._ballast = folder / "ballast"
         folder.mkdir()
         _mount(folder, megabytes)
-        cleanup.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True, timeout=30)
+        cleanup.callback(self._unmount)
+
+    def _unmount(self) -> None:
+        """Keep what is on it, for those who look into findings."""
+        self._ballast.unlink(missing_ok=True)
+        shutil.copytree(self.folder, self.folder.with_name(f"{self.folder.name}-kept"), ignore=_ignore_sockets)
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=True, timeout=30)
 
     @property
     def is_full(self) -> bool:
@@ -49,6 +56,10 @@ class Disk(Surroundings):
 
     def free(self) -> None:
         self._ballast.unlink()
+
+
+def _ignore_sockets(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if (Path(folder) / name).is_socket()]
 
 
 class FullDisk(Fault):

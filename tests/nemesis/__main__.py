@@ -18,12 +18,14 @@ from collections.abc import Iterator, Sequence
 from tests.nemesis.leftovers import remove_leftovers
 from tests.nemesis.mode import Mode
 from tests.nemesis.official import Official
-from tests.nemesis.own import Linked, Served, Standby
+from tests.nemesis.own import Linked, Served, ServedStandby, Standby
 from tests.nemesis.round import Report, Round
 from tests.nemesis.sparkplug import SparkplugHost
 from tests.proof import write_record
 
-MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Linked, Standby, Served, Official, SparkplugHost)}
+MODES: dict[str, type[Mode]] = {
+    mode.name: mode for mode in (Linked, Standby, Served, ServedStandby, Official, SparkplugHost)
+}
 ROUND_S = 30.0
 
 

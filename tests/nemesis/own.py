@@ -36,15 +36,21 @@ class OwnClients(Mode):
         self.faults += [ClockJump(), FullDisk(), SlowDisk()]
 
     def add_client(
-        self, name: str, url: str, *surroundings: Surroundings, module: str = "tests.nemesis.client"
+        self,
+        name: str,
+        url: str,
+        *surroundings: Surroundings,
+        module: str = "tests.nemesis.client",
+        others: Sequence[str] = (),
     ) -> Program:
-        command = _Command(replace(self.life, url=url, who=name), module)
+        """``others``: further addresses, which its lives take turns with."""
+        command = _Command(replace(self.life, who=name), [url, *others], module)
         client = Program(name, self.arena.folder, command, surroundings=surroundings)
         self.programs.append(client)
         return client
 
     def drain_store(self, url: str) -> None:
-        last = Program("drain", self.arena.folder, _Command(replace(self.life, url=url, who="drain", work="drain")))
+        last = Program("drain", self.arena.folder, _Command(replace(self.life, who="drain", work="drain"), [url]))
         last.start()
         if not last.wait(DRAIN_S):
             self.arena.troubles.append(f"the store was not drained within {DRAIN_S:.0f} s")
@@ -62,11 +68,12 @@ class OwnClients(Mode):
 class _Command:
     """The command of each life of a client."""
 
-    def __init__(self, life: Life, module: str = "tests.nemesis.client") -> None:
-        self._life, self._module = life, module
+    def __init__(self, life: Life, urls: Sequence[str], module: str = "tests.nemesis.client") -> None:
+        self._life, self._urls, self._module = life, urls, module
 
     def __call__(self, life: int) -> list[str]:
-        return python(self._module, json.dumps(asdict(replace(self._life, life=life))))
+        url = self._urls[life % len(self._urls)]
+        return python(self._module, json.dumps(asdict(replace(self._life, url=url, life=life))))
 
 
 class Linked(OwnClients):
@@ -128,6 +135,34 @@ class Served(OwnClients):
 
     def drain(self) -> None:
         self.drain_store(self._store)
+
+
+class ServedStandby(OwnClients):
+    """Our own client against two servers, of which one serves while the other stands by, on PostgreSQL."""
+
+    name = "served-postgres"
+    is_cheap = False
+    promises = Served.promises
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        self.faults += [*NETWORK, *DATABASE]
+        network = network_of(arena)
+        self._database = make_database(arena, network)
+        options = ["--store", self._database.url(SCHEMA), "--standby"]
+        servers = [make_server(name, arena, network, options) for name in ("server", "standby")]
+        depended_on: list[Program] = [self._database, *(server for server, _ in servers)]
+        self.programs += depended_on
+        first, *others = [f"pubsub://{address}/seriatim" for _, address in servers]
+        for name in CLIENTS:
+            client = self.add_client(name, first, *machine_of(name, arena, network), others=others)
+            for program in depended_on:
+                program.dependents.append(client)
+
+    def drain(self) -> None:
+        self._database.start()
+        self._database.wait_until_ready()
+        self.drain_store(self._database.local_url(SCHEMA))
 
 
 def make_server(

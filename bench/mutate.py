@@ -42,9 +42,6 @@ PAGE = ROOT / "docs" / "explanation" / "mutation-testing.md"
 GOAL = 0.95
 UNEXPLAINED = "Not explained yet."
 
-SURVIVED = 0
-TIMED_OUT = {24, -24, 36, 152, 255}
-NO_TESTS = {5, 33}
 CAUGHT = {"killed", "timed out"}
 
 
@@ -144,14 +141,14 @@ def chosen(names: list[str]) -> list[Target]:
 def prepare(target: Target, tests: tuple[str, ...]) -> None:
     """Give mutmut a folder in which it sees the project with settings of the target's own."""
     shutil.rmtree(target.workshop, ignore_errors=True)
-    target.workshop.mkdir(parents=True)
+    (target.workshop / "mutants").mkdir(parents=True)
     for name in ("src", "tests", "docs"):
         (target.workshop / name).symlink_to(ROOT / name)
-    settings = {
+    settings: dict[str, Any] = {
         "source_paths": ["src"],
         "only_mutate": [target.path],
         "also_copy": ["docs"],
-        "pytest_add_cli_args": ["-p", "no:xdist", "-p", "no:cacheprovider", "-k", target.deselect],
+        "pytest_add_cli_args": pytest_options(target),
         "pytest_add_cli_args_test_selection": list(tests),
     } | target.mutmut
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
@@ -161,9 +158,8 @@ def prepare(target: Target, tests: tuple[str, ...]) -> None:
 
 def run(target: Target, children: int) -> Result:
     """Run the quick tests on every mutant."""
-    prepare(target, target.tests)
     began = time.monotonic()
-    outcomes = run_mutants(target, children)
+    outcomes = run_mutants(target, target.tests, children)
     counts = Counter(outcomes.values())
     missed = [name for name, what in outcomes.items() if what not in CAUGHT]
     return Result(
@@ -185,9 +181,9 @@ def run_survivors(target: Target, children: int) -> Result:
         sys.exit(f"{target.name}: there is no result of this source; run it without --survivors")
     if not kept.survivors:
         return kept
-    prepare(target, target.tests + target.slow)
     began = time.monotonic()
-    outcomes = run_mutants(target, children, *(survivor.mutant for survivor in kept.survivors))
+    survivors = {survivor.mutant for survivor in kept.survivors}
+    outcomes = run_mutants(target, target.tests + target.slow, children, survivors)
     counts = Counter(outcomes[survivor.mutant] for survivor in kept.survivors)
     return replace(
         kept,
@@ -200,17 +196,69 @@ def run_survivors(target: Target, children: int) -> Result:
     )
 
 
-def run_mutants(target: Target, children: int, *mutants: str) -> dict[str, str]:
-    """What became of each mutant; all are run when none is named."""
-    command = [sys.executable, "-m", "mutmut", "run", "--max-children", str(children), *mutants]
-    environment = os.environ | {"HYPOTHESIS_PROFILE": "mutate"}
-    log = target.workshop / "mutmut.log"
-    with log.open("w") as output:
-        ended = subprocess.run(command, cwd=target.workshop, env=environment, stdout=output, stderr=output, check=False)
+GENERATE = """
+from mutmut import __main__ as mutmut
+mutmut.set_mutant_under_test("mutant_generation")
+mutmut.copy_src_dir()
+mutmut.copy_also_copy_files()
+mutmut.setup_source_paths()
+mutmut.create_mutants(1)
+mutmut.collect_or_load_stats(mutmut.get_mutant_runner(1))
+"""
+"""What ``mutmut run`` does before the first mutant: it writes the mutants, and finds out which tests reach which function."""
+
+
+def run_mutants(target: Target, tests: tuple[str, ...], children: int, only: set[str] | None = None) -> dict[str, str]:
+    """What became of each mutant."""
+    prepare(target, tests)
+    call(target, target.workshop, "-c", GENERATE)
+    plans = {mutant: plan for mutant, plan in plan_runs(target).items() if only is None or mutant in only}
+    reached = {mutant: plan for mutant, plan in plans.items() if plan[0]}
+    checks = dict.fromkeys((NOTHING, BROKEN), max(reached.values(), key=lambda plan: len(plan[0]), default=([], 0.0)))
+    plan, outcomes = target.workshop / "plan.json", target.workshop / "outcomes.json"
+    plan.write_text(json.dumps(checks | reached))
+    options = ["--rootdir=.", f"--mutants={plan}", f"--outcomes={outcomes}", f"--children={children}"]
+    pytest = ["-m", "pytest", "-p", "bench.mutant_runner", *options, "-s", *pytest_options(target), *tests]
+    mutants = target.workshop / "mutants"
+    paths = os.pathsep.join(map(str, (mutants / "src", mutants, ROOT)))  # the mutants come before the source
+    call(target, mutants, *pytest, PYTHONPATH=paths, MUTANT_UNDER_TEST="")
+    found: dict[str, str] = json.loads(outcomes.read_text())
+    if reached and (found.pop(NOTHING), found.pop(BROKEN)) != ("survived", "killed"):
+        sys.exit(f"{target.name}: the tests fail without a mutant, or pass without working code")
+    return dict.fromkeys(plans, "no tests") | found
+
+
+def pytest_options(target: Target) -> list[str]:
+    return ["-p", "no:xdist", "-p", "no:cacheprovider", "-k", target.deselect]
+
+
+NOTHING, BROKEN = "none", "fail"
+"""Two names that mutmut's code understands as well: no mutant at all, and one in which every function fails."""
+
+
+def plan_runs(target: Target) -> dict[str, tuple[list[str], float]]:
+    """The tests that reach each mutant, the quickest first, and the seconds that they take."""
+    folder = target.workshop / "mutants"
+    mutants = json.loads((folder / f"{target.path}.meta").read_text())["exit_code_by_key"]
+    stats = json.loads((folder / "mutmut-stats.json").read_text())
+    seconds: dict[str, float] = stats["duration_by_test"]
+    reaching: dict[str, list[str]] = stats["tests_by_mangled_function_name"]
+    plans = {}
+    for mutant in mutants:
+        tests = sorted(reaching.get(mutant.rpartition("__mutmut_")[0], []), key=lambda test: (seconds[test], test))
+        plans[mutant] = tests, sum(seconds[test] for test in tests)
+    return plans
+
+
+def call(target: Target, folder: Path, *arguments: str, **variables: str) -> None:
+    """Run Python in a folder of the workshop."""
+    environment = os.environ | {"HYPOTHESIS_PROFILE": "mutate"} | variables
+    with (log := target.workshop / "log.txt").open("a") as output:
+        ended = subprocess.run(
+            [sys.executable, *arguments], cwd=folder, env=environment, stdout=output, stderr=output, check=False
+        )
     if ended.returncode:
-        sys.exit(f"{target.name}: mutmut failed, see {log.relative_to(ROOT)}")
-    meta = target.workshop / "mutants" / f"{target.path}.meta"
-    return {name: outcome(code) for name, code in json.loads(meta.read_text())["exit_code_by_key"].items()}
+        sys.exit(f"{target.name} failed, see {log.relative_to(ROOT)}")
 
 
 def today() -> str:
@@ -225,16 +273,6 @@ def commit_now() -> str:
         [*git, "status", "--porcelain", "src", "tests"], capture_output=True, text=True, check=True
     )
     return commit.strip() + ("+" if changes.stdout else "")
-
-
-def outcome(exit_code: int | None) -> str:
-    if exit_code == SURVIVED:
-        return "survived"
-    if exit_code in TIMED_OUT:
-        return "timed out"
-    if exit_code in NO_TESTS:
-        return "no tests"
-    return "not run" if exit_code is None else "killed"
 
 
 SHOW = """

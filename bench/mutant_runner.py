@@ -1,0 +1,91 @@
+"""A pytest plugin that runs tests on many mutants: each in a fork of the process that has collected the tests already.
+
+mutmut runs pytest anew for each mutant, which costs more than the quick tests of a pure machine. ``--mutants`` names a file
+with the tests of each mutant, ``--outcomes`` the file for what became of them. bench/mutate.py uses it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+PATIENCE_S = 15
+"""A mutant may take this long, and this many times the usual time of its tests."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--mutants", type=Path, required=True, help="JSON: for each mutant its tests and their seconds")
+    parser.addoption("--outcomes", type=Path, required=True, help="JSON: what became of each mutant")
+    parser.addoption("--children", type=int, default=1, help="mutants that run at the same time")
+
+
+def pytest_runtestloop(session: pytest.Session) -> bool:
+    options = session.config.option
+    plans: dict[str, tuple[list[str], float]] = json.loads(options.mutants.read_text())
+    items = {item.nodeid: item for item in session.items}
+    outcomes: dict[str, str] = {}
+    running: dict[int, str] = {}
+    waiting = iter(plans.items())
+    gc.freeze()  # what is there already is not looked through, and copied, by every fork
+    while start_some(session, waiting, items, running, options.children) or running:
+        pid, status = os.wait()
+        outcomes[running.pop(pid)] = outcome(os.waitstatus_to_exitcode(status))
+        options.outcomes.write_text(json.dumps(outcomes))
+    return True
+
+
+def start_some(
+    session: pytest.Session,
+    waiting: Iterator[tuple[str, tuple[list[str], float]]],
+    items: dict[str, pytest.Item],
+    running: dict[int, str],
+    most: int,
+) -> bool:
+    """Start mutants until as many run as may; False when there is no other."""
+    while len(running) < most:
+        mutant, (tests, seconds) = next(waiting, ("", ([], 0.0)))
+        if not mutant:
+            return False
+        reaching = [items[test] for test in tests]
+        pid = os.fork()
+        if pid == 0:
+            run_mutant(session, mutant, reaching, seconds)
+        running[pid] = mutant
+    return True
+
+
+def run_mutant(session: pytest.Session, mutant: str, items: list[pytest.Item], seconds: float) -> NoReturn:
+    """Run tests on a mutant until one fails, in a process of its own, whose exit code tells what became of it."""
+    code = 1
+    try:
+        os.environ["MUTANT_UNDER_TEST"] = mutant
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, sys.stdout.fileno())
+        os.dup2(silence, sys.stderr.fileno())
+        limit = round(PATIENCE_S * (1 + seconds))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(4 * limit)  # a busy machine may give it a quarter of a core
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                break
+        else:
+            code = 0
+    finally:
+        os._exit(code)
+
+
+def outcome(exit_code: int) -> str:
+    if exit_code == 0:
+        return "survived"
+    return "timed out" if exit_code in (-signal.SIGXCPU, -signal.SIGKILL, -signal.SIGALRM) else "killed"

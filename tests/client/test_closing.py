@@ -561,3 +561,17 @@ def test_a_subscription_is_created_on_the_topic_that_was_asked_for(run):
         assert [info.topic for info in await pubsub.subscriptions()] == ["second"]
 
     run(scenario)
+
+
+def test_a_pubsub_that_is_entered_twice_at_the_same_moment_is_opened_once(tmp_path):
+    url = f"sqlite:///{tmp_path}/store.db"
+
+    async def scenario() -> None:
+        pubsub = PubSub(url)
+        entered = await asyncio.gather(pubsub.__aenter__(), pubsub.__aenter__(), return_exceptions=True)
+        assert [type(one) for one in entered] == [PubSub, FailedPrecondition]
+        await pubsub.topics()
+        await pubsub.close()
+        assert is_free(url)
+
+    run_bounded(scenario)

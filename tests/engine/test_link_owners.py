@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from typing import Any, cast
@@ -80,6 +81,25 @@ def test_a_disk_that_fails_while_the_next_owner_opens_the_store_is_tried_again(t
         assert [one.name for one in await other.list_topics()] == ["t"]
         assert failures == []
         await other.close()
+
+    run_bounded(scenario)
+
+
+def test_a_question_that_waited_for_the_next_owner_and_was_given_up_leaves_no_trouble_behind(tmp_path):
+    async def scenario() -> None:
+        troubles: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context["message"]))
+        engine = await Engine.open("memory://")
+        shared = SharedBroker(cast(Any, None))
+        asking = asyncio.ensure_future(shared.describe_topic("nobody knows it"))
+        await asyncio.sleep(0)
+        shared.begin(cast(Any, engine))
+        asking.cancel()
+        await asyncio.wait([asking])
+        await asyncio.sleep(0.05)
+        await shared.close()
+        gc.collect()
+        assert troubles == []
 
     run_bounded(scenario)
 

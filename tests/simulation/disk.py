@@ -58,9 +58,8 @@ class Disk:
         self._owner = DiskStore(self, process, self.epoch)
         return self._owner
 
-    @property
-    def owner(self) -> Process | None:
-        return self._owner.process if self._owner is not None and self._owner.is_held else None
+    def is_owned_by(self, process: Process) -> bool:
+        return self._owner is not None and self._owner.is_held and self._owner.process is process
 
     def heal(self) -> None:
         self.faults.clear()

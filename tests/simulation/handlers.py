@@ -59,7 +59,16 @@ class Delivery:
             "lease": actor.world.next_lease(),
         }
         self._chance: Random = actor.world.chance(sub, number, message.delivery_attempt)
-        actor.record("delivered", attempt=message.delivery_attempt, id=message.id, **self._seen)
+        self._begin((sub, message._delivered.lease.token))
+
+    def _begin(self, lease: tuple[str, int]) -> None:
+        """Note that a handler begins. One whose lease is lost may do so while it can't know, and must settle nothing."""
+        leases, message = self._actor.world.leases, self._message
+        self._is_zombie = leases.lost_at(lease) is not None
+        if leases.could_know(lease, self._actor.process):
+            self._actor.world.find("begun in vain", f"{self._seen}, lost at {leases.lost_at(lease)}")
+        what = "zombie" if self._is_zombie else "delivered"
+        self._actor.record(what, attempt=message.delivery_attempt, id=message.id, **self._seen)
 
     @property
     def _is_easy(self) -> bool:
@@ -112,6 +121,8 @@ class Delivery:
             pass  # nobody knows
         else:
             self._actor.record("acked", **self._seen)
+            if self._is_zombie:
+                self._actor.world.find("stale accepted", f"{self._seen} was acked, and its lease had been lost before")
 
     def _try_to(self, what: str, act: Callable[[], object]) -> None:
         self._actor.record(what, **self._seen)

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from seriatim import OnExhausted
+from seriatim.errors import StoreLost
 from tests.nemesis.checker import Promises, check
 from tests.simulation.program import FILTERED, FREE, GRAVES, LIMITED, STRICT, SUBSCRIPTIONS
 from tests.simulation.world import Actor, World
@@ -56,6 +57,8 @@ async def look_around(actor: Actor) -> Sight:
     task = actor.process.run(_look_around(actor, sight))
     try:
         await task
+    except StoreLost:
+        return {}  # another process took the store over from this one
     except Exception as error:  # noqa: BLE001 - whatever it is, looking must be possible
         actor.world.find("can't look", f"{actor.name}: {error!r}")
     return sight

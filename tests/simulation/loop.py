@@ -43,6 +43,8 @@ class Process:
         self.state = State.RUNNING
         self.context = Context()
         self.context.run(PROCESS.set, self)
+        self.continued_at = -1.0
+        self.deaf_until = -1.0  # a connection of it was cut, and it has not heard of that
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self._loop = loop
         self._ready: list[asyncio.Handle] = []
@@ -67,6 +69,7 @@ class Process:
 
     def go_on(self) -> None:
         self.state = State.RUNNING
+        self.continued_at = self._loop.now
         self._loop.run_again([*self._ready, *self._readable, *self._due])
         self._ready, self._readable, self._due = [], [], []
 

@@ -113,9 +113,11 @@ class Link:
         """Let something happen at the other end, after everything that was sent before."""
         loop = self.network.loop
         sender.last_arrival = max(sender.last_arrival, loop.now + self.network.delay())
-        loop.call_in_world(sender.last_arrival, self._arrive, arrive, *what)
+        sender.on_its_way.append((arrive, what))
+        loop.call_in_world(sender.last_arrival, self._arrive, sender)
 
-    def _arrive(self, arrive: Callable[..., None], *what: Any) -> None:
+    def _arrive(self, sender: End) -> None:
+        arrive, what = sender.on_its_way.popleft()  # timers of one moment ring in any order
         if not self.is_cut:
             arrive(*what)
 
@@ -129,6 +131,7 @@ class Link:
         """Lose what is on its way; each end hears of it after some seconds."""
         self.is_cut = True
         for end, delay in zip(self.ends, seconds, strict=True):
+            end.process.deaf_until = max(end.process.deaf_until, self.network.loop.now + delay)
             self.network.loop.call_in_world(
                 self.network.loop.now + delay, end.hear_end, ConnectionResetError("the connection was cut")
             )
@@ -144,6 +147,7 @@ class End(asyncio.Transport):
         self.process = process
         self.is_over = False
         self.last_arrival = 0.0
+        self.on_its_way: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._link = link
         self._loop = link.network.loop
         self._protocol: asyncio.Protocol | None = None

@@ -365,7 +365,8 @@ async def cut(world: World, number: int, first: float, second: float) -> None:
 
 @verb(6, one_of(*FAULTS), one_of(1, 1, 3), is_worldly=True)
 async def break_disk(world: World, fault: str, commits: int) -> None:
-    world.disk.faults.extend([fault] * commits)
+    # What is refused as a whole is taken in pieces: no store refuses a piece that the engine has checked.
+    world.disk.faults.extend([fault] * (1 if fault == "refused" else commits))
 
 
 @verb(2, one_of(1, 4), is_worldly=True)

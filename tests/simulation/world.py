@@ -25,6 +25,7 @@ from tests.simulation.disk import Disk, Writer
 from tests.simulation.loop import Process, SimulatedLoop, State
 from tests.simulation.network import Network
 from tests.simulation.program import Program
+from tests.simulation.truth import Leases
 
 URL = "sqlite:////simulated/store.db"
 START = 1_700_000_000.0
@@ -67,6 +68,7 @@ class World:
         self.loop = SimulatedLoop(lambda: self._delay(self.plan.thread_s))
         self.network = Network(self.loop, lambda: self._delay(self.plan.link_s), self.plan.high)
         self.disk = Disk()
+        self.leases = Leases(self.loop.time, max(self.plan.link_s))
 
     # -- time and chance --------------------------------------------------------------------------------------------------
 
@@ -123,6 +125,8 @@ class World:
 
     def end(self, actor: Actor) -> None:
         """A process is no more, because it was killed or ended by itself."""
+        if self.disk.is_owned_by(actor.process):
+            self.leases.owner_died(self.disk.epoch)
         actor.process.die()
         self.network.process_died(actor.process)
         if self.actors.get(actor.name) is actor:
@@ -199,6 +203,7 @@ class World:
                 (remote, "connect", self.network.connect),
             ):
                 stack.enter_context(patch.object(module, name, stand_in))
+            stack.enter_context(self.leases.observed())
             stack.enter_context(_logged_to(self))
             self.loop.set_exception_handler(self._loop_failed)
             yield

@@ -36,6 +36,7 @@ class PubSub:
         self._url = url
         self._standby = standby
         self._broker: Broker | None = None
+        self._is_opening = False
         self._pid = os.getpid()
         self._topics: dict[str, Topic] = {}
         self._subscriptions: dict[str, dict[str | None, Subscription]] = {}  # by name, and by topic if that is known
@@ -52,9 +53,13 @@ class PubSub:
         return Blocking(PubSub(url, standby=standby), LoopThread(workers or WORKERS))
 
     async def __aenter__(self) -> PubSub:
-        if self._broker is not None and self._pid == os.getpid():
+        if self._pid == os.getpid() and (self._broker is not None or self._is_opening):
             raise FailedPrecondition("this PubSub is open already: use another one, or close this one first")
-        self._broker, self._pid, self._closing = await self._open(), os.getpid(), None
+        self._is_opening = True
+        try:
+            self._broker, self._pid, self._closing = await self._open(), os.getpid(), None
+        finally:
+            self._is_opening = False
         return self
 
     async def _open(self) -> Broker:

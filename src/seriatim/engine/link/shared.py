@@ -183,11 +183,12 @@ class SharedAttachment:
 
 def _chain(answer: asyncio.Future[Any], asked: asyncio.Future[Any]) -> None:
     def done(answer: asyncio.Future[Any]) -> None:
+        error = None if answer.cancelled() else answer.exception()  # looked at although nobody may want to hear of it
         if asked.done():
             return
         if answer.cancelled():
             asked.cancel()
-        elif (error := answer.exception()) is not None:
+        elif error is not None:
             asked.set_exception(error)
         else:
             asked.set_result(answer.result())

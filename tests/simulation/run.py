@@ -104,7 +104,8 @@ def _nothing_is_destroyed_by_chance() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        with _silence():
+            pass
         gc.unfreeze()
         gc.enable()
 
@@ -119,14 +120,22 @@ def _run_in_loop(world: World) -> None:
 
 def _bury(world: World) -> None:
     """Let go of processes that were killed, without letting anybody hear of it: their ``finally`` clauses never ran."""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     world.loop.set_exception_handler(lambda *_: None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _silence():
         world.let_go()
-        while gc.collect():  # what their ``finally`` clauses made goes, too
-            pass
-    sys.unraisablehook = hook
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+            while gc.collect():  # what is destroyed may make something new
+                pass
+    finally:
+        sys.unraisablehook = hook
 
 
 class _Driver:

@@ -60,6 +60,10 @@ class Leases:
         ):
             yield
 
+    def forget(self) -> None:
+        """Let go of everything that belongs to a process."""
+        self._names.clear()
+
     def owner_died(self, epoch: int) -> None:
         self._ended.setdefault(epoch, self._now())
 

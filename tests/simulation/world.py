@@ -184,6 +184,7 @@ class World:
         self.actors.clear()
         self.acts.clear()
         self.network.links.clear()
+        self.leases.forget()
         self.loop.close()
 
     # -- real modules in this world -----------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ be replayed, and shrunk to a short script.
     world.py      all of that put together, and what the real modules use of it
     program.py    plans, steps and programs as data
     verbs.py      what steps do
+    wrong.py      calls that must be refused
     handlers.py   what handlers do with their messages
+    truth.py      what is true about leases, whoever believes what
     judge.py      what must hold afterwards
     run.py        one program from its first step to its judgement
     shrink.py     short scripts of long programs

@@ -61,6 +61,11 @@ class Disk:
     def is_owned_by(self, process: Process) -> bool:
         return self._owner is not None and self._owner.is_held and self._owner.process is process
 
+    def numbers(self, topic: str) -> set[int]:
+        """The numbers of all messages that are kept of a topic."""
+        ids = [row.id for row in self.content.catalog().topics if row.name == topic]
+        return {int(record.data) for id_ in ids for record in self.content.read(id_, 0, 10_000)}
+
     def heal(self) -> None:
         self.faults.clear()
         self.read_faults = self.open_faults = 0

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from seriatim import Message, SeriatimError
+from seriatim.engine.dead_letters import OFFSET, SOURCE
 from seriatim.errors import InvalidArgument, StaleLease
 from tests.simulation.program import FREE, GRAVES
 from tests.simulation.world import Actor
@@ -37,7 +38,11 @@ def handler_of(actor: Actor, sub: str, is_async: bool) -> Callable[[Message], An
     """A handler for ``on("message", …)``."""
 
     async def handle(message: Message) -> None:
-        await Delivery(actor, sub, message).handle()
+        actor.running[sub] += 1
+        try:
+            await Delivery(actor, sub, message).handle()
+        finally:
+            actor.running[sub] -= 1
 
     def handle_plainly(message: Message) -> None:
         Delivery(actor, sub, message).handle_plainly()
@@ -59,7 +64,17 @@ class Delivery:
             "lease": actor.world.next_lease(),
         }
         self._chance: Random = actor.world.chance(sub, number, message.delivery_attempt)
+        self._look_at(message)
         self._begin((sub, message._delivered.lease.token))
+
+    def _look_at(self, message: Message) -> None:
+        """It is what was published, whatever the publisher did with its attributes afterwards."""
+        number, parity = self._seen["number"], message.attributes.get("parity")
+        if parity is not None and parity != ("odd" if number % 2 else "even"):
+            self._actor.world.find("changed message", f"{number} has parity {parity}")
+        if self._seen["sub"] == GRAVES and message.ordering_key is not None:
+            name = message.attributes[SOURCE], message.ordering_key
+            self._actor.world.copies.setdefault(name, {})[int(message.id)] = int(message.attributes[OFFSET])
 
     def _begin(self, lease: tuple[str, int]) -> None:
         """Note that a handler begins. One whose lease is lost may do so while it can't know, and must settle nothing."""

@@ -17,7 +17,20 @@ LOOSE = {"ghost"}
 
 def judge(world: World, letters: dict[str, list[str]]) -> list[str]:
     """Everything that the histories say."""
-    return [finding for sub in SUBSCRIPTIONS for finding in _judge_one(world, sub, letters.get(sub))]
+    return [
+        *(finding for sub in SUBSCRIPTIONS for finding in _judge_one(world, sub, letters.get(sub))),
+        *_judge_copies(world),
+    ]
+
+
+def _judge_copies(world: World) -> list[str]:
+    """Dead letters of a key are copied in its order, where the order of a key is promised."""
+    findings = []
+    for (sub, key), copies in sorted(world.copies.items()):
+        originals = [copies[copy] for copy in sorted(copies)]
+        if sub in (STRICT, LIMITED) and originals != sorted(originals):
+            findings.append(f"copies out of order: {sub} {key}: {originals}")
+    return findings
 
 
 def _judge_one(world: World, sub: str, letters: list[str] | None) -> list[str]:

@@ -65,6 +65,8 @@ class Plan:
     link_s: Sequence[float]
     thread_s: Sequence[float]
     high: float
+    cached_bytes: int
+    """How much of a topic stays in memory."""
     trouble: float
     """How often handlers fail."""
     options: dict[str, dict[str, Any]]
@@ -121,6 +123,7 @@ def draw_plan(random: Random) -> Plan:
         link_s=random.choice([QUICK, SMALL, SMALL, UNEVEN]),
         thread_s=random.choice([QUICK, SMALL]),
         high=random.choice([1e9, 1e9, 2000.0, 300.0]),
+        cached_bytes=random.choice([10**8, 10**8, 1000]),
         trouble=random.choice([0.0, 0.2, 0.5]),
         options={
             STRICT: {**common, "retry": backoff, "release": random.choice(["durable", "durable", "receipt"])},

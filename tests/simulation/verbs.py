@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from random import Random
 from typing import Any
 
 from seriatim import Batching, FlowControl, PublishOptions, RetryPolicy, SeriatimError
-from seriatim.errors import AlreadyExists, OutcomeUnknown, StoreError
+from seriatim.client.consumer import MessageStream
+from seriatim.errors import AlreadyExists, NotFound, OutcomeUnknown, StoreError
 from tests.simulation.disk import FAULTS
 from tests.simulation.handlers import NASTY_TEXTS, Delivery, handler_of
 from tests.simulation.program import FREE, GRAVES, KEYS, LIMITED, PROCESSES, STRICT, SUBSCRIPTIONS, Plan
 from tests.simulation.world import Actor, World
+from tests.simulation.wrong import WRONG
 
 Draw = Callable[[Random, Plan], tuple[Any, ...]]
 
@@ -95,6 +98,44 @@ async def flush(actor: Actor, topic: str) -> None:
     await actor.topic(topic).flush()
 
 
+@verb(4, any_key, one_of(0, 1))
+async def publish_and_flush(actor: Actor, index: int | None, given_up: int) -> None:
+    """What was published is durable after a flush, also when nobody waits for it."""
+    world, topic, key, numbers = actor.world, actor.topic("loose"), key_of(actor, index), list[int]()
+    topic.set_publish_options(PublishOptions())
+    was_healthy = world.is_healthy and key not in topic.paused_keys()
+    for place in range(2):
+        numbers.append(world.next_number())
+        world.topics[numbers[-1]] = "loose"
+        actor.record("publish", key=key or f"-{numbers[-1]}", number=numbers[-1])
+        future = topic.publish(str(numbers[-1]).encode(), ordering_key=key)
+        if place == given_up:
+            future.cancel()
+    await topic.flush()
+    if was_healthy and world.is_healthy and (missing := set(numbers) - world.disk.numbers("loose")):
+        world.find("flushed too early", f"messages {missing} are not on the disk")
+
+
+@verb(3, one_of(*range(KEYS)))
+async def publish_and_withdraw(actor: Actor, index: int) -> None:
+    """Where one message may be outstanding, a second one that is given up at once is never sent."""
+    topic = actor.topic("loose")
+    flow = FlowControl(max_outstanding_messages=1)
+    topic.set_publish_options(PublishOptions(Batching(max_messages=1), flow_control=flow))
+    first = asyncio.ensure_future(publish_one(actor, "loose", f"{actor.name}/{index}", 0.0))
+    await asyncio.sleep(0)
+    number = actor.world.next_number()
+    actor.world.topics[number] = "loose"
+    seen = {"key": f"{actor.name}/{index}", "number": number}
+    actor.record("publish", **seen)
+    has_begun = not first.done()
+    second = topic.publish(str(number).encode(), ordering_key=f"{actor.name}/{index}")
+    if has_begun and not second.done() and actor.world.plan.write_s[0] == 0.0:
+        second.cancel()
+        actor.record("refused", **seen)
+    await asyncio.wait([first])
+
+
 @verb(4, one_of("events", "loose"))
 async def resume_publishing(actor: Actor, topic: str) -> None:
     for key in actor.topic(topic).paused_keys():
@@ -119,12 +160,35 @@ async def set_publish_options(
 
 @verb(5, any_sub, one_of(1, 3, 50))
 async def open_handlers(actor: Actor, sub: str, most: int) -> None:
+    actor.openings[sub] += 1
     actor.subscription(sub).open(max_messages=most)
 
 
 @verb(4, any_sub)
 async def close_handlers(actor: Actor, sub: str) -> None:
+    opening = actor.openings[sub]
     await actor.subscription(sub).close()
+    if actor.openings[sub] == opening and actor.running[sub]:
+        actor.world.find("closed too early", f"{actor.running[sub]} handlers of {sub} still run")
+
+
+@verb(3, any_sub, one_of(0.0, 0.01, 0.5))
+async def read_together(actor: Actor, sub: str, seconds: float) -> None:
+    """Several readers of one stream all end with it."""
+    stream = actor.subscription(sub).messages(max_messages=1)
+    readers = [asyncio.ensure_future(read_on(actor, sub, stream)) for _ in range(2)]
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        stream.close()
+    await asyncio.wait(readers)
+    await read_on(actor, sub, stream)
+
+
+async def read_on(actor: Actor, sub: str, stream: MessageStream) -> None:
+    with suppress(SeriatimError):
+        async for message in stream:
+            await handle_taken(Delivery(actor, sub, message))
 
 
 @verb(8, any_sub, one_of(1, 2, 5), one_of(0.1, 2.0), one_of(1, 16))
@@ -174,7 +238,10 @@ async def look(actor: Actor, sub: str, what: str) -> None:
 
 @verb(3, one_of("topics", "subscriptions", "metrics", "snapshots"))
 async def look_at_all(actor: Actor, what: str) -> None:
-    await getattr(actor.pubsub, what)()
+    try:
+        await getattr(actor.pubsub, what)()
+    except NotFound as error:
+        actor.world.find("what is deleted meanwhile is not left out", f"{what}: {error}")
 
 
 @verb(2, main_sub, any_key)
@@ -196,11 +263,13 @@ async def wait_until_empty(actor: Actor, sub: str) -> None:
 
 @verb(4, main_sub)
 async def pause(actor: Actor, sub: str) -> None:
+    actor.world.count_change(sub)
     await actor.subscription(sub).pause()
 
 
 @verb(5, main_sub)
 async def resume(actor: Actor, sub: str) -> None:
+    actor.world.count_change(sub)
     await actor.subscription(sub).resume()
 
 
@@ -267,6 +336,7 @@ LOOSE_OPTIONS: tuple[dict[str, Any], ...] = (
 
 @verb(5, one_of(STRICT, LIMITED), one_of(*SAFE_OPTIONS))
 async def set_options(actor: Actor, sub: str, options: dict[str, Any]) -> None:
+    actor.world.count_change(sub)
     await actor.subscription(sub).set_options(**options)
 
 
@@ -297,6 +367,25 @@ async def churn(actor: Actor, what: str, number: int, sub: int | None) -> None:
     await getattr(topic if sub is None else topic.subscription(f"{topic.name}-{sub}"), what)()
 
 
+@verb(12, one_of(*WRONG))
+async def call_wrongly(actor: Actor, name: str) -> None:
+    result = WRONG[name](actor)
+    if inspect.isawaitable(result):
+        await result
+    actor.world.find("wrong value accepted", name)
+
+
+@verb(3, one_of(STRICT, LIMITED), one_of("pause", "resume"), one_of(0.4, 2.5))
+async def change_together(actor: Actor, sub: str, what: str, seconds: float) -> None:
+    """Two changes at the same time: both must take effect."""
+    subscription = actor.subscription(sub)
+    number = actor.world.count_change(sub)
+    await asyncio.gather(getattr(subscription, what)(), subscription.set_options(ack_deadline=seconds))
+    options = await subscription.options()
+    if actor.world.changes[sub] == number == 1 and (options.paused, options.ack_deadline) != (what == "pause", seconds):
+        actor.world.find("a change was lost", f"{sub}: {what} and ack_deadline={seconds} became {options}")
+
+
 # -- life and death -----------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +409,7 @@ async def close_and_reopen(actor: Actor) -> None:
     await actor.pubsub.close()
     await actor.pubsub.__aenter__()
     for sub in (STRICT, LIMITED, GRAVES):
+        actor.openings[sub] += 1
         actor.subscription(sub).open(max_messages=5)
 
 

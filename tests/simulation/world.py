@@ -15,9 +15,10 @@ from unittest.mock import patch
 
 from seriatim import PubSub, SeriatimError
 from seriatim.client.message import Message
+from seriatim.client.publisher import PublishFuture
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
-from seriatim.engine import commit, engine
+from seriatim.engine import commit, engine, topic
 from seriatim.engine.link import remote, server
 from seriatim.log import logger
 from tests.nemesis.history import Event
@@ -62,7 +63,9 @@ class World:
         self._digest = hashlib.sha256()
         self.trace: list[str] = []
         self.topics: dict[int, str] = {}  # by the number of a message
+        self.copies: dict[tuple[str, str], dict[int, int]] = {}  # dead letters by subscription and key: copy, original
         self.acts: dict[asyncio.Task[Any], tuple[Actor, str]] = {}  # what was begun, by whom
+        self.changes: Counter[str] = Counter()  # how often somebody began to change the options of a subscription
         self._numbers = 0
         self._leases = 0
         self.loop = SimulatedLoop(lambda: self._delay(self.plan.thread_s))
@@ -85,6 +88,16 @@ class World:
     def chance(self, *what: object) -> Random:
         """Chance that depends on what it is for, and on nothing else that happens."""
         return Random(" ".join(map(str, (self.program.seed, *what))))
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether nothing has been broken so far."""
+        broken = self.disk.hits + len(self.disk.faults) + self.disk.read_faults + self.disk.open_faults
+        return not (broken or self.counts["kills"] or self.counts["cuts"] or self.counts["stops"])
+
+    def count_change(self, sub: str) -> int:
+        self.changes[sub] += 1
+        return self.changes[sub]
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -202,6 +215,7 @@ class World:
                 (server, "may_enter", lambda _: True),
                 (server, "keep_from_children", lambda _: None),
                 (remote, "connect", self.network.connect),
+                (topic, "CACHED_BYTES", self.plan.cached_bytes),
             ):
                 stack.enter_context(patch.object(module, name, stand_in))
             stack.enter_context(self.leases.observed())
@@ -210,6 +224,8 @@ class World:
             yield
 
     def _loop_failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("future"), PublishFuture):
+            return  # it was published, nobody waited for it, and it failed
         error = context.get("exception")
         self.findings.append(f"loop: {context['message']}: {error!r}")
 
@@ -248,6 +264,8 @@ class Actor:
         self.process = Process(world.loop, name)
         self.pubsub = PubSub(URL)
         self.is_draining = False
+        self.openings: Counter[str] = Counter()  # how often handlers of a subscription were opened
+        self.running: Counter[str] = Counter()  # how many of them run
 
     @property
     def is_open(self) -> bool:

@@ -9,6 +9,7 @@ const {PubSub} = require('@google-cloud/pubsub');
 const KEYS = 4;
 const NUMBERS_OF_A_LIFE = 1000000;
 const AT_ONCE = 20;
+const SUCCESS = 'SUCCESS';
 const INVALID = 'INVALID';
 
 const life = JSON.parse(process.argv[2]);
@@ -31,13 +32,10 @@ const chance = probability => Math.random() < probability;
 async function ack(message, seen) {
   record('ack', seen);
   if (chance(0.3)) return message.ack();
-  try {
-    await message.ackWithResponse();
-  } catch (error) {
-    if (error.errorCode === INVALID) record('unsure', seen); // the client may have asked more than once
-    return;
-  }
-  record('acked', seen);
+  // A message that was given back because its subscription is closing answers with an error code instead of throwing it.
+  const answer = await message.ackWithResponse().catch(error => error.errorCode);
+  if (answer === SUCCESS) record('acked', seen);
+  if (answer === INVALID) record('unsure', seen); // the client may have asked more than once
 }
 
 async function handle(sub, message) {

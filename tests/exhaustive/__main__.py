@@ -51,7 +51,7 @@ def explore_all(machines: Sequence[str], jobs: int) -> tuple[dict[str, list[Expl
     worlds = [(machine, index) for machine in machines for index in range(len(SCOPES[machine].large))]
     seen: dict[str, list[Exploration]] = {machine: [] for machine in machines}
     failures: list[str] = []
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
         for (machine, _), outcome in zip(worlds, pool.map(explore_one, worlds), strict=True):
             if isinstance(outcome, str):
                 print(outcome, flush=True)

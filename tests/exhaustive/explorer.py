@@ -37,6 +37,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from marshal import dumps
+from traceback import extract_tb
 from typing import Any, Generic, TypeVar
 
 from seriatim.core.table import TransitionTable
@@ -260,6 +261,8 @@ class _Explorer(Generic[S, C]):
         if isinstance(error, NotExhausted):
             return error
         what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        if not what:
+            what = extract_tb(error.__traceback__)[-1].line or "an assertion failed"
         return Violation(self.world.name, [*self._script(index), command], what)
 
     def _tell_progress(self) -> None:

@@ -34,6 +34,7 @@ class NaiveMessage:
     token: int = 0
     deadline: float = inf
     consumer: object = None  # who has it, or had it last
+    overtaken: bool = False  # it was dead-lettered after a later message of its key was settled
 
 
 class NaiveLanes:
@@ -47,7 +48,6 @@ class NaiveLanes:
         self.dead: list[NaiveMessage] = []
         self.paused: set[str | None] = set()
         self.settled: dict[str, int] = {}  # the highest offset settled since the last restart
-        self.durably_settled: dict[str, int] = {}  # the same, of what is confirmed
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -265,6 +265,7 @@ class NaiveLanes:
 
     def _leave(self, change: str, message: NaiveMessage) -> None:
         self.messages.remove(message)
+        message.overtaken = not self.is_after_settled(message)
         self._note(change, message)
 
     def _note(self, change: str, message: NaiveMessage) -> None:
@@ -276,11 +277,12 @@ class NaiveLanes:
         change, message = next(pair for pair in self.pending if pair[1].offset == offset)
         self.pending.remove((change, message))
         if change == "settled" and message.key is not None:
-            self.durably_settled[message.key] = max(offset, self.durably_settled.get(message.key, -1))
             self.dead = [m for m in self.dead if m.key != message.key or m.offset > offset]
+            for leaving in self.changing(message.key):
+                leaving.overtaken |= leaving.offset < offset
         if change == "redriven":
             message.where = "waiting"
-        if change == "dead" and (message.key is None or offset > self.durably_settled.get(message.key, -1)):
+        if change == "dead" and not message.overtaken:
             self.dead.append(NaiveMessage(message.key, offset))
 
     def crash(self, count_leases: bool) -> None:
@@ -294,7 +296,7 @@ class NaiveLanes:
             message.failures += count_leases and change == "settled"
             if change == "settled" or message.not_before <= self.now:
                 message.where = "waiting"
-        self.pending, self.settled, self.durably_settled = [], {}, {}
+        self.pending, self.settled = [], {}
         for message in self.messages:
             if message.where in ("out", "acked"):
                 message.failures += count_leases

@@ -869,7 +869,7 @@ def delivery(
 
 def _small() -> Iterator[LanesWorld]:
     yield LanesWorld(delivery(), messages=2)
-    yield LanesWorld(delivery(1, Release.RECEIPT, RetryMode.OVERTAKE, OnExhausted.PAUSE), messages=2)
+    yield LanesWorld(delivery(2, Release.RECEIPT, RetryMode.OVERTAKE, OnExhausted.PAUSE), messages=2)
     yield LanesWorld(delivery(2, Release.RECEIPT, on_exhausted=OnExhausted.DEAD_LETTER_REST), messages=2)
     yield LanesWorld(delivery(2, max_attempts=1), keys=("a", "b"), messages=1, consumers="xy", verbs=CORE_VERBS)
 
@@ -881,13 +881,21 @@ def _large() -> Iterator[LanesWorld]:
     yield LanesWorld(delivery(), messages=3)
     for mode, policy in product(RetryMode, OnExhausted):
         yield LanesWorld(delivery(1, Release.RECEIPT, mode, policy), messages=3)
-    yield LanesWorld(delivery(1, Release.RECEIPT, max_attempts=None, backoff=1), messages=2)
+    yield LanesWorld(delivery(2, Release.RECEIPT, max_attempts=None, backoff=1), messages=2)
     yield LanesWorld(delivery(1, Release.RECEIPT, RetryMode.OVERTAKE, max_attempts=None, backoff=1), messages=2)
     yield LanesWorld(delivery(), keys=(None,), messages=2)
     yield LanesWorld(delivery(1, Release.RECEIPT), keys=("a", None), messages=2, verbs=CORE_VERBS)
     yield LanesWorld(delivery(), keys=("a", "b"), messages=1, consumers="xy")
     yield LanesWorld(delivery(2, Release.RECEIPT), keys=("a", "b"), messages=2, consumers="xy", verbs=CORE_VERBS)
     yield LanesWorld(delivery(1, Release.RECEIPT, max_attempts=1), keys=("a", "b"), messages=3, verbs=CORE_VERBS)
+    # What needs three messages at once, or a window with room for two changes, with as few verbs as lead there.
+    for window, verbs in (
+        (3, "crash"),
+        (2, "crash dead_letter redrive"),
+        (3, "delayed_push settle dead_letter skip remove"),
+    ):
+        few = frozenset({"push", "take", "confirm", "advance"} | set(verbs.split()))
+        yield LanesWorld(delivery(window, max_attempts=1), messages=3, verbs=few)
 
 
 SCOPE = Scope("lanes", TABLE, small=list(_small()), large=list(_large()))

@@ -18,7 +18,7 @@ from tests.needs import lacking
 
 PACKAGES = ("mosquitto", "libmosquitto1", "libdlt2", "libcjson1", "libwrap0")
 CONFIGURATION = """
-listener {port} 127.0.0.1
+listener {port} {address}
 persistence false
 user root
 max_queued_messages 0
@@ -32,22 +32,28 @@ EVERYBODY = "allow_anonymous true"
 
 
 class Mosquitto:
-    """One broker. It may be stopped and started again on the same port. ``access`` says in its words whom it lets in."""
+    """One broker. It may be stopped and started again on the same port. ``access`` says in its words whom it lets in.
 
-    def __init__(self, folder: Path, access: str = EVERYBODY) -> None:
+    ``address`` is where it listens; only on the loopback can it be started here.
+    """
+
+    def __init__(self, folder: Path, access: str = EVERYBODY, address: str = "127.0.0.1") -> None:
         self._folder = folder
         self._access = access
+        self.address = address
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"mqtt://127.0.0.1:{self.port}"
+        return f"mqtt://{self.address}:{self.port}"
 
     def command(self) -> list[str]:
         """What starts it, for those who watch over its process themselves."""
         configuration = self._folder / "mosquitto.conf"
-        configuration.write_text(CONFIGURATION.format(port=self.port, access=self._access, sys_interval=SYS_INTERVAL))
+        configuration.write_text(
+            CONFIGURATION.format(address=self.address, port=self.port, access=self._access, sys_interval=SYS_INTERVAL)
+        )
         return [_program().path, "-c", str(configuration)]
 
     @property

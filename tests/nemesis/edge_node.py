@@ -1,6 +1,6 @@
 """A Sparkplug edge node on a bad network, which records every message before it sends it.
 
-    python -m tests.nemesis.edge_node '{"port": …, "name": …, "folder": …, "seed": …, "life": …, "is_last": false}'
+    python -m tests.nemesis.edge_node '{"broker": …, "port": …, "name": …, "folder": …, "seed": …, "life": …, "is_last": false}'
 
 It is born at each connection and when it is asked to be, and has a will. It sends blocks of messages, of which the network
 (played by this program) displaces some, repeats some, drops some, and now and then holds one back for too long. A block is
@@ -28,9 +28,10 @@ from typing import Any
 import aiomqtt
 
 from seriatim.sparkplug.payload import BD_SEQ, REBIRTH, Payload, decode
+from seriatim.sparkplug.topics import NodeId, command_topic, is_state_topic, state_topic
 from tests.nemesis.history import Recorder
 
-GROUP = "g"
+GROUP, HOST = "g", "seriatim"
 DEVICE = "d"
 HELD_BACK_S = 1.0
 """Longer than the host waits for a number while it is disturbed."""
@@ -45,6 +46,7 @@ INT64, INT32 = 4, 3
 class NodeLife:
     """What this process is for."""
 
+    broker: str
     port: int
     name: str
     folder: str
@@ -92,13 +94,14 @@ class EdgeNode:
         will = self._death()
         self._note(will)  # once there is a connection, the broker may publish it at any time
         async with aiomqtt.Client(
-            "127.0.0.1",
+            self._life.broker,
             self._life.port,
             identifier=self._life.name,
             keepalive=KEEPALIVE_S,
             will=aiomqtt.Will(self._topic("NDEATH"), will.payload, qos=1),
         ) as client:
-            await client.subscribe(f"spBv1.0/{GROUP}/NCMD/{self._life.name}", qos=1)
+            for topic in (command_topic(NodeId(GROUP, self._life.name)), state_topic(HOST)):
+                await client.subscribe(topic, qos=1)
             listening = asyncio.create_task(self._listen(client))
             try:
                 await self._talk(client)
@@ -115,7 +118,9 @@ class EdgeNode:
 
     async def _listen(self, client: aiomqtt.Client) -> None:
         async for message in client.messages:
-            if any(metric.name == REBIRTH for metric in decode(message.payload).metrics):
+            if is_state_topic(message.topic.value):
+                self._record("state", key=self._key, number=int(json.loads(message.payload)["online"]))
+            elif any(metric.name == REBIRTH for metric in decode(message.payload).metrics):
                 self._is_asked.set()
 
     async def _talk(self, client: aiomqtt.Client) -> None:

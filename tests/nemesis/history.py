@@ -22,6 +22,7 @@ Every line is one ``write`` to a file opened for appending, so whatever a client
 | `read`       | sub, key, id, body              | a reader got this message of a topic (`reader.py`); `body` is the message |
 | `sent`       | key, number, body               | an edge node is about to send this message (`edge_node.py`) |
 | `reborn`     | key, number                     | an edge node was asked for this birth |
+| `state`      | key, number                     | an edge node heard that the host is online (1) or offline (0) |
 | `settled`    | key, number                     | an edge node has sent all it has to send undisturbed, last this message |
 
 ``body`` is JSON, for what only one mode wants to know.

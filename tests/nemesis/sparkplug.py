@@ -7,7 +7,6 @@ birth. ``node_checker`` says what is promised.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import time
@@ -15,17 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import aiomqtt
-
-from seriatim.sparkplug.topics import state_topic
 from tests.mosquitto import Mosquitto
 from tests.nemesis.checker import Anomaly
-from tests.nemesis.edge_node import GROUP, NodeLife
+from tests.nemesis.clock import Clock, ClockJump
+from tests.nemesis.disk import FullDisk, SlowDisk
+from tests.nemesis.edge_node import GROUP, HOST, NodeLife
 from tests.nemesis.fault import POLITE_END_S
 from tests.nemesis.history import Event, read_history
 from tests.nemesis.mode import Arena, Mode, python
+from tests.nemesis.network import NETWORK, Link
 from tests.nemesis.node_checker import Entry, Sent, Stored, check_nodes
-from tests.nemesis.own import check_store
+from tests.nemesis.own import check_store, network_of, store_folder
 from tests.nemesis.program import Program, Surroundings
 from tests.nemesis.reader import Reading, check_same, make_topics, messages_read, subscription_of
 
@@ -58,33 +57,43 @@ class SparkplugHost(Mode):
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena)
         self._folder = arena.folder
-        self._store = f"sqlite:///{self._folder / 'store.db'}"
-        self._mosquitto = Mosquitto(self._folder)
+        self.faults += [*NETWORK, ClockJump(), FullDisk(), SlowDisk()]
+        network = network_of(arena)
+        self._links = {name: [network.join(name)] if network else [] for name in ("broker", "host", *NODES)}
+        folder, *self._disk = store_folder(arena)
+        self._store = f"sqlite:///{folder / 'store.db'}"
         make_topics(self._store, [TELEMETRY, LEDGER], [LIVE, AUDIT])
+        self._mosquitto = Mosquitto(self._folder, address=next(map(_address, self._links["broker"]), "127.0.0.1"))
         self._broker = Program(
             "broker",
             self._folder,
             lambda _: self._mosquitto.command(),
-            surroundings=[_Environment(self._mosquitto.environment)],
+            surroundings=[*self._links["broker"], _Environment(self._mosquitto.environment)],
             is_client=False,
         )
-        self._host = Program("host", self._folder, lambda _: self._host_command(DISTURBED_TIMEOUT), is_client=False)
-        self._reader = Program("reader", self._folder, lambda _: self._reading.command())
-        self.programs = [self._broker, self._host, self._reader, *(self._node(name) for name in NODES)]
+        self._clock = Clock(self._folder / "clock")
+        self._reader = Program("reader", self._folder, lambda _: self._reading.command(), surroundings=self._disk)
+        host = self._host("host", DISTURBED_TIMEOUT, self._clock)
+        self.programs = [self._broker, host, self._reader, *(self._node(name) for name in NODES)]
 
     @property
     def _reading(self) -> Reading:
         topics = [subscription_of(LIVE, topic) for topic in (TELEMETRY, LEDGER)]
         return Reading(self._store, "reader", str(self._folder), topics)
 
-    def _host_command(self, reorder_timeout: str) -> list[str]:
+    def _host(self, name: str, reorder_timeout: str, *surroundings: Surroundings) -> Program:
         options = ["--mqtt", self._mosquitto.url, "--store", self._store, "--reorder-timeout", reorder_timeout]
-        return python("seriatim", "sparkplug", *options)
+        command = python("seriatim", "sparkplug", "--host-id", HOST, *options)
+        around = [*self._links["host"], *self._disk, *surroundings]
+        return Program(name, self._folder, lambda _: command, surroundings=around, is_client=False)
 
     def _node(self, name: str, *, is_last: bool = False) -> Program:
-        node = NodeLife(self._mosquitto.port, name, str(self._folder), self.arena.seed, 0, is_last)
-        first = LAST_LIFE if is_last else 1
-        return Program(name, self._folder, lambda life: replace(node, life=first + life - 1).command())
+        where = self._mosquitto.address, self._mosquitto.port
+        node = NodeLife(*where, name, str(self._folder), self.arena.seed, 0, is_last)
+        first, around = LAST_LIFE if is_last else 1, self._links[name]
+        return Program(
+            name, self._folder, lambda life: replace(node, life=first + life - 1).command(), surroundings=around
+        )
 
     def has_begun(self) -> bool:
         return any(read_history(self._folder / "reader.jsonl"))
@@ -92,20 +101,19 @@ class SparkplugHost(Mode):
     # -- healing --------------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        host = Program("last-host", self._folder, lambda _: self._host_command(CALM_TIMEOUT))
+        host = self._host("last-host", CALM_TIMEOUT)
         nodes = [self._node(name, is_last=True) for name in NODES]
         self.programs += [host, *nodes]
         for program in (self._broker, self._reader, *nodes):
             program.start()
         self._wait_for(lambda: all(map(self._was_born, NODES)), "not all nodes are connected")
         host.start()
-        self._wait_for(lambda: self._state_of_host() is True, "the host is not online")
         self._wait_for(self._is_settled, "not all nodes came back")
+        self._wait_for(lambda: self._states_heard() == [1] * len(NODES), "the STATE of the host does not say online")
         self._check_nodes_are_online()
-        for program in (*nodes, host):
-            program.end(POLITE_END_S)
-        self._wait_for(lambda: self._state_of_host() is False, "the host ended, and its STATE does not say so")
-        for program in (self._reader, self._broker):
+        host.end(POLITE_END_S)
+        self._wait_for(lambda: self._states_heard() == [0] * len(NODES), "the STATE of the host does not say offline")
+        for program in (*nodes, self._reader, self._broker):
             program.end(POLITE_END_S)
         self._read_the_rest()
         self.arena.troubles += check_store(self._store)
@@ -119,9 +127,11 @@ class SparkplugHost(Mode):
             time.sleep(0.3)
         return True
 
-    def _state_of_host(self) -> bool | None:
-        """What its retained STATE says; None if it says nothing."""
-        return asyncio.run(_retained_state(self._mosquitto.port))
+    def _states_heard(self) -> list[int]:
+        """What each node has heard last of the host."""
+        histories = [read_history(self._folder / f"{name}.jsonl") for name in NODES]
+        heard = [[event.number for event in events if event.what == "state"] for events in histories]
+        return [states[-1] for states in heard if states]
 
     def _was_born(self, name: str) -> bool:
         """Whether the last life of a node has said so."""
@@ -174,15 +184,8 @@ class SparkplugHost(Mode):
         ]
 
 
-async def _retained_state(port: int) -> bool | None:
-    try:
-        async with asyncio.timeout(2), aiomqtt.Client("127.0.0.1", port) as client:
-            await client.subscribe(state_topic("seriatim"), qos=1)
-            async for message in client.messages:
-                return bool(json.loads(message.payload)["online"])
-    except (TimeoutError, aiomqtt.MqttError):
-        pass
-    return None
+def _address(link: Link) -> str:
+    return link.address
 
 
 # -- what the histories say ---------------------------------------------------------------------------------------------

@@ -19,12 +19,13 @@ from tests.nemesis.leftovers import remove_leftovers
 from tests.nemesis.mode import Mode
 from tests.nemesis.official import Official
 from tests.nemesis.own import Linked, Served, ServedStandby, Standby
+from tests.nemesis.pipeline import Pipeline
 from tests.nemesis.round import Report, Round
 from tests.nemesis.sparkplug import SparkplugHost
 from tests.proof import write_record
 
 MODES: dict[str, type[Mode]] = {
-    mode.name: mode for mode in (Linked, Standby, Served, ServedStandby, Official, SparkplugHost)
+    mode.name: mode for mode in (Linked, Standby, Served, ServedStandby, Official, SparkplugHost, Pipeline)
 }
 ROUND_S = 30.0
 

@@ -99,6 +99,11 @@ class Program:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def may_be_disturbed(self) -> bool:
+        """Whether a fault would meet it at work: not while it only starts, if that takes long."""
+        return True
+
     def send(self, what: signal.Signals) -> None:
         if self.is_running:
             assert self._process is not None

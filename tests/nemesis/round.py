@@ -19,7 +19,7 @@ from tests.nemesis.mode import Arena, Mode
 from tests.nemesis.network import PREFIX
 from tests.nemesis.program import Program
 
-BEGIN_S = 120.0
+BEGIN_S = 300.0
 LONGEST_PAUSE_S = 2.0
 MOST_TROUBLES = 10
 
@@ -113,7 +113,9 @@ class Round:
 
     def _disturb(self, program: Program, faults: list[Fault]) -> None:
         """Let something happen to a program that runs and has no other trouble."""
-        if not program.is_running or any(one.program is program for one in self._ongoing):
+        if not (program.is_running and program.may_be_disturbed) or any(
+            one.program is program for one in self._ongoing
+        ):
             return
         fitting = [fault for fault in faults if fault.fits(program)]
         (fault,) = self._random.choices(fitting, weights=[fault.weight for fault in fitting])

@@ -41,7 +41,7 @@ class Connect(NamedTuple):
 
 
 class ScriptedBroker:
-    """``refusal`` and ``granted`` are its answers to a connection and to a subscription.
+    """``refusal`` and ``granted`` are its answers to a connection and to a subscription; None is no answer.
 
     Only while ``acknowledging`` does it answer to what is published.
     """
@@ -51,7 +51,7 @@ class ScriptedBroker:
         self.arrivals: list[float] = []
         self.refusal = 0
         self.acknowledging = True
-        self.granted = 1
+        self.granted: int | None = 1
         self._writer: asyncio.StreamWriter | None = None
         self.address = MqttAddress("127.0.0.1", 0)
 
@@ -79,7 +79,7 @@ class ScriptedBroker:
     def _answer(self, packet: Packet) -> bytes:
         if packet.type == CONNECT:
             return bytes((CONNACK, 2, 0, self.refusal))
-        if packet.type == SUBSCRIBE:
+        if packet.type == SUBSCRIBE and self.granted is not None:
             return bytes((SUBACK, 3, *packet.body[:2], self.granted))
         if packet.type == PUBLISH and packet.flags & 2 and self.acknowledging:
             _, rest = _text(packet.body)

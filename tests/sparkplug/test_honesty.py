@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -143,6 +144,36 @@ def test_a_host_that_is_stopped_before_its_birth_is_acknowledged_says_offline():
             return [json.loads(data)["online"] for _, data in broker.published()]
 
     assert run_bounded(scenario()) == [True, False]
+
+
+def test_a_host_that_is_stopped_when_its_connection_was_lost_while_it_subscribed_leaves_no_error_in_the_loop(
+    monkeypatch,
+):
+    clients: list[aiomqtt.Client] = []
+    complaints: list[dict[str, Any]] = []
+
+    class Watched(aiomqtt.Client):
+        async def __aenter__(self):
+            clients.append(self)
+            return await super().__aenter__()
+
+    monkeypatch.setattr("seriatim.sparkplug.host.aiomqtt.Client", Watched)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with scripted_broker() as broker:
+            broker.granted = None
+            async with host_at(broker) as (_, running):
+                await until(lambda: SUBSCRIBE in [packet.type for packet in broker.heard])
+                broker.hang_up()
+                await until(clients[0]._disconnected.done)
+                running.cancel()
+                await asyncio.wait([running])
+
+    run_bounded(scenario())
+    clients.clear()
+    gc.collect()
+    assert complaints == []
 
 
 def test_what_is_released_while_a_rebirth_is_asked_for_is_stored_in_order(store):

@@ -222,8 +222,9 @@ class Host:
     async def _one_connection(self) -> None:
         began = _milliseconds()
         inbox = Inbox(self.counts)
+        client = self._client(began, inbox)
         try:
-            async with self._client(began, inbox) as client:
+            async with client:
                 await self._subscribe(client)
                 try:
                     await self._work(client, self._publisher_of_state(client, began))
@@ -231,6 +232,7 @@ class Host:
                     with suppress(aiomqtt.MqttError):  # there is no connection any more: the will says it
                         await client.publish(self._state_topic, _state(False, _milliseconds()), qos=1, retain=True)
         finally:
+            _look_at_the_end_of(client)
             inbox.leave(self._state_topic)
 
     def _client(self, began: int, inbox: Inbox) -> aiomqtt.Client:
@@ -445,6 +447,14 @@ async def _cancel(*works: asyncio.Task[None]) -> None:
     for work in works:
         work.cancel()
     await asyncio.gather(*works, return_exceptions=True)
+
+
+def _look_at_the_end_of(client: aiomqtt.Client) -> None:
+    """aiomqtt keeps the error that ended a connection. Where we are stopped before it is raised, nobody else looks at it, and
+    asyncio would complain about that."""
+    ended = client._disconnected  # noqa: SLF001
+    if ended.done() and not ended.cancelled():
+        ended.exception()
 
 
 def _node_of(ordered: Ordered[Body]) -> NodeId:

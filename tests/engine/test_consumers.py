@@ -1,4 +1,4 @@
-"""A consumer that fails holds up nobody else."""
+"""A consumer that fails holds up nobody else, and one takes as much as it has room for."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from functools import partial
 
 import pytest
 
-from seriatim.engine.consumer import Consumer
+from seriatim.core.delivery import Lease
+from seriatim.engine.consumer import TURN, Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.errors import OutcomeUnknown
 from seriatim.store import open_store
+from seriatim.store.base import Record
 from tests.engine.conftest import ORDERED, Collector, prepare, publish
 
 ANYTHING = [ValueError, asyncio.CancelledError, SystemExit, KeyboardInterrupt]
@@ -118,3 +120,67 @@ def test_an_interrupt_has_its_way_and_others_have_their_turn_afterwards(kind):
             runner.run(attach())
         runner.run(asyncio.wait_for(other.wait(1), 10))
         runner.run(engine.close())
+
+
+# -- how much a consumer takes ------------------------------------------------------------------------------------------
+
+
+def delivered(*sizes: int) -> list[Delivered]:
+    leases = [Lease(at, "k", at, 1, 60.0) for at in range(len(sizes))]
+    return [Delivered.of(lease, b"x" * size, None, 0.0) for lease, size in zip(leases, sizes, strict=True)]
+
+
+def test_a_delivered_message_from_elsewhere_has_the_key_and_the_offset_of_its_lease():
+    lease = Lease(7, "k", 3, 1, 60.0)
+    assert Delivered.of(lease, b"data", {"a": "b"}, 5.0) == (lease, Record(3, "k", b"data", {"a": "b"}, 5.0))
+
+
+def test_a_consumer_that_stopped_takes_nothing_more():
+    consumer = Consumer(print)
+    assert consumer.room() == TURN
+    consumer.stop()
+    assert consumer.room() == 0
+
+
+def test_as_long_as_no_size_is_known_a_consumer_with_a_limit_takes_one_message():
+    assert Consumer(print, max_bytes=1000).room() == 1
+
+
+@pytest.mark.parametrize(("sizes", "room"), [([10, 5, 10], 7), ([80], 1), ([1], TURN), ([100], 0), ([40, 60], 0)])
+def test_a_consumer_takes_as_many_as_fit_if_they_are_as_large_as_the_largest_before(sizes, room):
+    consumer = Consumer(print, max_bytes=1000 if sizes == [1] else 100)
+    assert consumer.weigh(delivered(*sizes)) == len(sizes)
+    assert consumer.room() == room
+
+
+@pytest.mark.parametrize(("sizes", "taken"), [([50, 50, 50], 2), ([50, 51, 1], 2), ([200, 1], 1), ([50, 49, 9, 1], 3)])
+def test_a_consumer_takes_messages_until_its_limit_is_reached(sizes, taken):
+    assert Consumer(print, max_bytes=100).weigh(delivered(*sizes)) == taken
+
+
+def test_a_consumer_has_room_again_for_what_it_let_go():
+    consumer = Consumer(print, max_messages=2, max_bytes=100)
+    first, second = delivered(70, 30)
+    consumer.leases = {one.lease.offset: one.lease for one in (first, second)}
+    consumer.weigh([first, second])
+    assert consumer.room() == 0
+    assert consumer.let_go(0) is first.lease
+    assert consumer.room() == 1
+    assert consumer.let_go(1) is second.lease
+    assert consumer.room() == 1  # as large as the largest before
+
+
+def test_a_consumer_with_the_smallest_limit_gets_its_first_message():
+    assert Consumer(print, max_bytes=1).room() == 1
+
+
+def test_a_consumer_that_is_attached_to_nothing_can_be_woken_and_give_back(caplog):
+    consumer = Consumer(print)
+    consumer.wake()
+    consumer.give_back([])
+    assert caplog.messages == []
+
+
+def test_what_a_consumer_raises_is_logged(caplog):
+    Consumer(partial(fail, ValueError)).deliver([])
+    assert caplog.messages == ["a consumer failed: ValueError()"]

@@ -49,8 +49,7 @@ def load_lanes(
 def _load_one(lanes: Lanes, options: SubscriptionOptions, position: Position, trouble: TroubleRow | None) -> None:
     key = position.key if options.ordering else None
     if trouble is None:
-        not_before = _time(position.not_before)
-        lanes.push(key, position.offset, lanes.now, not_before - lanes.now if not_before else 0)
+        lanes.push(key, position.offset, lanes.now, _time(position.not_before) - lanes.now)
     else:
         # Whether others may pass it is decided anew: it may have been noted while other options were in force.
         passes = trouble.steps_aside and passes_retries(key, options)

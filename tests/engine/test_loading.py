@@ -1,0 +1,85 @@
+"""What a store holds of a subscription, as lanes: what waits, what blocks its key, what others may pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import nan
+
+import pytest
+
+from seriatim.core.delivery import RetryMode, RetryPolicy
+from seriatim.core.lanes import Lanes
+from seriatim.engine.loading import Loaded, load_lanes, passes_retries
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.sieve import Sieve
+from seriatim.store.base import Cursor, Position, Record, TroubleRow
+from seriatim.store.memory import MemoryStore
+
+NOW = 1000.0
+BLOCK = SubscriptionOptions(ordering=True, retry=RetryPolicy(mode=RetryMode.BLOCK))
+OVERTAKE = SubscriptionOptions(ordering=True, retry=RetryPolicy(mode=RetryMode.OVERTAKE))
+
+
+class ReadStore(MemoryStore):
+    """A store that remembers from where its log was read."""
+
+    read_from: int | None = None
+
+    def positions(self, topic_id: int, first: int = 0) -> Iterator[Sequence[Position]]:
+        self.read_from = first
+        return super().positions(topic_id, first)
+
+
+def stored(*records: Record, troubles: Sequence[TroubleRow] = (), cursor: Cursor | None = None) -> ReadStore:
+    """A store with topic 1, whose messages these are, and subscription 2."""
+    store = ReadStore()
+    with store.transaction() as work:
+        topic = work.create_topic("t", {}).id
+        work.append(topic, records)
+        subscription = work.create_subscription(topic, "s", {}, cursor or Cursor(0)).id
+        work.note_troubles(subscription, troubles)
+    assert (topic, subscription) == (1, 2)
+    return store
+
+
+def load(store: MemoryStore, options: SubscriptionOptions, now: float = NOW) -> Loaded:
+    lanes = Lanes(options.delivery)
+    lanes.advance(now)
+    return load_lanes(lanes, store, 2, 1, options, Sieve(2, options.filter, lambda: pytest.fail("nothing to settle")))
+
+
+def given_out(loaded: Loaded) -> list[int]:
+    return [lease.offset for lease in loaded.lanes.take(loaded.lanes.now, 10, 100)]
+
+
+def test_with_nothing_in_the_log_everything_that_comes_is_newer():
+    assert load(stored(), BLOCK).until == -1
+
+
+def test_what_lies_below_the_floor_is_not_even_read():
+    store = stored(*(Record(at, f"k{at}", b"") for at in range(4)), cursor=Cursor(2))
+    loaded = load(store, BLOCK)
+    assert (given_out(loaded), loaded.until, loaded.floor) == ([2, 3], 3, 2)
+    assert store.read_from == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "stepped_aside", "passed"),
+    [(OVERTAKE, True, True), (OVERTAKE, False, False), (BLOCK, True, False), (BLOCK, False, False)],
+)
+def test_a_message_that_waits_for_its_retry_is_passed_only_if_it_was_and_still_may_be(options, stepped_aside, passed):
+    trouble = TroubleRow(0, 1, NOW + 60, "why", stepped_aside)
+    loaded = load(stored(Record(0, "k", b""), Record(1, "k", b""), troubles=[trouble]), options)
+    assert given_out(loaded) == ([1] if passed else [])
+
+
+@pytest.mark.parametrize(
+    ("key", "options", "passes"), [(None, BLOCK, True), ("k", BLOCK, False), ("k", OVERTAKE, True)]
+)
+def test_later_messages_pass_one_that_waits_if_it_has_no_key_or_its_subscription_says_so(key, options, passes):
+    assert passes_retries(key, options) is passes
+
+
+def test_a_time_that_is_none_holds_up_nothing(monkeypatch):
+    monkeypatch.setattr("seriatim.store.memory.require_times", list)  # as in earlier versions
+    assert given_out(load(stored(Record(0, "k", b"", None, 0.0, nan)), BLOCK, now=0.5)) == [0]

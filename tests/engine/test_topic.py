@@ -85,11 +85,11 @@ def test_options_that_could_not_be_used_are_told_until_others_are_set():
 
 def test_followers_are_shown_every_message_and_everything_is_counted():
     topic, first, second = new_topic(), Follower(), Follower()
-    assert not topic.is_followed
+    was_followed = topic.is_followed
     topic.appended([message(0, 10, 0)])
     topic.follow(first)
     topic.follow(second)
-    assert topic.is_followed
+    assert (was_followed, topic.is_followed) == (False, True)
     topic.appended([message(1, 10, 0), message(2, 5, 0)])
     topic.unfollow(second)
     topic.batch_appended([Position(3, "k", None, 0.0)], 1, 100)

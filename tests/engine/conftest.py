@@ -19,6 +19,7 @@ from seriatim.store.base import Record, Transaction
 from seriatim.store.memory import MemoryStore
 from seriatim.store.pack import encode
 from seriatim.store.staging import write_staged
+from seriatim.testing import run_in_virtual_time
 from tests import postgres
 from tests.engine.linked import Linked, linked, run_bounded
 
@@ -191,3 +192,17 @@ def stage(tmp_path):
         return StagedFile(str(tmp_path / name), len(data), sum(map(len, data)))
 
     return stage
+
+
+@pytest.fixture
+def run_memory():
+    """Run a scenario on an engine in memory, in virtual time."""
+
+    async def with_engine(scenario) -> None:
+        engine = Engine(MemoryStore())
+        await engine.start()
+        async with asyncio.timeout(3600):
+            await scenario(engine)
+        await engine.close()
+
+    return lambda scenario: run_in_virtual_time(with_engine(scenario))

@@ -11,32 +11,15 @@ from seriatim.core.delivery import RetryPolicy
 from seriatim.core.limits import MAX_REASON_BYTES
 from seriatim.engine.broker import Document, Outgoing, Step
 from seriatim.engine.consumer import Consumer
-from seriatim.engine.engine import Engine
 from seriatim.engine.link.frames import Extend, Nack
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, NotFound
 from seriatim.store.base import TroubleRow
-from seriatim.store.memory import MemoryStore
-from seriatim.testing import run_in_virtual_time
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, settle_down, work_off
 
 SURROGATE = "\ud800"
 NOT_NAMES = [None, 5, "", SURROGATE, "x" * 1025, ["t"]]
 NOT_DURATIONS = ["5", nan, inf, -1, True, 1e300]
-
-
-@pytest.fixture
-def run_memory():
-    """Run a scenario on an engine in memory, in virtual time."""
-
-    async def with_engine(scenario) -> None:
-        engine = Engine(MemoryStore())
-        await engine.start()
-        async with asyncio.timeout(3600):
-            await scenario(engine)
-        await engine.close()
-
-    return lambda scenario: run_in_virtual_time(with_engine(scenario))
 
 
 async def leased(engine, options=ORDERED):

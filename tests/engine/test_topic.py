@@ -15,6 +15,13 @@ from seriatim.store.base import Position, Record, TopicRow
 
 
 class Follower:
+    def push(self, records) -> None:
+        pass
+
+
+class Watcher:
+    """A follower that remembers what it was shown."""
+
     def __init__(self) -> None:
         self.seen: list[int] = []
 
@@ -84,7 +91,7 @@ def test_options_that_could_not_be_used_are_told_until_others_are_set():
 
 
 def test_followers_are_shown_every_message_and_everything_is_counted():
-    topic, first, second = new_topic(), Follower(), Follower()
+    topic, first, second = new_topic(), Watcher(), Watcher()
     was_followed = topic.is_followed
     topic.appended([message(0, 10, 0)])
     topic.follow(first)

@@ -10,7 +10,7 @@ import pytest
 from seriatim.core.delivery import Lease
 from seriatim.engine.consumer import TURN, Consumer, Delivered
 from seriatim.engine.engine import Engine
-from seriatim.errors import OutcomeUnknown
+from seriatim.errors import InvalidArgument, OutcomeUnknown
 from seriatim.store import open_store
 from seriatim.store.base import Record
 from tests.engine.conftest import ORDERED, Collector, prepare, publish
@@ -159,15 +159,40 @@ def test_a_consumer_takes_messages_until_its_limit_is_reached(sizes, taken):
 
 
 def test_a_consumer_has_room_again_for_what_it_let_go():
-    consumer = Consumer(print, max_messages=2, max_bytes=100)
-    first, second = delivered(70, 30)
-    consumer.leases = {one.lease.offset: one.lease for one in (first, second)}
-    consumer.weigh([first, second])
+    consumer, given = Consumer(print, max_messages=4, max_bytes=20), delivered(10, 5, 5)
+    consumer.leases = {one.lease.offset: one.lease for one in given}
+    consumer.weigh(given)
     assert consumer.room() == 0
-    assert consumer.let_go(0) is first.lease
+    assert consumer.let_go(1) is given[1].lease
     assert consumer.room() == 1
-    assert consumer.let_go(1) is second.lease
-    assert consumer.room() == 1  # as large as the largest before
+    assert consumer.let_go(0) is given[0].lease
+    assert consumer.let_go(2) is given[2].lease
+    assert consumer.room() == 2
+
+
+def test_a_lease_that_is_lost_before_its_message_was_weighed_frees_no_bytes():
+    consumer, given = Consumer(print, max_bytes=20), delivered(20, 5)
+    consumer.leases = {one.lease.offset: one.lease for one in given}
+    consumer.weigh(given[:1])
+    consumer.let_go(1)
+    assert consumer.room() == 0
+
+
+def test_a_consumer_takes_no_more_messages_than_it_may_have_outstanding():
+    consumer = Consumer(print, max_messages=3)
+    consumer.leases = {one.lease.offset: one.lease for one in delivered(1, 1)}
+    assert consumer.room() == 1
+    assert Consumer(print, max_messages=0).room() == 0
+    assert Consumer(print).max_messages == 1000
+
+
+def test_a_consumer_may_have_leases_of_its_own_length():
+    assert Consumer(print, ack_deadline=30).ack_deadline == 30
+
+
+def test_a_limit_that_is_none_is_named():
+    with pytest.raises(InvalidArgument, match=r"^max_bytes must be a number above 0, not -5$"):
+        Consumer(print, max_bytes=-5)
 
 
 def test_a_consumer_with_the_smallest_limit_gets_its_first_message():
@@ -183,4 +208,6 @@ def test_a_consumer_that_is_attached_to_nothing_can_be_woken_and_give_back(caplo
 
 def test_what_a_consumer_raises_is_logged(caplog):
     Consumer(partial(fail, ValueError)).deliver([])
-    assert caplog.messages == ["a consumer failed: ValueError()"]
+    (record,) = caplog.records
+    assert record.getMessage() == "a consumer failed: ValueError()"
+    assert record.exc_info  # with where it was raised

@@ -83,3 +83,23 @@ def test_later_messages_pass_one_that_waits_if_it_has_no_key_or_its_subscription
 def test_a_time_that_is_none_holds_up_nothing(monkeypatch):
     monkeypatch.setattr("seriatim.store.memory.require_times", list)  # as in earlier versions
     assert given_out(load(stored(Record(0, "k", b"", None, 0.0, nan)), BLOCK, now=0.5)) == [0]
+
+
+def test_a_paused_key_waits_and_others_do_not():
+    store = stored(Record(0, "k", b""), Record(1, "other", b""))
+    with store.transaction() as work:
+        work.pause_key(2, "k", "why")
+    loaded = load(store, BLOCK)
+    assert given_out(loaded) == [1]
+    assert [(row.key, row.reason) for row in loaded.paused] == [("k", "why")]
+
+
+def test_without_ordering_messages_of_a_key_do_not_wait_for_each_other():
+    store = stored(Record(0, "k", b""), Record(1, "k", b""))
+    assert given_out(load(store, SubscriptionOptions())) == [0, 1]
+    assert given_out(load(store, BLOCK)) == [0]
+
+
+def test_failed_attempts_and_the_last_error_are_kept():
+    store = stored(Record(0, "k", b""), troubles=[TroubleRow(0, 3, 0.0, "why", False)])
+    assert load(store, BLOCK).lanes.failures(0) == (3, "why")

@@ -199,6 +199,24 @@ def test_leases_are_fenced_and_their_consumers_are_told(run, disk):
     run(scenario)
 
 
+def test_a_subscription_with_messages_is_not_called_empty_while_the_store_is_opened_again(run, disk):
+    async def scenario(engine):
+        await publish(engine, "waits")
+        waiting = asyncio.ensure_future(engine.wait_until_empty("s"))
+        disk.commits, disk.failing_openings = [False], 3
+        with pytest.raises(OutcomeUnknown):
+            await publish(engine, "lost")
+        asked_meanwhile = asyncio.ensure_future(engine.wait_until_empty("s"))
+        await until_open_again(engine)
+        await engine.drain()
+        assert not waiting.done()
+        assert not asked_meanwhile.done()
+        assert await work_off(engine, 1) == [b"waits"]
+        await asyncio.gather(waiting, asked_meanwhile)
+
+    run(scenario)
+
+
 def test_what_waited_for_the_failed_commit_fails_with_it_and_what_comes_later_waits(run, disk):
     async def scenario(engine):
         disk.commits = [True]

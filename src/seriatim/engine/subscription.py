@@ -152,8 +152,7 @@ class SubscriptionState:
     def _push_delayed(self, records: Sequence[Record | Position]) -> None:
         now, ordering, lanes = self._services.now(), self.options.ordering, self.lanes
         for record in records:
-            delay = record.not_before - now if record.not_before else 0
-            lanes.push(record.key if ordering else None, record.offset, now, delay)
+            lanes.push(record.key if ordering else None, record.offset, now, record.not_before - now)
 
     # -- standing somewhere else ----------------------------------------------------------------------------------------
 
@@ -348,7 +347,7 @@ class SubscriptionState:
             self._require_open()
 
     def _is_empty(self) -> bool:
-        return not self._held_back and not len(self.lanes) and self.lanes.is_quiet()
+        return self._held_back is None and not len(self.lanes) and self.lanes.is_quiet()
 
     def pump(self) -> None:
         """Hand out what can be handed out."""

@@ -199,10 +199,13 @@ def run_memory():
     """Run a scenario on an engine in memory, in virtual time."""
 
     async def with_engine(scenario) -> None:
+        unhandled: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
         engine = Engine(MemoryStore())
         await engine.start()
         async with asyncio.timeout(3600):
             await scenario(engine)
         await engine.close()
+        assert unhandled == []
 
     return lambda scenario: run_in_virtual_time(with_engine(scenario))

@@ -492,9 +492,10 @@ def test_what_waits_when_the_store_has_to_be_opened_again_fails_and_what_comes_w
         lost = OutcomeUnknown("it is opened again")
         bench.append(0)
         waiting = bench.committer.next()
+        was_open = waiting.is_open
         bench.committer.suspend(lost)
         assert bench.heard == [("0", lost)]
-        assert not waiting.is_open  # whoever still has it adds nothing to it
+        assert (was_open, waiting.is_open) == (True, False)  # whoever still has it adds nothing to it
         bench.append(1)
         await asyncio.sleep(0)
         assert (bench.heard, bench.store.commits) == ([("0", lost)], 0)
@@ -567,15 +568,77 @@ def test_closing_does_not_wait_for_ever_for_a_store_that_fails(monkeypatch):
     run(scenario)
 
 
+def test_what_waits_when_closing_is_cancelled_hears_that_it_will_not_be_written():
+    async def scenario(bench):
+        bench.store.gate.clear()
+        bench.append(0)
+        await bench.store.until_writing()
+        bench.append(1)
+        closing = asyncio.ensure_future(bench.committer.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.sleep(0)
+        ((name, error),) = bench.heard
+        assert (name, type(error)) == ("1", StoreLost)
+        bench.store.gate.set()
+        await asyncio.wait([closing])
+        await asyncio.sleep(0)
+        assert bench.heard[1:] == [("0", None)]
+        assert bench.offsets() == [0]
+
+    run(scenario)
+
+
+def test_when_the_writer_gives_up_nobody_waits_for_it_any_longer_than_for_the_commit_under_way():
+    async def scenario(bench):
+        lost = StoreLost("taken over")
+        bench.append(0)
+        bench.committer.give_up(lost)
+        await bench.drain()
+        assert bench.heard == [("0", lost)]
+
+    async def while_writing(bench):
+        lost = StoreLost("taken over")
+        bench.store.gate.clear()
+        bench.append(0)
+        await bench.store.until_writing()
+        bench.committer.give_up(lost)
+        draining = asyncio.ensure_future(bench.committer.drain())
+        await asyncio.sleep(0)
+        assert not draining.done()
+        bench.store.gate.set()
+        await draining
+        assert bench.heard == [("0", None)]
+
+    run(scenario)
+    run(while_writing)
+
+
+def test_commits_and_failures_are_counted_and_timed(monkeypatch):
+    async def scenario(bench):
+        bench.append(0)
+        await bench.drain()
+        times = bench.committer.times
+        assert (times.count, times.failed) == (1, 0)
+        assert 0 < times.seconds < 60
+        bench.store.failures += [StoreFull("no room")] * 3
+        bench.settle(0)
+        await bench.drain()
+        assert (times.count, times.failed) == (2, 3)
+
+    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    run(scenario)
+
+
 def test_closing_ends_the_writer():
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
 
     async def scenario(bench):
-        assert threading.active_count() == threads + 1
-        (writer,) = (thread for thread in threading.enumerate() if thread.name == "seriatim-writer")
+        (writer,) = set(threading.enumerate()) - threads
+        assert writer.name == "seriatim-writer"
         assert writer.daemon  # a program that ends without closing anything is not held up
         bench.append(0)
         await bench.drain()
 
     run(scenario)
-    assert [thread.name for thread in threading.enumerate() if thread.name == "seriatim-writer"] == []
+    assert set(threading.enumerate()) <= threads

@@ -527,9 +527,14 @@ def test_a_seek_whose_lanes_can_not_be_loaded_opens_the_store_again(run, disk, m
     async def scenario(engine):
         await publish(engine, "a", "b")
         await work_off(engine, 2)
+        got = Collector()
+        attachment = engine.attach("s", got.consumer)
         monkeypatch.setattr(SqliteStore, "positions", fail_once)
         with pytest.raises(StoreFailed, match="gone for a moment"):
             await engine.seek_to_offset("s", 0)
+        reported = "subscription 's' could not be loaded again: the disk is gone for a moment"
+        assert [str(failure) for failure in got.failures] == [reported]
+        attachment.detach()
         await until_open_again(engine)
         assert await work_off(engine, 2) == [b"a", b"b"]
 

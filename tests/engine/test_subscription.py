@@ -1,9 +1,25 @@
-"""A subscription by itself, in virtual time."""
+"""A subscription by itself, in virtual time: what it notes, what it reports, and what becomes of it when something fails."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
 from seriatim.engine.broker import SubscriptionInfo
-from tests.engine.conftest import ORDERED, prepare
+from seriatim.engine.commit import RETRY_PAUSE
+from seriatim.engine.options import SubscriptionOptions
+from seriatim.errors import DamagedStore, StoreFailed
+from seriatim.store.base import TroubleRow
+from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down, work_off
+
+PIPELINED = SubscriptionOptions(ordering=True, window=2, retry=RetryPolicy(max_attempts=5))
+
+
+def forget_recent(engine, *offsets: int) -> None:
+    """What is in memory no more has to be read."""
+    engine.get_topic("t")._forget(offsets)
 
 
 def test_a_subscription_says_what_it_is(run_memory):
@@ -11,5 +27,287 @@ def test_a_subscription_says_what_it_is(run_memory):
         subscription = await prepare(engine)
         assert subscription.info() == SubscriptionInfo("s", "t", ORDERED)
         assert subscription.consumers == 0
+
+    run_memory(scenario)
+
+
+def test_without_ordering_a_delayed_message_holds_up_nothing_of_its_key(run_memory):
+    async def scenario(engine):
+        await prepare(engine, SubscriptionOptions())
+        got = Collector()
+        engine.attach("s", got.consumer)
+        await publish(engine, "later", delay=30)
+        await publish(engine, "now")
+        assert [one.record.data for one in await got.wait(1)] == [b"now"]
+
+    run_memory(scenario)
+
+
+# -- until it is empty --------------------------------------------------------------------------------------------------
+
+
+def test_a_subscription_is_empty_when_the_last_ack_is_durable(run_memory):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        await subscription.wait_until_empty()
+        await publish(engine, "1", "2")
+        waiting = asyncio.ensure_future(subscription.wait_until_empty())
+        got = Collector(max_messages=1)
+        attachment = engine.attach("s", got.consumer)
+        attachment.ack((await got.wait(1))[0].lease)
+        await got.wait(2)
+        assert not waiting.done()
+        attachment.ack(got.got[1].lease)
+        assert not waiting.done()
+        await waiting
+        assert engine._store.cursor(subscription.id).has(1)
+
+    run_memory(scenario)
+
+
+def test_a_subscription_whose_lanes_are_exchanged_is_not_called_empty_before_what_came_meanwhile_is_there(run_memory):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        with reads_held_up(engine):
+            changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
+            await settle_down(engine)
+            published = publish(engine, "1")
+            waiting = asyncio.ensure_future(subscription.wait_until_empty())
+            await settle_down(engine)
+            assert not waiting.done()
+        await asyncio.gather(changing, published)
+        await settle_down(engine)
+        assert not waiting.done()
+        assert await work_off(engine, 1) == [b"1"]
+        await waiting
+
+    run_memory(scenario)
+
+
+def test_what_came_while_an_exchange_of_lanes_failed_is_delivered(run_memory, monkeypatch):
+    def fail(*_: object) -> None:
+        raise StoreFailed("not now")
+
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        monkeypatch.setattr(subscription, "load", fail)
+        with reads_held_up(engine):
+            changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
+            await settle_down(engine)
+            await publish(engine, "1", "2")
+        with pytest.raises(StoreFailed, match="not now"):
+            await changing
+        assert await work_off(engine, 2) == [b"1", b"2"]
+
+    run_memory(scenario)
+
+
+# -- reads --------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_that_are_in_memory_are_not_read(run_memory):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        await publish(engine, "1", "2")
+        with reads_held_up(engine):
+            records = await asyncio.wait_for(subscription.records([1, 0]), 1)
+        assert [records[offset].data for offset in (0, 1)] == [b"1", b"2"]
+
+    run_memory(scenario)
+
+
+def test_a_read_that_fails_is_reported_and_tried_again_after_a_pause(run_memory, monkeypatch):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1")
+        forget_recent(engine, 0)
+        failures, fetch = [StoreFailed("not now")], engine.fetch
+
+        async def fail_once(*asked):
+            if failures:
+                raise failures.pop()
+            return await fetch(*asked)
+
+        monkeypatch.setattr(engine, "fetch", fail_once)
+        began, got = asyncio.get_running_loop().time(), Collector()
+        engine.attach("s", got.consumer)
+        (one,) = await got.wait(1)
+        assert [str(failure) for failure in got.failures] == ["not now"]
+        assert asyncio.get_running_loop().time() - began == pytest.approx(RETRY_PAUSE)
+        assert (one.record.data, one.lease.attempt) == (b"1", 1)
+
+    run_memory(scenario)
+
+
+def test_a_message_that_is_missing_in_its_log_is_reported(run_memory, monkeypatch):
+    async def nothing(*_: object) -> list[object]:
+        return []
+
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1")
+        forget_recent(engine, 0)
+        monkeypatch.setattr(engine, "fetch", nothing)
+        got = Collector()
+        engine.attach("s", got.consumer)
+        await settle_down(engine)
+        (failure,) = got.failures
+        assert isinstance(failure, DamagedStore)
+        assert str(failure) == "message 0 of topic 't' is not in its log"
+
+    run_memory(scenario)
+
+
+def test_whatever_work_in_the_background_raises_is_reported_and_what_is_cancelled_is_not(run_memory):
+    async def fail() -> None:
+        raise DamagedStore("half a pack")
+
+    async def scenario(engine):
+        subscription, got = await prepare(engine), Collector()
+        engine.attach("s", got.consumer)
+        subscription.run(fail())
+        subscription.run(asyncio.sleep(0))
+        await settle_down(engine)
+        assert [str(failure) for failure in got.failures] == ["half a pack"]
+        assert not subscription._tasks
+        subscription.run(asyncio.sleep(1e6))
+        await asyncio.sleep(0)
+        await engine.delete_subscription("s")
+        await asyncio.sleep(0)
+        assert not subscription._tasks
+        assert len(got.failures) == 2  # and that it was deleted
+
+    run_memory(scenario)
+
+
+# -- what is noted ------------------------------------------------------------------------------------------------------
+
+
+def test_a_delivery_that_is_fenced_by_the_failure_of_one_before_it_is_no_attempt(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine, PIPELINED), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "0", "1")
+        _, second = await got.wait(2)
+        attachment.nack(second.lease, 0, "failed once")
+        again = (await got.wait(3))[2]
+        assert (again.lease.offset, again.lease.attempt) == (1, 2)
+        now = engine.now()
+        attachment.nack(got.got[0].lease, 60, "the first")
+        assert got.fenced == [1]
+        await engine.drain()
+        assert engine._store.troubles(subscription.id) == [
+            TroubleRow(0, 1, now + 60, "the first", False),
+            TroubleRow(1, 1, 0.0, "failed once", False),
+        ]
+
+    run_memory(scenario)
+
+
+def test_without_a_limit_of_attempts_nothing_is_noted_of_a_delivery_that_is_fenced(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine, SubscriptionOptions(ordering=True, window=2)), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "0", "1")
+        attachment.nack((await got.wait(2))[0].lease, 60, "the first")
+        await engine.drain()
+        assert got.fenced == [1]
+        assert [row.offset for row in engine._store.troubles(subscription.id)] == [0]
+
+    run_memory(scenario)
+
+
+def test_a_failed_message_without_a_key_is_passed_by_others_also_after_it_is_loaded(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "0", key=None)
+        attachment.nack((await got.wait(1))[0].lease, 60, "why")
+        await engine.drain()
+        assert [row.steps_aside for row in engine._store.troubles(subscription.id)] == [True]
+
+    run_memory(scenario)
+
+
+@pytest.mark.parametrize("mode", RetryMode)
+def test_a_key_that_used_up_its_attempts_is_paused_with_its_reason(run_memory, mode):
+    retry = RetryPolicy(max_attempts=1, on_exhausted=OnExhausted.PAUSE, mode=mode)
+
+    async def scenario(engine):
+        subscription, got = await prepare(engine, SubscriptionOptions(ordering=True, retry=retry)), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "0")
+        attachment.nack((await got.wait(1))[0].lease, None, "why")
+        await engine.drain()
+        reason = "1 delivery attempts failed"
+        assert subscription.pause_reasons == {"k": reason}
+        assert [(row.key, row.reason) for row in engine._store.paused_keys(subscription.id)] == [("k", reason)]
+
+    run_memory(scenario)
+
+
+def test_what_is_settled_behind_a_dead_letter_takes_the_places_of_earlier_ones(run_memory):
+    retry = RetryPolicy(max_attempts=1, mode=RetryMode.OVERTAKE)
+
+    async def scenario(engine):
+        options = SubscriptionOptions(ordering=True, window=2, retry=retry)
+        subscription, got = await prepare(engine, options), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "0", "1", "2")
+        attachment.nack((await got.wait(2))[0].lease, None, "why")
+        await settle_down(engine)
+        first, second = got.got[-2:]
+        assert (first.lease.offset, second.lease.offset) == (1, 2)
+        attachment.ack(second.lease)  # provisional, as the one before it is not settled
+        attachment.nack(first.lease, None, "why")
+        await settle_down(engine)
+        rows = engine._store.dead_letters(subscription.id)
+        assert [(row.offset, row.overtaken) for row in rows] == [(0, True), (1, True)]
+
+    run_memory(scenario)
+
+
+# -- what the store refuses ---------------------------------------------------------------------------------------------
+
+
+def test_what_the_store_will_never_take_is_logged_and_reported(run_memory, caplog):
+    async def scenario(engine):
+        subscription, got = await prepare(engine), Collector()
+        engine.attach("s", got.consumer)
+        error = ValueError("not this")
+        subscription.refused([3, 4], error)
+        assert caplog.messages == [
+            "subscription 's': what became of the messages 3, 4 can't be stored; they are delivered again when the store is "  # noqa: ISC004
+            "opened again, and their keys wait until then: not this"
+        ]
+        assert got.failures == [error]
+
+    run_memory(scenario)
+
+
+def test_an_operator_hears_that_a_redrive_is_refused(run_memory, monkeypatch):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1")
+        await engine.dead_letter("s", "k", "why")
+        monkeypatch.setattr("seriatim.store.memory.MemoryTransaction.unbury", raise_value_error)
+        with pytest.raises(ValueError, match="not this"):
+            await engine.redrive("s", 0)
+
+    run_memory(scenario)
+
+
+def raise_value_error(*_: object) -> None:
+    raise ValueError("not this")
+
+
+def test_whoever_takes_from_a_subscription_that_is_detached_hears_of_it(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine), Collector()
+        engine.attach("s", got.consumer)
+        await subscription.cut_off()
+        expected = "subscription 's' is detached: it gets no messages any more"
+        assert [str(failure) for failure in got.failures] == [expected]
+        assert subscription.info().problem is None
 
     run_memory(scenario)

@@ -390,7 +390,7 @@ class SubscriptionState:
     def _deliver(self, consumer: Consumer, leases: list[Lease], fetched: dict[int, Record]) -> None:
         delivered = []
         for lease in leases:
-            record = self.topic.recent(lease.offset) or fetched.get(lease.offset)
+            record = fetched.get(lease.offset)
             if record is None:
                 self._services.failed(
                     DamagedStore(f"message {lease.offset} of topic {self.topic.name!r} is not in its log")

@@ -11,7 +11,7 @@ from tests.nemesis.leftovers import remove_leftovers
 from tests.nemesis.round import Round
 
 CHEAP = [name for name, mode in MODES.items() if mode.is_cheap]
-TORMENT_S = 120 / len(CHEAP) - 8
+TORMENT_S = 120 / len(CHEAP) - 12
 """What is left of two minutes when each round has started its programs and drained its store."""
 
 

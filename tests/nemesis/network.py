@@ -36,9 +36,10 @@ class Network:
         ip("-n", self.hub, "link", "add", "name", "bridge0", "type", "bridge")
         ip("-n", self.hub, "link", "set", "dev", "bridge0", "up")
 
-    def join(self, name: str) -> Link:
+    def join(self, name: str, address: str | None = None) -> Link:
+        """``address``: that of a machine that is gone, which this one replaces."""
         self._count += 1
-        link = Link(self._add_namespace(name), self.hub, f"to-{name}", f"{SUBNET}.{self._count}")
+        link = Link(self._add_namespace(name), self.hub, f"to-{name}", address or f"{SUBNET}.{self._count}")
         ip(
             "-n",
             self.hub,

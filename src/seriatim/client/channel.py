@@ -29,6 +29,9 @@ from seriatim.wire.services import SERVICES, Method
 PATIENCE = 60.0
 """So many seconds a call may take, with the time until the server can be reached."""
 
+KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 30.0, 10.0
+"""How often a silent connection is tested, and how long the answer may take: a server whose machine is gone says nothing."""
+
 _ERRORS: dict[grpc.StatusCode, type[SeriatimError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
     grpc.StatusCode.NOT_FOUND: NotFound,
@@ -102,7 +105,13 @@ class Channel:
     """Calls to one server."""
 
     def __init__(self, address: Address) -> None:
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
+            ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
         if address.is_secure:
             roots = Path(address.ca).read_bytes() if address.ca else None
             credentials = grpc.ssl_channel_credentials(roots)

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from seriatim.core.resequencer import Resequencer
 from seriatim.core.resequencing import Resequencing, Start
-from seriatim.spark.intake import Roles
-from seriatim.spark.kernel import Kernel
+from seriatim.spark.kernel.intake import Roles
+from seriatim.spark.kernel.kernel import Kernel
 
 KEYS = (1_000, 100_000, 1_000_000)
 ROWS = 2_000_000

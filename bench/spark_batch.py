@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.spark import audit, ordered, resequence
-from seriatim.spark.session import local_session
+from seriatim.spark.local.session import local_session
 
 ROWS = 2_000_000
 KEYS = (1_000, 100_000)

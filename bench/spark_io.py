@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from seriatim.spark import register
-from seriatim.spark.session import local_session
+from seriatim.spark.local.session import local_session
 from seriatim.store import open_store
 from seriatim.store.base import Record
 

@@ -20,8 +20,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from seriatim import Message, PubSub
+from seriatim.spark.local.session import local_session
 from seriatim.spark.pipeline import load
-from seriatim.spark.session import local_session
 
 STORE = "sqlite:///pipeline.db"
 # Second, device, number: as they came from the network.

@@ -173,7 +173,7 @@ def loaded_with(module: str) -> set[str]:
 
 
 def test_the_kernel_and_its_state_need_no_spark():
-    assert "pyspark" not in loaded_with("seriatim.spark.state")
+    assert "pyspark" not in loaded_with("seriatim.spark.state.versions")
 
 
 def test_the_public_door_needs_no_extra():
@@ -203,9 +203,9 @@ def test_the_public_door_needs_no_extra():
         ("seriatim.engine.writer", "from seriatim.store.sqlite.store import SqliteStore"),
         ("seriatim.engine.writer", "from seriatim.client import PubSub"),
         ("seriatim.client.topic", "from seriatim.spark import audit"),
-        ("seriatim.core.resequencer", "from seriatim.spark.kernel import Kernel"),
-        ("seriatim.engine.writer", "from seriatim.spark.state import StateFolder"),
-        ("seriatim.spark.kernel", "from seriatim.client import PubSub"),
+        ("seriatim.core.resequencer", "from seriatim.spark.kernel.kernel import Kernel"),
+        ("seriatim.engine.writer", "from seriatim.spark.state.versions import StateFolder"),
+        ("seriatim.spark.kernel.kernel", "from seriatim.client import PubSub"),
         ("seriatim.server.server", "from seriatim.client import PubSub"),
         ("seriatim.pipes.route", "from seriatim.wire import encode"),
         ("seriatim.sparkplug.host", "from seriatim.store.sqlite.store import SqliteStore"),
@@ -234,8 +234,8 @@ def test_the_checker_finds_a_forbidden_import(module, source):
             "import asyncio\nfrom seriatim.store.base import Store\nfrom seriatim import core, log",
         ),
         ("seriatim.client.topic", "from seriatim.wire import encode\nfrom seriatim.engine import Engine"),
-        ("seriatim.spark.source", "import pyspark\nfrom seriatim.store.sqlite.store import read_range"),
-        ("seriatim.spark.kernel", "import numpy\nfrom seriatim.core.resequencing import Resequencing"),
+        ("seriatim.spark.topics.source", "import pyspark\nfrom seriatim.store.sqlite.store import read_range"),
+        ("seriatim.spark.kernel.kernel", "import numpy\nfrom seriatim.core.resequencing import Resequencing"),
         ("seriatim.testing.model", "import random\nfrom seriatim.core.lane import Lane"),
         ("seriatim.cli.serve", "from seriatim.server import serve\nfrom seriatim import __version__"),
         ("seriatim", "from seriatim.errors import SeriatimError"),

@@ -19,7 +19,7 @@ from bench.spark import streams
 from bench.spark.processes import Peaks, processor_seconds
 from bench.spark.streams import CORES, by_spark_state, limit, resequenced
 from bench.spark.trace import Trace, trace_in
-from seriatim.spark.session import local_session
+from seriatim.spark.local.session import local_session
 
 PARTS = ("batch", "streaming", "peer", "keys", "io")
 SETTINGS = {"spark.driver.memory": "2g"}

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import pyspark
 
-from seriatim.spark.java import find_java
-from seriatim.spark.session import LOOPBACK
+from seriatim.spark.local.java import find_java
+from seriatim.spark.local.session import LOOPBACK
 
 T = TypeVar("T")
 

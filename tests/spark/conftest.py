@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from seriatim.spark.session import local_session
+    from seriatim.spark.local.session import local_session
 
     session = local_session("tests")
     yield session

@@ -70,9 +70,9 @@ def environment(plan: Sequence[Blow], notes: Path) -> dict[str, str]:
 
 def install() -> None:
     """Wrap what lies on the way of a worker, or of the process that writes to a topic."""
-    from seriatim.spark.files import LocalFiles
-    from seriatim.spark.sink import Staging
-    from seriatim.spark.state import StateFolder
+    from seriatim.spark.state.files import LocalFiles
+    from seriatim.spark.state.versions import StateFolder
+    from seriatim.spark.topics.sink import Staging
 
     _wrap(StateFolder, "commit", _batch_of_state, before="before-state-write", after="after-state-write")
     _wrap(Staging, "_append", lambda self, writer, batch, files: batch, before="before-append", after="after-append")
@@ -80,7 +80,7 @@ def install() -> None:
 
 
 def install_in_driver() -> None:
-    from seriatim.spark import runner
+    from seriatim.spark.pipeline import run as runner
 
     _wrap(runner.Run, "_write", _say_once)
     _wrap(runner, "count", _batch_at_work, after="before-first-sink")

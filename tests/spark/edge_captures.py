@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from seriatim.core.edge_messages import DeathIgnored, EdgeMessage, Kind, NodeOrdering, Ordered
 from seriatim.core.resequencing import LedgerEntry
-from seriatim.spark.node_ties import ranks
+from seriatim.spark.edge_nodes.tie_breaking import ranks
 from seriatim.sparkplug import NodeId, OrderingService
 from seriatim.testing.clock import ManualClock
 from tests.core.edge_traces import edge_trace

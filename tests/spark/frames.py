@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from seriatim.spark.ties import payload_digest
+from seriatim.spark.frames.tie_breaking import payload_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ class Message(NamedTuple):
 
 
 def by_rule(message: Message, digests: Mapping[str | None, int] | None = None) -> tuple[int, ...]:
-    """What messages of a key are sorted by (``ties.py``); ``digests`` are those of payloads, where they are compared."""
+    """What messages of a key are sorted by (``tie_breaking.py``); ``digests`` are of payloads, where they are compared."""
     digest = 0 if digests is None else digests[message.payload]
     return message.arrived, message.epoch, message.seq, digest, message.id
 

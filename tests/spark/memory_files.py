@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from seriatim.errors import StoreFailed
-from seriatim.spark.files import temporary_name
+from seriatim.spark.state.files import temporary_name
 
 
 @dataclass

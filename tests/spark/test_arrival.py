@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from seriatim.spark.arrival import ArrivalOrder, by_arrival
+from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
 
 KINDS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "double": (pa.float64(), [0.0, 0.5, 1.0, float("nan"), float("inf"), None]),

@@ -10,7 +10,7 @@ import pytest
 from seriatim.core.traces import Verdict, classify
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, total
-from seriatim.spark.auditing import worst_first
+from seriatim.spark.auditing.audit import worst_first
 from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 
 COUNTED = ("rows", "distinct", "duplicates", "lost", "reordered", "max_displacement")

@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 
 from seriatim.errors import InvalidArgument, NotFound
-from seriatim.spark.declaration import Declaration, parse, read_declaration
+from seriatim.spark.pipeline.declaration import Declaration, parse, read_declaration
 
 WHOLE = """
 [pipeline]

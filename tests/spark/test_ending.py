@@ -11,7 +11,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from seriatim.spark import ending
+from seriatim.spark.local import shutdown
 
 
 def start(script: str) -> subprocess.Popen[bytes]:
@@ -25,18 +25,18 @@ def start(script: str) -> subprocess.Popen[bytes]:
 
 def test_what_a_program_has_started_is_waited_for():
     leader = start("sleep 0.5 & echo ready; wait")
-    assert len(list(ending._members(leader.pid))) == 2
-    ending._end(leader)
-    assert list(ending._members(leader.pid)) == []
+    assert len(list(shutdown._members(leader.pid))) == 2
+    shutdown._end(leader)
+    assert list(shutdown._members(leader.pid)) == []
 
 
 @pytest.mark.parametrize("script", ["trap '' TERM; echo ready; sleep 60; sleep 60", "sleep 60 & echo ready; wait"])
 def test_what_does_not_end_by_itself_is_killed(script, monkeypatch):
-    monkeypatch.setattr(ending, "PATIENCE", 0.2)
+    monkeypatch.setattr(shutdown, "PATIENCE", 0.2)
     leader = start(script)
-    ending._end(leader)
+    shutdown._end(leader)
     assert leader.returncode is not None
-    assert list(ending._members(leader.pid)) == []
+    assert list(shutdown._members(leader.pid)) == []
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def logging_as_it_was() -> Iterator[None]:
     level = py4j.level
     yield
     py4j.setLevel(level)
-    logging.getLogger().removeFilter(ending._is_not_of_py4j)
+    logging.getLogger().removeFilter(shutdown._is_not_of_py4j)
 
 
 @pytest.mark.usefixtures("logging_as_it_was")
@@ -56,9 +56,9 @@ def test_java_is_ended_while_its_session_is_being_made(monkeypatch):
     monkeypatch.setattr(SparkContext, "_active_spark_context", object.__new__(SparkContext))
     monkeypatch.setattr(SparkContext, "_jvm", None)
     monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
-    ending.end_java()
+    shutdown.end_java()
     assert leader.returncode is not None
-    assert list(ending._members(leader.pid)) == []
+    assert list(shutdown._members(leader.pid)) == []
     assert SparkContext._gateway is None
 
 
@@ -66,5 +66,5 @@ def test_of_what_nobody_logs_in_a_name_only_that_of_py4j_is_left_out():
     def of(path: str) -> logging.LogRecord:
         return logging.LogRecord("root", logging.ERROR, path, 1, "Exception while sending command.", None, None)
 
-    assert not ending._is_not_of_py4j(of("/lib/py4j/java_gateway.py"))
-    assert ending._is_not_of_py4j(of("/lib/mine/java_gateway.py"))
+    assert not shutdown._is_not_of_py4j(of("/lib/py4j/java_gateway.py"))
+    assert shutdown._is_not_of_py4j(of("/lib/mine/java_gateway.py"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from seriatim.spark.evolution import fitted, misfits
-from seriatim.spark.partition import joined_rows
+from seriatim.spark.kernel.partition import joined_rows
+from seriatim.spark.kernel.schema_evolution import fitted, misfits
 
 MOMENT = pa.timestamp("us", "UTC")
 

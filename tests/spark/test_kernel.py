@@ -17,10 +17,10 @@ from bench.kernel import mix
 from seriatim.core.resequencing import OnDuplicate, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence, LateMessage
-from seriatim.spark import intake
-from seriatim.spark.intake import LIMIT, OnInvalid, Roles
-from seriatim.spark.kernel import Kernel
-from seriatim.spark.partition import Partition
+from seriatim.spark.kernel import intake
+from seriatim.spark.kernel.intake import LIMIT, OnInvalid, Roles
+from seriatim.spark.kernel.kernel import Kernel
+from seriatim.spark.kernel.partition import Partition
 from tests.spark.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
 
 FROM_0 = Resequencing(start=Start.at(0))

@@ -15,10 +15,10 @@ from bench.kernel import mix
 from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, LateMessage
-from seriatim.spark.arrival import by_arrival
-from seriatim.spark.kernel import Kernel, Outcome
-from seriatim.spark.partition import Partition
-from seriatim.spark.state import Cache, StateFolder
+from seriatim.spark.kernel.arrival_order import by_arrival
+from seriatim.spark.kernel.kernel import Kernel, Outcome
+from seriatim.spark.kernel.partition import Partition
+from seriatim.spark.state.versions import Cache, StateFolder
 from tests.spark.memory_files import MemoryFiles
 from tests.spark.traces import IN_ORDER, ROLES, SCHEMA, Core, Row, fault_of, known_to, known_to_core, table, told_by
 

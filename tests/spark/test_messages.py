@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.errors import DamagedStore, InvalidArgument
-from seriatim.spark import messages
-from seriatim.spark.messages import pack_batch, read_batches
+from seriatim.spark.topics import packs as packing
+from seriatim.spark.topics.packs import pack_batch, read_batches
 from seriatim.store.base import Pack, Record
 from seriatim.store.pack import PackHead, encode
 
@@ -65,7 +65,7 @@ def test_a_range_of_a_log_becomes_rows(log, before, after):
 
 
 def test_many_small_packs_become_few_batches(monkeypatch):
-    monkeypatch.setattr(messages, "BATCH_MESSAGES", 10)
+    monkeypatch.setattr(packing, "BATCH_MESSAGES", 10)
     log = [[Record(number, "k", b"%d" % number)] for number in range(35)]
     batches = list(read_batches(map(encode, log), 0, 99))
     assert [batch.num_rows for batch in batches] == [10, 10, 10, 5]
@@ -102,8 +102,8 @@ def test_rows_become_packs_also_when_they_are_a_part_of_a_larger_batch(rows, ski
 
 
 def test_packs_hold_few_messages_and_few_bytes(monkeypatch):
-    monkeypatch.setattr(messages, "PACK_MESSAGES", 4)
-    monkeypatch.setattr(messages, "PACK_BYTES", 10)
+    monkeypatch.setattr(packing, "PACK_MESSAGES", 4)
+    monkeypatch.setattr(packing, "PACK_BYTES", 10)
     rows = [("k", b"x" * size, None) for size in (1, 1, 1, 1, 1, 9, 1, 25, 25, 0, 0)]
     packs = list(pack_batch(batch_of(rows)))
     assert [list(PackHead(pack.head).data_sizes) for pack in packs] == [[1, 1, 1, 1], [1, 9], [1, 25], [25], [0, 0]]

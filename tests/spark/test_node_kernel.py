@@ -19,12 +19,12 @@ from hypothesis import given, settings
 
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.errors import InvalidArgument, InvalidSequence, StateMismatch
-from seriatim.spark.arrival import ArrivalOrder, by_arrival
-from seriatim.spark.intake import TOO_FAR_AHEAD, OnInvalid, Roles
-from seriatim.spark.node_kernel import MessageColumns, NodeKernel
-from seriatim.spark.node_state import NodePartition
-from seriatim.spark.state import Cache, StateFolder, repartition
-from seriatim.spark.static import END_OF_TIME
+from seriatim.spark.edge_nodes.kernel import MessageColumns, NodeKernel
+from seriatim.spark.edge_nodes.state import NodePartition
+from seriatim.spark.frames.table import END_OF_TIME
+from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
+from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, OnInvalid, Roles
+from seriatim.spark.state.versions import Cache, StateFolder, repartition
 from tests.core.edge_traces import ORDERINGS
 from tests.spark.edge_captures import END, Captured, capture, places_to_cut, service_tells, told_in
 from tests.spark.memory_files import MemoryFiles

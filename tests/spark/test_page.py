@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from seriatim.spark.page import Page, draw
-from seriatim.spark.pictures import Bucket, KeyRow, Point, Trail
+from seriatim.spark.auditing.charts import Bucket, KeyRow, Point, Trail
+from seriatim.spark.auditing.page import Page, draw
 
 COUNTS = {"keys": 1, "rows": 3, "distinct": 3, "duplicates": 0, "conflicts": 0, "lost": 1, "reordered": 1, "invalid": 0}
 TOTAL = COUNTS | {"max_displacement": 1, "guarantee": "none"}

@@ -17,9 +17,10 @@ from click.testing import CliRunner, Result
 
 from seriatim.cli.main import cli
 from seriatim.errors import FailedPrecondition, GuaranteeNotMet
-from seriatim.spark import resequence, runner
-from seriatim.spark.declaration import Order
+from seriatim.spark import resequence
 from seriatim.spark.pipeline import load
+from seriatim.spark.pipeline import run as runner
+from seriatim.spark.pipeline.declaration import Order
 from tests.spark.pipelines import DEVICES, prepare, publish, traffic, url_in, written
 from tests.spark.topics import make_topics, stored
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from seriatim.spark.local.session import LOG4J
 from seriatim.spark.pipeline import load
-from seriatim.spark.session import LOG4J
 from tests.conftest import SOAK_KILLS
 from tests.spark.crash_points import BEGUN, DRIVER, POINTS, TASK, WORKER, Blow, environment
 from tests.spark.pipelines import prepare, written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.spark.ranges import Range, divide, end_of
+from seriatim.spark.topics.ranges import Range, divide, end_of
 from seriatim.store.base import Span
 
 

@@ -11,8 +11,8 @@ from seriatim.core.resequencing import LedgerEntry, OnDuplicate, Released, Reseq
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
-from seriatim.spark.intake import LIMIT
-from seriatim.spark.output import OWN, output_schema
+from seriatim.spark.kernel.intake import LIMIT
+from seriatim.spark.kernel.output import OWN, output_schema
 from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 
 FOREVER = 1e18

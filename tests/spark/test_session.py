@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 from seriatim.cli.main import cli
 from seriatim.errors import FailedPrecondition, MissingExtra
-from seriatim.spark import java
-from seriatim.spark.java import find_java
+from seriatim.spark.local import java
+from seriatim.spark.local.java import find_java
 
 
 def test_a_session_is_local_quiet_and_the_same_for_all(spark):
-    from seriatim.spark.session import local_session
+    from seriatim.spark.local.session import local_session
 
     assert local_session("another") is spark
     assert spark.range(10).count() == 10
@@ -128,9 +128,9 @@ class TestTheDoctor:
 
 def test_without_pyspark_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    monkeypatch.delitem(sys.modules, "seriatim.spark.session", raising=False)
+    monkeypatch.delitem(sys.modules, "seriatim.spark.local.session", raising=False)
     with pytest.raises(MissingExtra, match=r"Spark needs the extra 'spark': pip install 'seriatim\[spark\]'"):
-        import seriatim.spark.session  # noqa: F401
+        import seriatim.spark.local.session  # noqa: F401
 
 
 def without_java(folder: Path) -> str:
@@ -147,7 +147,7 @@ def without_java(folder: Path) -> str:
 @pytest.mark.xdist_group("spark")
 def test_where_there_is_no_java_spark_runs_on_the_one_from_pypi_and_says_nothing(tmp_path):
     program = (
-        "from seriatim.spark.session import local_session\n"
+        "from seriatim.spark.local.session import local_session\n"
         "spark = local_session()\n"
         "home = spark.sparkContext._jvm.java.lang.System.getProperty('java.home')\n"
         "print(spark.range(1000).where('id % 2 = 0').count(), home)\n"
@@ -167,7 +167,7 @@ def test_a_java_that_does_not_start_is_an_error_with_its_own_words(tmp_path):
     put_java(home, 'openjdk version "17.0.2"')
     program = (
         "from seriatim.errors import FailedPrecondition\n"
-        "from seriatim.spark.session import local_session\n"
+        "from seriatim.spark.local.session import local_session\n"
         "try:\n    local_session()\nexcept FailedPrecondition as error:\n    print(error)\n"
     )
     environ = os.environ | {"JAVA_HOME": str(home)}

@@ -11,9 +11,9 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, OutcomeUnknown, StoreBusy
 from seriatim.spark import register
-from seriatim.spark.datasource import SCHEMA
-from seriatim.spark.place import Place
-from seriatim.spark.sink import Staged, Staging, TopicStreamWriter, TopicWriter
+from seriatim.spark.topics.address import Place
+from seriatim.spark.topics.datasource import SCHEMA
+from seriatim.spark.topics.sink import Staged, Staging, TopicStreamWriter, TopicWriter
 from tests.engine.conftest import Collector
 from tests.spark.topics import live_engine, make_topics, numbers, outgoing, publish, stored
 

@@ -12,7 +12,7 @@ from seriatim.engine.broker import ReaderInfo
 from seriatim.engine.options import TopicOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
 from seriatim.spark import register
-from seriatim.spark.source import TopicReader, TopicStreamReader
+from seriatim.spark.topics.source import TopicReader, TopicStreamReader
 from tests.spark.topics import ask, live_engine, make_topics, numbers, outgoing, publish, stored
 
 SHORT = TopicOptions(retention=0.0)

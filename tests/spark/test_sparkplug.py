@@ -18,7 +18,7 @@ from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.core.resequencing import OnEpoch
 from seriatim.errors import InvalidArgument, StateMismatch
 from seriatim.spark import audit, held, ledger, order_nodes, ordered, register, repartition_state, resequence, unwrapped
-from seriatim.spark.upkeep import inspect_state
+from seriatim.spark.state_admin import inspect_state
 from seriatim.sparkplug.captures import read_capture
 from seriatim.sparkplug.payload import Payload
 from tests.mosquitto import Mosquitto

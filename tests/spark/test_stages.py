@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from seriatim.cli.main import cli
 from seriatim.core.guarantees import Guarantee
 from seriatim.errors import GuaranteeNotMet
-from seriatim.spark.stages import Explanation, explain
+from seriatim.spark.pipeline.guarantees import Explanation, explain
 from tests.spark.test_declaration import WHOLE, declared, with_line
 from tests.test_architecture import loaded_with
 

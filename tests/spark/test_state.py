@@ -21,9 +21,9 @@ from seriatim.errors import (
     StoreFailed,
     StoreFull,
 )
-from seriatim.spark.files import ArrowFiles, Files, LocalFiles, files_at
-from seriatim.spark.kernel import Kernel
-from seriatim.spark.state import MOST_DELTAS, Cache, StateFolder, repartition
+from seriatim.spark.kernel.kernel import Kernel
+from seriatim.spark.state.files import ArrowFiles, Files, LocalFiles, files_at
+from seriatim.spark.state.versions import MOST_DELTAS, Cache, StateFolder, repartition
 from tests.spark.memory_files import MemoryFiles
 from tests.spark.traces import ROLES, SCHEMA, Row, known_to, table
 

@@ -11,10 +11,11 @@ import pytest
 
 from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
-from seriatim.spark import resequence, static
-from seriatim.spark.intake import Roles
-from seriatim.spark.kernel import Kernel
-from seriatim.spark.static import FOREVER, TableTask
+from seriatim.spark import resequence
+from seriatim.spark.frames import table as table_in_order
+from seriatim.spark.frames.table import FOREVER, TableTask
+from seriatim.spark.kernel.intake import Roles
+from seriatim.spark.kernel.kernel import Kernel
 from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 from tests.spark.traces import Core, Row, told_in
 
@@ -91,7 +92,7 @@ def large_tasks(spark, monkeypatch):
     setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(setting)
     spark.conf.set(setting, "20")
-    monkeypatch.setattr(static, "TableTask", partial(TableTask, chunk_rows=100))
+    monkeypatch.setattr(table_in_order, "TableTask", partial(TableTask, chunk_rows=100))
     yield
     spark.conf.set(setting, before)
 

@@ -19,14 +19,15 @@ import pytest
 
 from seriatim.core.resequencing import OnDuplicate, OnLate, Resequencing, Start
 from seriatim.errors import DamagedStore, InvalidArgument, InvalidSequence, StateMismatch
-from seriatim.spark import resequence, streaming
-from seriatim.spark.arrival import ArrivalOrder
-from seriatim.spark.intake import TOO_FAR_AHEAD, Roles
-from seriatim.spark.kernel import Kernel
-from seriatim.spark.preparation import PARTITION, TIME
-from seriatim.spark.state import Cache, StateFolder
-from seriatim.spark.streaming import EMPTY_RELATIONS, EXCLUDED_RULES, PartitionTask, partition_of
-from seriatim.spark.upkeep import held_rows
+from seriatim.spark import resequence
+from seriatim.spark.frames import stream as stream_in_order
+from seriatim.spark.frames.preparation import PARTITION, TIME
+from seriatim.spark.frames.stream import EMPTY_RELATIONS, EXCLUDED_RULES, PartitionTask, partition_of
+from seriatim.spark.kernel.arrival_order import ArrivalOrder
+from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, Roles
+from seriatim.spark.kernel.kernel import Kernel
+from seriatim.spark.state.versions import Cache, StateFolder
+from seriatim.spark.state_admin import held_rows
 from tests.spark.frames import by_rule, digests_of_payloads, random_messages
 from tests.spark.streams import Stream
 from tests.spark.traces import Core, Row, told_in
@@ -284,7 +285,7 @@ def test_a_task_refuses_the_rows_of_another_partition():
 
 
 def test_the_state_of_a_batch_is_complete_before_its_first_row_is_given_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "_identity", lambda: ("query", 0, 0))
+    monkeypatch.setattr(stream_in_order, "_identity", lambda: ("query", 0, 0))
     rows = pa.RecordBatch.from_pydict({"k": ["a"], "n": [0], TIME: [1.0], PARTITION: [0]})
     kernel, state = Kernel(Resequencing(), Roles("k", "n", TIME)), tmp_path / "state"
     task = PartitionTask(kernel, IN_ORDER, rows.schema, ["_tag", "k", "n"], str(state), 1, {}, 2)

@@ -17,7 +17,7 @@ import pytest
 
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreFailed, StoreOwned
 from seriatim.spark import query_of, write_batch
-from seriatim.spark.tables import Table, local_folder
+from seriatim.spark.pipeline.parquet_table import Table, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

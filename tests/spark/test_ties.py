@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
-from seriatim.spark.arrival import ranks, row_worths
-from seriatim.spark.ties import comparable, payload_digest
+from seriatim.spark.frames.tie_breaking import comparable, payload_digest
+from seriatim.spark.kernel.arrival_order import ranks, row_worths
 from tests.spark.frames import SCHEMA, random_messages
 from tests.spark.streams import Stream
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from seriatim.spark.upkeep import inspect_state
+from seriatim.spark.state_admin import inspect_state
 from tests.spark import written_before
 from tests.spark.pipelines import rows_of
 

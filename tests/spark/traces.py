@@ -21,10 +21,10 @@ from seriatim.core.resequencing import (
     SyncLost,
 )
 from seriatim.errors import InvalidSequence
-from seriatim.spark.arrival import ArrivalOrder
-from seriatim.spark.intake import TOO_FAR_AHEAD, Roles
-from seriatim.spark.kernel import Outcome
-from seriatim.spark.partition import Partition
+from seriatim.spark.kernel.arrival_order import ArrivalOrder
+from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, Roles
+from seriatim.spark.kernel.kernel import Outcome
+from seriatim.spark.kernel.partition import Partition
 
 ROLES = Roles(key="key", sequence="seq", time="at", epoch="epoch", digest="digest")
 SCHEMA = pa.schema(
@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
 
 
 IN_ORDER = ArrivalOrder(("at", "epoch", "seq", "digest"), "key", ("body",))
-"""The rule of ``ties.py`` for these rows."""
+"""The rule of ``tie_breaking.py`` for these rows."""
 
 
 @dataclass(frozen=True)

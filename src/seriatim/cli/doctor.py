@@ -84,7 +84,7 @@ def _about_the_program() -> Iterator[Finding]:
 
 
 def _about_java() -> Finding:
-    from seriatim.spark.java import find_java
+    from seriatim.spark.local.java import find_java
 
     try:
         java = find_java()

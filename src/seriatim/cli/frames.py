@@ -36,7 +36,7 @@ def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
     from pyspark.errors import PySparkException
 
     from seriatim.spark.failures import unwrapped
-    from seriatim.spark.session import local_session
+    from seriatim.spark.local.session import local_session
 
     with progress_display("working", None, enabled=show_progress) as progress:
         session = local_session()

@@ -17,9 +17,9 @@ from seriatim.cli.signals import STOPPING
 from seriatim.cli.store import json_option
 from seriatim.config import LoadedConfig
 from seriatim.errors import SeriatimError
+from seriatim.spark.local.session import local_session
 from seriatim.spark.pipeline import Pipeline, load
-from seriatim.spark.runner import Run
-from seriatim.spark.session import local_session
+from seriatim.spark.pipeline.run import Run
 
 SECONDS_BETWEEN_LOOKS = 0.5
 

@@ -16,7 +16,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from seriatim.spark.runner import Run
+    from seriatim.spark.pipeline.run import Run
 
 SECONDS_BETWEEN_LINES = 10.0
 

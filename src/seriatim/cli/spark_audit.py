@@ -16,10 +16,10 @@ from seriatim.core.guarantees import Guarantee, Level
 from seriatim.core.traces import Witness
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, total
-from seriatim.spark.auditing import BITS, worst_first
-from seriatim.spark.output import POSITION
-from seriatim.spark.report import Audited, text_of, write_report
-from seriatim.spark.roles import ColumnRoles
+from seriatim.spark.auditing.audit import BITS, worst_first
+from seriatim.spark.auditing.report import Audited, text_of, write_report
+from seriatim.spark.columns import ColumnRoles
+from seriatim.spark.kernel.output import POSITION
 
 FLAGS = dict(zip(BITS, (Guarantee.NO_INVERSION, Guarantee.NO_DUPLICATE, Guarantee.NO_LOSS), strict=True))
 

@@ -15,7 +15,7 @@ from seriatim.cli.output import Fields, Output, payload
 from seriatim.cli.session import configured
 from seriatim.cli.store import json_option
 from seriatim.config import LoadedConfig
-from seriatim.spark.upkeep import StateInfo, held_rows, inspect_state, repartition_state
+from seriatim.spark.state_admin import StateInfo, held_rows, inspect_state, repartition_state
 
 
 @click.group("state")

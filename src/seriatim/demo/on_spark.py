@@ -24,18 +24,19 @@ from seriatim.demo.plan import RAW, Demo, Topics
 from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition
-from seriatim.spark import audit, pipeline, report, total
-from seriatim.spark.auditing import BITS
-from seriatim.spark.ending import end_java
+from seriatim.spark import audit, pipeline, total
+from seriatim.spark.auditing import report
+from seriatim.spark.auditing.audit import BITS
+from seriatim.spark.columns import ColumnRoles
 from seriatim.spark.failures import unwrapped
-from seriatim.spark.roles import ColumnRoles
-from seriatim.spark.session import local_session
-from seriatim.spark.work import Tag
+from seriatim.spark.kernel.verdict import Tag
+from seriatim.spark.local.session import local_session
+from seriatim.spark.local.shutdown import end_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from seriatim.spark.runner import Run
+    from seriatim.spark.pipeline.run import Run
 
 T = TypeVar("T")
 

@@ -1,0 +1,143 @@
+"""Which columns of a frame mean what, and which of its rows nobody can judge."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (its name everywhere)
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    FractionalType,
+    IntegralType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from seriatim.errors import InvalidArgument
+from seriatim.spark.kernel.intake import LIMIT
+
+Transformation = Callable[[DataFrame], DataFrame]
+
+ARRIVALS = (IntegralType, FractionalType, TimestampType, TimestampNTZType)
+DEFAULT_ARRIVAL = "offset"
+"""The column of arrival order where none is named: that of our own source, and of Kafka's."""
+
+
+class Fault(NamedTuple):
+    """A reason why a row can't be judged, and the rows that have it."""
+
+    detail: str
+    applies: Column
+    code: Column | None = None
+    """What stands for it, if not its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRoles:
+    """The columns of a frame that matter. ``arrival`` gives order, and is a number or a timestamp."""
+
+    key: str
+    sequence: str
+    arrival: str | None = None
+    epoch: str | None = None
+    payload: tuple[str, ...] = ()
+
+    def found_in(self, frame: DataFrame) -> ColumnRoles:
+        """The same roles, the default arrival included, once the columns are there and of types that can play them."""
+        arrival = DEFAULT_ARRIVAL if self.arrival is None and DEFAULT_ARRIVAL in frame.columns else self.arrival
+        found = ColumnRoles(self.key, self.sequence, arrival, self.epoch, self.payload)
+        for name in (found.key, found.sequence, found.arrival, found.epoch, *found.payload):
+            if name is not None:
+                require_column(frame, name)
+        _refuse_key(found.key, frame.schema[found.key].dataType)
+        for name in filter(None, (found.sequence, found.epoch)):
+            require_column(frame, name, (IntegralType,), "whole numbers")
+        if arrival is not None:
+            require_column(frame, arrival, ARRIVALS, "numbers or timestamps")
+        return found
+
+    def faults(self, frame: DataFrame) -> Iterator[Fault]:
+        """What can be wrong with a row; the first that applies is told. Columns that can't be null are not asked."""
+        for name, role in ((self.key, "key"), (self.sequence, "number"), (self.arrival, "time"), (self.epoch, "epoch")):
+            if name is not None and frame.schema[name].nullable:
+                yield Fault(f"it has no {role}", column(name).isNull())
+        if self.arrival is not None and isinstance(frame.schema[self.arrival].dataType, FractionalType):
+            time = column(self.arrival).cast("double")
+            yield Fault("its time is no finite number", F.isnan(time) | F.abs(time).eqNullSafe(float("inf")))
+        if frame.schema[self.sequence].dataType.simpleString() == "bigint":
+            number = column(self.sequence)
+            yield Fault(f"its number is outside {-LIMIT} to {LIMIT}", (number < -LIMIT) | (number > LIMIT))
+
+    def time(self, frame: DataFrame) -> Column:
+        """The arrival as seconds, or as the number that it is."""
+        if self.arrival is None:
+            return F.lit(None).cast("double")
+        time = column(self.arrival)
+        if isinstance(frame.schema[self.arrival].dataType, TimestampNTZType):
+            time = time.cast("timestamp")
+        return time.cast("double")
+
+
+def column(name: str) -> Column:
+    """The column of this very name, whatever characters it has."""
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def is_arrival(kind: DataType) -> bool:
+    return isinstance(kind, ARRIVALS)
+
+
+def require_column(
+    frame: DataFrame, name: str, kinds: tuple[type[DataType], ...] = (DataType,), what: str = "any values"
+) -> None:
+    """Refuse a frame that lacks a column, or has one of another type."""
+    if name not in frame.columns:
+        raise InvalidArgument(f"there is no column '{name}'; {_hint(name, frame.columns)}")
+    kind = frame.schema[name].dataType
+    if not isinstance(kind, kinds):
+        raise InvalidArgument(f"column '{name}' must hold {what}, not {kind.simpleString()}: cast it")
+
+
+def _refuse_key(name: str, kind: DataType) -> None:
+    """Rows are brought together by their keys, and Spark can't do that by a map."""
+    if _has_part(kind, (MapType, VariantType)):
+        raise InvalidArgument(
+            f"column '{name}' can't be a key: Spark can't group rows by {kind.simpleString()}; name another column, or make "
+            "a text of it with to_json"
+        )
+
+
+def _has_part(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_part(kind.elementType, kinds)
+    if isinstance(kind, StructType):
+        return any(_has_part(field.dataType, kinds) for field in kind.fields)
+    return isinstance(kind, kinds)
+
+
+def first_fault(faults: Sequence[Fault]) -> Column:
+    """The number of the first fault of a row, from 1 on; 0 when it has none."""
+    code: Column = F.lit(0)
+    for number, fault in reversed(list(enumerate(faults, 1))):
+        code = F.when(fault.applies, F.lit(number) if fault.code is None else fault.code).otherwise(code)
+    return code
+
+
+def refuse_taken(frame: DataFrame, names: Iterable[str]) -> None:
+    """Columns of these names are added, and must not be there before."""
+    taken = set(names) & set(frame.columns)
+    if taken:
+        raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added here: rename yours")
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"columns are: {', '.join(known) or 'none'}"

@@ -1,0 +1,298 @@
+"""The kernel for edge nodes: one micro-batch of captured Sparkplug traffic, put in order by the core's session machine.
+
+Rules
+-----
+1. Rows and state go in; ordered rows, ledger and the change of the state come out. Nothing is read or written, no clock is
+   looked at, and equal input gives equal output.
+2. For each node the outcome is that of ``core.sparkplug.EdgeNode``, because it is one. Before each row, in order of arrival,
+   the node advances to each of its deadlines up to that time, one after another, as under a timer; and after the last row,
+   or without one, to those up to the time of the batch. Time never runs backwards for a node that is known. Rows of a node
+   that arrived at the same time are taken in the order of ``tie_breaking.py``, however they lie.
+3. What waits when a table ends (``is_whole``), and nothing but a birth would free, is discarded, as when a node is cleared.
+4. Ordered rows come first, node by node, each with its position, its epoch and its flag. Everything else follows as it
+   happened: ledger entries, and ignored deaths, which are entries here. Invalid rows come last; such a row takes part in
+   nothing.
+5. Requests for rebirths and changes of status are not given out: nobody can be asked any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from seriatim.core.edge_messages import (
+    DeathIgnored,
+    EdgeMessage,
+    Kind,
+    NodeEffect,
+    NodeOrdering,
+    Ordered,
+    check_message,
+)
+from seriatim.core.resequencing import LedgerEntry
+from seriatim.core.sparkplug import EdgeNode
+from seriatim.errors import InvalidArgument
+from seriatim.spark.edge_nodes.state import (
+    EDGE_NODES,
+    NodeChange,
+    NodePartition,
+    messages_of,
+    node_schema,
+    saved_of,
+    text_of,
+)
+from seriatim.spark.edge_nodes.tie_breaking import ranks
+from seriatim.spark.kernel.arrays import Ints, Objects, arange, filled
+from seriatim.spark.kernel.arrival_order import row_worths
+from seriatim.spark.kernel.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, Roles, refuse
+from seriatim.spark.kernel.interfaces import MACHINE
+from seriatim.spark.kernel.output import FLAG, Output, output_schema
+from seriatim.spark.kernel.partition import joined_rows, require_same_keys
+from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Tag
+
+IGNORED = "ignored"
+"""The reason of a death that ended no session."""
+KINDS = {str(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageColumns:
+    """Which columns say what a message of an edge node is, besides those that ``Roles`` has."""
+
+    kind: str
+    bd_seq: str
+    timestamp: str | None
+    device: str | None
+    arrival: tuple[str, ...]
+    """Of rows that are equal in these nobody knows which came first: the time of arrival, and an offset if there is one."""
+
+
+@dataclass(frozen=True)
+class NodeOutcome:
+    """What a batch gives out, and what it changes."""
+
+    table: pa.Table
+    change: NodeChange
+    places: None = None
+
+
+@dataclass(frozen=True)
+class NodeKernel:
+    """Puts the micro-batches of a partition in order, one after another. ``is_whole``: no more rows come after this batch."""
+
+    options: NodeOrdering
+    roles: Roles
+    columns: MessageColumns
+    on_invalid: OnInvalid = OnInvalid.LEDGER
+    is_whole: bool = False
+
+    @property
+    def timeout(self) -> float:
+        return self.options.reorder_timeout
+
+    def meaning(self) -> dict[str, str]:
+        """Whose state it is, and what its rows mean."""
+        names = ("kind", "bd_seq", "timestamp", "device")
+        return {MACHINE: EDGE_NODES, **{name: repr(getattr(self.columns, name)) for name in names}}
+
+    def new_partition(self, schema: pa.Schema) -> NodePartition:
+        """What is known before the first batch."""
+        self.roles.check(schema)
+        output_schema(schema)
+        return NodePartition(schema.field(self.roles.key).type, schema)
+
+    def run(
+        self,
+        partition: NodePartition,
+        table: pa.Table,
+        now: float | None,
+        order: Ints | None = None,
+        latest: float = inf,
+    ) -> NodeOutcome:
+        """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
+
+        The rows of a node arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
+        Without a ``now`` it is the time of the latest row. A row later than ``latest`` is invalid.
+        """
+        require_same_keys(table.schema.field(self.roles.key).type, partition.keys.type)
+        order = arange(table.num_rows) if order is None else order
+        arrivals, invalid, complaints = self._take_in(table, order, latest)
+        if self.on_invalid is OnInvalid.RAISE:
+            refuse(invalid, complaints, table, self.roles)
+        clock = max(
+            [-inf if now is None else now, partition.clock, *(time for rows in arrivals.values() for time, _ in rows)]
+        )
+        known = partition.only(partition.concerned(pa.array(list(arrivals), partition.keys.type), clock))
+        messages = joined_rows(table, known.rows).combine_chunks()
+        work = _Work(clock)
+        for node, position in self._known_nodes(known, table.num_rows):
+            work.position = position
+            self._decide(work, node, arrivals.pop(node.key, []), partition.clock)
+        for key, rows in arrivals.items():
+            work.position = 0
+            self._decide(work, EdgeNode(self.options, key), rows, -inf)
+        return NodeOutcome(
+            _output(Output(messages, self.roles.key), work, invalid, complaints),
+            work.change(messages, partition.keys.type),
+        )
+
+    # -- in -------------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, table: pa.Table, order: Ints, latest: float) -> tuple[dict[Any, list[_Arrival]], Ints, Objects]:
+        """The messages of each node as they arrived, and the rows that nobody can judge, with the reasons."""
+        keys, times = (table[name].to_pylist() for name in (self.roles.key, self.roles.time))
+        messages, rows = self._messages(table, 0), order.tolist()
+        found = ((row, _fault(keys[row], times[row], messages[row], latest)) for row in rows)
+        faults = {row: fault for row, fault in found if fault is not None}
+        arrivals: dict[Any, list[_Arrival]] = {}
+        for row in self._settled([row for row in rows if row not in faults], keys, messages, table):
+            arrivals.setdefault(keys[row], []).append((times[row], messages[row]))
+        complaints = filled(len(faults), None)
+        complaints[:] = list(faults.values())
+        return arrivals, np.array(list(faults), np.int64), complaints
+
+    def _settled(
+        self, order: list[int], keys: list[Any], messages: list[EdgeMessage[int]], table: pa.Table
+    ) -> list[int]:
+        """The rows in order, those of one node and one instant in the order of ``tie_breaking``."""
+        instants = list(zip(*(table[name].to_pylist() for name in self.columns.arrival), strict=True))
+        together: dict[Any, list[int]] = {}
+        for row in order:
+            together.setdefault((instants[row], keys[row]), []).append(row)
+        if len(together) == len(order):  # as a rule
+            return order
+        return [row for rows in together.values() for row in _sorted_instant(rows, messages, table)]
+
+    def _messages(self, rows: pa.Table, first: int) -> list[EdgeMessage[int]]:
+        """The rows as messages, whose bodies are their numbers from ``first`` on."""
+        names, nothing = self.columns, [None] * rows.num_rows
+        kinds = [KINDS.get(kind, kind) for kind in rows[names.kind].to_pylist()]
+        stamps = nothing if names.timestamp is None else rows[names.timestamp].cast(pa.int64()).to_pylist()
+        devices = nothing if names.device is None else rows[names.device].to_pylist()
+        numbers = range(first, first + rows.num_rows)
+        seqs, sessions = (rows[name].to_pylist() for name in (self.roles.sequence, names.bd_seq))
+        return list(map(EdgeMessage, kinds, numbers, seqs, stamps, devices, sessions))
+
+    def _known_nodes(self, known: NodeChange, first: int) -> Iterator[tuple[EdgeNode[int], int]]:
+        """The machines of known nodes, and their next positions. What they hold has the numbers from ``first`` on."""
+        messages = iter(self._messages(known.rows, first))
+        columns = (known.nodes[name].to_pylist() for name in ("key", "machine", "position"))
+        for key, text, position in zip(*columns, strict=True):
+            yield EdgeNode.restore(saved_of(text, messages), self.options, key), position
+
+    # -- the machine at work --------------------------------------------------------------------------------------------
+
+    def _decide(self, work: _Work, node: EdgeNode[int], arrivals: list[_Arrival], floor: float) -> None:
+        for time, message in arrivals:
+            floor = max(floor, time)
+            self._advance(work, node, floor)
+            work.note(node.receive(message, floor), floor)
+        self._advance(work, node, work.clock)
+        if self.is_whole:
+            work.note(node.clear(work.clock), work.clock)
+        work.end(node)
+
+    @staticmethod
+    def _advance(work: _Work, node: EdgeNode[int], now: float) -> None:
+        while (deadline := node.order_deadline) is not None and deadline <= now:
+            work.note(node.advance(deadline), deadline)
+
+
+_Arrival = tuple[float, EdgeMessage[int]]
+
+
+def _sorted_instant(rows: list[int], messages: list[EdgeMessage[int]], table: pa.Table) -> list[int]:
+    """The rows of one node that arrived together. Where messages are equal, what else their rows hold decides."""
+    if len(rows) == 1:
+        return rows
+    found = ranks([messages[row] for row in rows])
+    if len(set(found)) < len(found):
+        worths = row_worths(table.take(pa.array(rows)), sorted(table.schema.names))
+        return [row for *_, row in sorted(zip(found, worths, rows, strict=True))]
+    return [row for _, row in sorted(zip(found, rows, strict=True))]
+
+
+def _fault(key: Any, time: float | None, message: EdgeMessage[int], latest: float) -> str | None:
+    """Why a row can't be judged, or None."""
+    if key is None:
+        return "it has no key"
+    if time is None:
+        return "it has no time"
+    if not isfinite(time):
+        return NOT_FINITE
+    if time > latest:
+        return TOO_FAR_AHEAD
+    try:
+        check_message(message)
+    except InvalidArgument as error:
+        return str(error)
+    return None
+
+
+@dataclass
+class _Work:
+    """What became of the nodes of a batch so far."""
+
+    clock: float
+    position: int = 0
+    """Of the next message of the node that is being decided."""
+    ordered: list[tuple[int, int, int, str | None]] = field(default_factory=list)
+    entries: list[tuple[Any, ...]] = field(default_factory=list)
+    nodes: list[tuple[Any, str, int, float, int]] = field(default_factory=list)
+    """As ``node_schema`` has them. The one that is being decided comes next."""
+    held: list[int] = field(default_factory=list)
+
+    def end(self, node: EdgeNode[int]) -> None:
+        saved, due = node.save(), node.order_deadline
+        held = [message.body for message in messages_of(saved)]
+        self.nodes.append((node.key, text_of(saved), self.position, inf if due is None else due, len(held)))
+        self.held += held
+
+    def note(self, effects: list[NodeEffect[int]], time: float) -> None:
+        for effect in effects:
+            match effect:
+                case Ordered(_, epoch, _, message, flag):
+                    self.ordered.append((message.body, self.position, epoch, flag))
+                    self.position += 1
+                case LedgerEntry(_, epoch, reason, first, last, size, when, detail, message):
+                    source = NO_SOURCE if message is None else message.body
+                    self._enter(reason, (epoch, first, last, size), when, detail, source)
+                case DeathIgnored(_, detail, message):
+                    self._enter(IGNORED, (0, 0, 0, 1), time, detail, message.body)
+
+    def _enter(self, reason: str, numbers: tuple[int, int, int, int], time: float, detail: str, source: int) -> None:
+        owner, order = len(self.nodes), len(self.entries)
+        self.entries.append((owner, order, Tag.LEDGER, str(reason), *numbers, time, detail, source))
+
+    def change(self, messages: pa.Table, key_type: pa.DataType) -> NodeChange:
+        schema = node_schema(key_type)
+        columns = list(zip(*self.nodes, strict=True)) or [()] * len(schema)
+        arrays = [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)]
+        rows = messages.take(pa.array(self.held, pa.int64()))
+        return NodeChange(self.clock, pa.Table.from_arrays(arrays, schema=schema), rows)
+
+
+def _output(output: Output, work: _Work, invalid: Ints, complaints: Objects) -> pa.Table:
+    entries = Entries.from_rows(work.entries)
+    keys = pa.array([work.nodes[owner][0] for owner in entries.owner], output.sources.schema.field(output.key).type)
+    parts = [
+        _ordered(output, work),
+        output.entries(entries, keys, unknown=entries.reason == IGNORED),
+        output.invalid(invalid, complaints, work.clock),
+    ]
+    nothing = [part.append_column(FLAG, pa.nulls(part.num_rows, FLAG.type)) for part in parts[1:]]
+    return pa.concat_tables([parts[0], *nothing])
+
+
+def _ordered(output: Output, work: _Work) -> pa.Table:
+    columns = list(zip(*work.ordered, strict=True)) or [()] * 4
+    source, position, epoch = (np.array(values, np.int64) for values in columns[:3])
+    table = output.ordered(source, position)
+    place = table.schema.get_field_index("_epoch")
+    table = table.set_column(place, table.schema.field(place), pa.array(epoch))
+    return table.append_column(FLAG, pa.array(columns[3], FLAG.type))

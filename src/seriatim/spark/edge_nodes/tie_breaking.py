@@ -1,0 +1,54 @@
+"""The order of messages of one edge node that have the same time of arrival, as those of a capture in milliseconds do.
+
+Which of them came first nobody knows, so they are taken in the order that makes sense of all of them:
+
+1. What was stamped before a birth that is among them: the end of the session before.
+2. Deaths of sessions whose birth is not among them. A broker tells of a death when it has passed on all that the node said.
+3. Births, and what was stamped with them or after them: by stamp, a birth before all of its own stamp, and then by seq.
+4. Deaths of sessions whose birth is among them.
+
+Without a birth that is: data by stamp and seq, then deaths. What has no stamp belongs to the birth. Messages that nothing here
+tells apart are copies, and go by device and bdSeq, and their rows by all their columns (``frames/tie_breaking.py``).
+
+Where messages have offsets, those tell which came first, and none of this is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+from seriatim.core.edge_messages import EdgeMessage, Kind
+
+Rank: TypeAlias = tuple[int, int, bool, int, str, int]
+"""What messages of one instant are sorted by."""
+
+
+class Stage(IntEnum):
+    """The parts of an instant, numbered as above."""
+
+    BEFORE_BIRTH = 1
+    DEATH = 2
+    BIRTH = 3
+    DEATH_OF_BORN = 4
+
+
+def ranks(instant: Sequence[EdgeMessage[Any]]) -> list[Rank]:
+    """For each message of an instant its rank among them."""
+    births = [message for message in instant if message.kind is Kind.NBIRTH]
+    born = {birth.bd_seq for birth in births}
+    since = min((birth.timestamp for birth in births if birth.timestamp is not None), default=0)
+
+    def stage(message: EdgeMessage[Any], stamp: int) -> Stage:
+        if message.kind is Kind.NDEATH:
+            return Stage.DEATH_OF_BORN if message.bd_seq in born else Stage.DEATH
+        return Stage.BIRTH if births and stamp >= since else Stage.BEFORE_BIRTH
+
+    def rank(message: EdgeMessage[Any]) -> Rank:
+        _, _, seq, timestamp, device, bd_seq = message
+        stamp = since if timestamp is None else timestamp
+        is_data = message.kind is not Kind.NBIRTH
+        return stage(message, stamp), stamp, is_data, seq or 0, device or "", -1 if bd_seq is None else bd_seq
+
+    return [rank(message) for message in instant]

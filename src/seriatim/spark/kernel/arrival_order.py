@@ -1,0 +1,139 @@
+"""The rows of a task in the order of their arrival, the same for every attempt.
+
+Rows come out of a shuffle in any order. ``tie_breaking.py`` has the rule by which they are sorted, and this is the rule in
+numpy; only rows that are equal in every column may go either way. Each step looks only at rows that the one before left
+undecided: unique arrivals cost one sort of numbers that are nearly sorted. (Spark could sort them, but refuses to within a
+stream.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seriatim.spark.kernel.arrays import Ints, arange, flat
+from seriatim.spark.kernel.key_index import hash_keys
+
+Values: TypeAlias = Callable[[Ints], npt.NDArray[Any]]
+"""What some rows are compared by."""
+
+
+LOWEST_INT = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalOrder:
+    """The columns that rows are compared by: ``numbers`` one after another, and then ``others`` of any type.
+
+    Rows of different keys are told apart in between, which spares a look at their other columns.
+    """
+
+    numbers: tuple[str, ...]
+    key: str
+    others: tuple[str, ...]
+
+
+def by_arrival(table: pa.Table, criteria: ArrivalOrder) -> Ints:
+    """The numbers of the rows, in order. Without a column of arrival they arrived together, and the sequence decides."""
+    order, places, runs = arange(table.num_rows), arange(table.num_rows), np.zeros(table.num_rows, np.int64)
+    for values in _criteria(table, criteria):
+        if not places.size:
+            break
+        rows = order[places]
+        worth = values(rows)
+        sorting = np.argsort(worth, kind="stable") if runs[0] == runs[-1] else np.lexsort((worth, runs))
+        order[places] = rows[sorting]
+        places, runs = _undecided(places, runs[sorting], worth[sorting])
+    return order
+
+
+def _undecided(places: Ints, runs: Ints, worth: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+    """The places of rows that equal a neighbour, and the runs of equals that they form."""
+    equal = (runs[1:] == runs[:-1]) & (worth[1:] == worth[:-1])
+    begins = np.append(True, ~equal)
+    alone = begins & np.append(~equal, True)
+    return places[~alone], np.cumsum(begins)[~alone]
+
+
+def _criteria(table: pa.Table, criteria: ArrivalOrder) -> Iterator[Values]:
+    for name in criteria.numbers:
+        yield _numbers(table[name]).__getitem__
+        if pa.types.is_decimal(table[name].type):  # which may be closer to each other than floats can be
+            yield _Worths(table[name])
+    yield lambda rows: _hashes(flat(table[criteria.key]).take(pa.array(rows)))
+    # Nulls are still to be told from the lowest number there is, and keys from others of the same hash.
+    for name in (*criteria.numbers, criteria.key, *criteria.others):
+        yield _Worths(table[name])
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Numbers that rise with the values; no value comes before all of them."""
+    is_whole = pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type)
+    column = column.cast(pa.int64() if is_whole else pa.float64())
+    numbers: npt.NDArray[Any] = pc.fill_null(column, LOWEST_INT if is_whole else -inf).to_numpy()
+    return numbers if is_whole else np.nan_to_num(numbers, nan=inf, posinf=inf, neginf=-inf)
+
+
+def _hashes(keys: pa.Array) -> npt.NDArray[Any]:
+    hashes = np.zeros(len(keys), np.uint64)
+    valid = keys.is_valid()
+    hashes[valid.to_numpy(zero_copy_only=False)] = hash_keys(keys.filter(valid))
+    return hashes
+
+
+# -- values of any type ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Worths:
+    """What rows are compared by in a column of any type."""
+
+    column: pa.ChunkedArray
+
+    def __call__(self, rows: Ints) -> Ints:
+        return ranks(_worths(self.column.take(pa.array(rows))))
+
+
+def ranks(worths: Sequence[Any]) -> Ints:
+    """For each value its rank among all of them, equal for equal ones."""
+    found, rank, before = np.zeros(len(worths), np.int64), 0, None
+    for place in sorted(range(len(worths)), key=worths.__getitem__):
+        rank += before is not None and worths[place] != before
+        found[place], before = rank, worths[place]
+    return found
+
+
+def row_worths(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """What whole rows are compared by, in these columns."""
+    columns = [_worths(rows[name]) for name in names]
+    return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
+
+
+def _worths(values: pa.ChunkedArray) -> list[Any]:
+    """Something that Python sorts as Spark sorts the values of a column (``tie_breaking.comparable``)."""
+    if pa.types.is_temporal(values.type) and not pa.types.is_interval(values.type):
+        # Python's own dates have fewer years.
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    return [_worth(value, values.type) for value in values.to_pylist()]
+
+
+def _worth(value: Any, kind: pa.DataType) -> Any:
+    """Nothing comes before anything, NaN behind all numbers, and a map is the list of its entries, by key."""
+    if value is None:
+        return ()
+    if pa.types.is_map(kind):
+        return (sorted((_worth(key, kind.key_type), _worth(item, kind.item_type)) for key, item in value),)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return ([_worth(item, kind.value_type) for item in value],)
+    if pa.types.is_struct(kind):
+        return ([_worth(value[field.name], field.type) for field in kind],)
+    if isinstance(value, float):
+        return (isnan(value), 0.0 if isnan(value) else value)
+    return (value,)

@@ -1,0 +1,191 @@
+"""The way in: from an Arrow table to rows that the kernel can judge, and those that nobody could.
+
+A row can't be judged when it has no key, no number, no time or no epoch (where there is a column of epochs), or when
+its number is none of the sequence space. Such a row takes part in nothing, not even in the passing of time: it gets a
+ledger entry, or the batch fails, by ``OnInvalid``. So does a row whose time is later than any that its batch may have: one
+stamp from the far future would otherwise move the clock of all keys of the partition, for as long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seriatim.core.sequence import SequenceSpace
+from seriatim.errors import InvalidArgument, InvalidSequence
+from seriatim.spark.kernel.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each, flat, stable_order
+from seriatim.spark.kernel.key_index import Hashes, check_key_type, hash_keys
+from seriatim.spark.kernel.verdict import Rows
+
+LIMIT = 2**61
+"""Numbers beyond this are invalid: sums and differences of two numbers must fit in 64 bits."""
+
+
+NOT_FINITE = "its time is no finite number"
+TOO_FAR_AHEAD = "its time is further ahead of the time of its batch than max_ahead allows"
+
+
+class OnInvalid(StrEnum):
+    LEDGER = "ledger"
+    RAISE = "raise"
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which columns mean what. ``time`` is the time of arrival, in the unit of the options' times."""
+
+    key: str
+    sequence: str
+    time: str
+    epoch: str | None = None
+    digest: str | None = None
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse a table that lacks a column, or has one of a type that can't play its role."""
+        for role in ("key", "sequence", "time", "epoch", "digest"):
+            name = getattr(self, role)
+            if name is not None and schema.get_field_index(name) < 0:
+                raise InvalidArgument(
+                    f"there is no column {name!r} for the {role}; there are {', '.join(schema.names)}"
+                )
+        check_key_type(schema.field(self.key).type)
+        for name in filter(None, (self.sequence, self.epoch)):
+            kind = schema.field(name).type
+            if not pa.types.is_integer(kind) or kind == pa.uint64():
+                raise InvalidArgument(
+                    f"column {name!r} must hold whole numbers of at most 64 bits with a sign, not {kind}"
+                )
+        kind = schema.field(self.time).type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            raise InvalidArgument(f"column {self.time!r} must hold numbers, not {kind}: turn timestamps into seconds")
+
+
+@dataclass
+class Intake:
+    """The valid rows of a table, those of a key together; ``starts`` says where each of ``keys`` begins."""
+
+    keys: pa.Array
+    starts: Ints
+    ends: Ints
+    rows: Rows
+    invalid: Ints
+    complaints: Objects
+
+
+def take_in(
+    table: pa.Table, roles: Roles, space: SequenceSpace, order: Ints | None = None, latest: float = inf
+) -> Intake:
+    """``order`` says in which order the rows of the table arrived; without it as they lie. No time may be after ``latest``."""
+    columns = _Numbers.read(table, roles)
+    faults = _faults(table[roles.key], columns, roles, space, latest)
+    order = arange(table.num_rows) if order is None else order
+    bad = np.logical_or.reduce([mask for mask, _ in faults])[order]
+    invalid, order = order[bad], order[~bad]
+    keys, starts, order = _group(flat(table[roles.key]), order)
+    rows = Rows(columns.sequence[order], columns.epoch[order], columns.time[order], order)
+    complaints = filled(len(invalid), None)
+    for mask, complaint in reversed(faults):  # the first that applies is told
+        complaints[mask[invalid]] = complaint
+    return Intake(keys, starts, np.append(starts, len(rows))[1:], rows, invalid, complaints)
+
+
+@dataclass
+class _Numbers:
+    """The numeric columns; where one is null stands 0, and ``lacking`` says so."""
+
+    sequence: Ints
+    epoch: Ints
+    time: Floats
+    lacking: dict[str, Bools]
+
+    @classmethod
+    def read(cls, table: pa.Table, roles: Roles) -> _Numbers:
+        lacking: dict[str, Bools] = {}
+
+        def numbers(name: str, kind: pa.DataType) -> npt.NDArray[Any]:
+            column = table[name]
+            if column.null_count:
+                lacking[name] = pc.is_null(column).to_numpy()
+                column = pc.fill_null(column, 0)
+            array: npt.NDArray[Any] = column.cast(kind).to_numpy()
+            return array
+
+        sequence = numbers(roles.sequence, pa.int64())
+        epoch = np.zeros(len(sequence), np.int64) if roles.epoch is None else numbers(roles.epoch, pa.int64())
+        return cls(sequence, epoch, numbers(roles.time, pa.float64()), lacking)
+
+
+def _faults(
+    key: pa.ChunkedArray, columns: _Numbers, roles: Roles, space: SequenceSpace, latest: float
+) -> list[tuple[Bools, str]]:
+    """What can be wrong with a row, and with which rows it is."""
+    lowest, highest = (-LIMIT, LIMIT) if space.modulus is None else (0, space.modulus - 1)
+    outside = (columns.sequence < lowest) | (columns.sequence > highest)
+    faults = [(outside, f"its number is outside {lowest} to {highest}")]
+    timeless = ~np.isfinite(columns.time)
+    faults.append((timeless, NOT_FINITE))
+    if latest < inf:
+        faults.append((columns.time > latest, TOO_FAR_AHEAD))
+    for name, role in ((roles.epoch, "epoch"), (roles.time, "time"), (roles.sequence, "number")):
+        if name in columns.lacking:
+            faults.insert(0, (columns.lacking[name], f"it has no {role}"))
+    if key.null_count:
+        faults.insert(0, (pc.is_null(key).to_numpy(), "it has no key"))
+    return faults
+
+
+def refuse(invalid: Ints, complaints: Objects, table: pa.Table, roles: Roles) -> None:
+    """Fail for invalid rows."""
+    if invalid.size:
+        row = table.slice(int(invalid[0]), 1)
+        key, sequence = row[roles.key][0].as_py(), row[roles.sequence][0].as_py()
+        raise InvalidSequence(
+            f"{invalid.size} of {table.num_rows} rows are invalid, first message {sequence} of key {key!r}: "
+            f"{complaints[0]}; repair the source, or choose the policy that puts such rows into the ledger"
+        )
+
+
+def _group(column: pa.Array, order: Ints) -> tuple[pa.Array, Ints, Ints]:
+    """Distinct keys, where the rows of each start, and the order of the rows with those of a key together."""
+    key = _taken(column, order)
+    if _is_sorted(key):
+        starts = np.flatnonzero(_begins(key))
+        return _taken(key, starts), starts, order
+    hashes = _upper_part(hash_keys(key))
+    together = stable_order(hashes)
+    grouped = _taken(key, together)
+    begins = _begins(grouped)
+    if not np.array_equal(begins, first_of_each(hashes[together])):  # keys that differ share a hash
+        together = stable_order(key.dictionary_encode().indices.to_numpy().astype(np.int64))
+        grouped = _taken(key, together)
+        begins = _begins(grouped)
+    starts = np.flatnonzero(begins)
+    return _taken(grouped, starts), starts, order[together]
+
+
+def _upper_part(hashes: Hashes) -> Ints:
+    """As much of each hash as can be sorted fast, together with the number of its row."""
+    return (hashes >> np.uint64(len(hashes).bit_length() + 1)).astype(np.int64)
+
+
+def _taken(values: pa.Array, places: Ints) -> pa.Array:
+    return values.take(pa.array(places))
+
+
+def _is_sorted(key: pa.Array) -> bool:
+    """Whether the rows of each key lie together already, as they do after a sort."""
+    return len(key) < 2 or bool(pc.all(pc.less_equal(key.slice(0, len(key) - 1), key.slice(1))).as_py())
+
+
+def _begins(key: pa.Array) -> Bools:
+    """Marks the rows whose key is not that of the row before."""
+    first = np.ones(len(key), np.bool_)
+    if len(key) > 1:
+        first[1:] = pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy(zero_copy_only=False)
+    return first

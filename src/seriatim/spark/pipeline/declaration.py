@@ -1,0 +1,393 @@
+"""A pipeline as it is declared: one TOML file becomes frozen objects, or an error that names the table and the field.
+
+Rules
+    - A field that does not exist is refused: a misspelt ``gap_timout`` that is silently ignored loses messages.
+    - ``${NAME}`` stands for a variable of the environment. It is kept as it is written, and filled in only where a value is
+      handed to Spark (``Declaration.filled_in``): whatever is printed shows the name, never the secret.
+    - A relative path belongs to the folder of the file, wherever the command runs: a checkpoint that moves with the working
+      folder would begin anew without a word.
+    - Options of a format may be written with dots (``kafka.bootstrap.servers = "…"``), which TOML takes to be tables.
+
+Nothing here needs Spark. What can only be told with a frame at hand (columns, types) is told when the pipeline starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from seriatim.core.guarantees import Guarantee, Level
+from seriatim.core.options import seconds_in
+from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow
+from seriatim.errors import InvalidArgument, NotFound
+from seriatim.spark.kernel.intake import OnInvalid
+from seriatim.spark.kernel.verdict import Tag
+from seriatim.store import store_file
+
+T = TypeVar("T")
+
+TOPIC, TABLE = "seriatim", "parquet"
+"""The formats to which a batch is written once, however often Spark runs it."""
+AVAILABLE_NOW = "available-now"
+ASYNCHRONOUS = "asyncprogresstracking"
+"""How the options begin with which Spark does not wait for its own log."""
+WITHOUT_SCHEMA = ("parquet", "json", "csv", "orc", "avro", "xml")
+"""Files of which Spark wants to be told what is in them, before a stream of them begins."""
+
+PROMISES = {
+    "no inversion": Guarantee.NO_INVERSION,
+    "no duplicate": Guarantee.NO_DUPLICATE,
+    "no loss": Guarantee.NO_LOSS,
+}
+_VARIABLE = re.compile(r"(\$?)\$\{(\w+)\}")
+
+
+# -- what a field may hold ----------------------------------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """What a field may hold, in words and as a test."""
+
+    words: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_duration(value: object) -> bool:
+    if isinstance(value, str):
+        return seconds_in(value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+def _is_promise(value: object) -> bool:
+    if isinstance(value, list):
+        return all(bit in PROMISES for bit in value)
+    return value in set(Level)
+
+
+TEXT = Kind("a string", _is_text)
+TEXTS = Kind("a list of strings", lambda value: isinstance(value, list) and all(map(_is_text, value)))
+NAMES = Kind("a string or a list of strings", lambda value: _is_text(value) or TEXTS.accepts(value))
+WHOLE = Kind("a whole number", _is_whole)
+START = Kind("a whole number, 'lowest' or 'first'", lambda value: _is_whole(value) or value in {"lowest", "first"})
+DURATION = Kind("a duration such as '2s', or a number of seconds", _is_duration)
+TRIGGER = Kind(
+    f"{AVAILABLE_NOW!r}, or a time between batches such as '2s'",
+    lambda value: value == AVAILABLE_NOW or (isinstance(value, str) and _is_duration(value)),
+)
+PROMISE = Kind(f"a level such as 'none', or a list of {', '.join(map(repr, PROMISES))}", _is_promise)
+TABLE_OF_VALUES = Kind("a table of strings, numbers and booleans", lambda value: isinstance(value, dict))
+EXPRESSIONS = Kind(
+    "a table of SQL expressions", lambda value: isinstance(value, dict) and all(map(_is_text, value.values()))
+)
+
+
+def one_of(names: Iterable[str]) -> Kind:
+    known = tuple(map(str, names))
+    return Kind(f"one of {', '.join(map(repr, known))}", lambda value: value in known)
+
+
+def _of(kind: Kind, default: Any = MISSING, factory: Any = MISSING) -> Any:
+    """A field of a table; without a default it must be there."""
+    if factory is not MISSING:
+        return field(default_factory=factory, metadata={"kind": kind})
+    return field(default=default, metadata={"kind": kind})
+
+
+# -- the tables ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """``[pipeline]``"""
+
+    name: str = _of(TEXT)
+    checkpoint: str = _of(TEXT)
+    require: str | None = _of(one_of(Level), None)
+    trigger: str | None = _of(TRIGGER, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """``[source]``"""
+
+    format: str = _of(TEXT)
+    options: dict[str, Any] = _of(TABLE_OF_VALUES, factory=dict)
+    schema: str | None = _of(TEXT, None)
+    select: list[str] = _of(TEXTS, factory=list)
+    promises: str | list[str] | None = _of(PROMISE, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """``[order]``: the options of ``resequence``, under its names. What is not there is left to its defaults."""
+
+    key: str = _of(TEXT)
+    sequence: str = _of(TEXT)
+    arrival: str | None = _of(TEXT, None)
+    epoch: str | None = _of(TEXT, None)
+    payload: str | list[str] | None = _of(NAMES, None)
+    start: int | str | None = _of(START, None)
+    increment: int | None = _of(WHOLE, None)
+    wrap: int | None = _of(WHOLE, None)
+    gap_timeout: str | float | None = _of(DURATION, None)
+    time: str | None = _of(one_of(("event", "processing")), None)
+    on_gap: str | None = _of(one_of(OnGap), None)
+    max_requests: int | None = _of(WHOLE, None)
+    on_late: str | None = _of(one_of(OnLate), None)
+    on_duplicate: str | None = _of(one_of(OnDuplicate), None)
+    on_epoch: str | None = _of(one_of(OnEpoch), None)
+    capacity: int | None = _of(WHOLE, None)
+    on_overflow: str | None = _of(one_of(OnOverflow), None)
+    remember: int | None = _of(WHOLE, None)
+    resync_after: int | None = _of(WHOLE, None)
+    idle_after: str | float | None = _of(DURATION, None)
+    max_ahead: str | float | None = _of(DURATION, None)
+    on_invalid: str | None = _of(one_of(OnInvalid), None)
+    state: str | None = _of(TEXT, None)
+    partitions: int | None = _of(WHOLE, None)
+    tick: str | float | None = _of(DURATION, None)
+
+    def given(self) -> dict[str, Any]:
+        """What was said, for ``resequence(**…)``."""
+        found = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: value for name, value in found if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """``[[sink]]``"""
+
+    what: str = _of(one_of(Tag), str(Tag.ORDERED))
+    format: str = _of(TEXT)
+    options: dict[str, Any] = _of(TABLE_OF_VALUES, factory=dict)
+    columns: dict[str, str] | None = _of(EXPRESSIONS, None)
+
+    @property
+    def is_written_once(self) -> bool:
+        return self.format in {TOPIC, TABLE}
+
+    @property
+    def place(self) -> str:
+        """Where it goes, in words that give nothing away: other options of a format may be secrets."""
+        known = {TOPIC: "topic", TABLE: "path", "kafka": "topic"}.get(self.format, "path")
+        return f"{self.format} {self.options[known]}" if known in self.options else self.format
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Two sinks that agree in this would take each other's batches for their own."""
+        where = self.options.get("url"), self.options.get("topic"), self.options.get("path")
+        return (self.what, *where) if self.format == TOPIC else (self.format, *where)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A whole file. ``folder`` is where its relative paths begin."""
+
+    settings: Settings
+    source: Source
+    order: Order
+    sinks: tuple[Sink, ...]
+    spark: dict[str, str]
+    folder: Path
+
+    def filled_in(self, environ: Mapping[str, str] | None = None) -> Declaration:
+        """The same with the values of the environment, options as Spark wants them and paths that hold anywhere."""
+        at = _Filling(os.environ if environ is None else environ, self.folder)
+        checkpoint = at.path("[pipeline] checkpoint", self.settings.checkpoint)
+        state = self.order.state or f"{self.settings.checkpoint.rstrip('/')}-state"
+        return replace(
+            self,
+            settings=replace(self.settings, checkpoint=checkpoint),
+            source=replace(self.source, options=at.options("[source]", self.source)),
+            order=replace(self.order, state=at.path("[order] state", state)),
+            sinks=tuple(replace(sink, options=at.options("[[sink]]", sink)) for sink in self.sinks),
+            spark={name: at.text(f"[spark] {name}", value) for name, value in self.spark.items()},
+        )
+
+    def secrets(self, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+        """What came from the environment, by value, and what to show instead."""
+        environ = os.environ if environ is None else environ
+        texts = [*self.source.options.values(), *self.spark.values()]
+        texts += [value for sink in self.sinks for value in sink.options.values()]
+        names = {found[2] for text in texts for found in _VARIABLE.finditer(str(text))}
+        return {environ[name]: f"${{{name}}}" for name in sorted(names) if environ.get(name)}
+
+
+class _Filling:
+    """Puts values of the environment and whole paths where names and relative ones stand."""
+
+    def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
+        self._environ, self._folder = environ, folder
+
+    def text(self, where: str, text: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            if found[1]:  # $${NAME} is meant as it is, with one $
+                return found[0][1:]
+            if found[2] not in self._environ:
+                raise InvalidArgument(f"{where}: there is no variable {found[2]} in the environment: set it")
+            return self._environ[found[2]]
+
+        return _VARIABLE.sub(value, text)
+
+    def path(self, where: str, text: str) -> str:
+        return self._located(self.text(where, text))
+
+    def _located(self, path: str) -> str:
+        return path if "://" in path else str(self._folder / path)
+
+    def options(self, table: str, of: Source | Sink) -> dict[str, str]:
+        filled = {name: self.text(f"{table} options.{name}", _as_option(value)) for name, value in of.options.items()}
+        for name in {"path", "staging"} & filled.keys():
+            filled[name] = self._located(filled[name])
+        if of.format == TOPIC and (file := store_file(filled.get("url", ""))) is not None:
+            filled["url"] = f"sqlite:///{self._folder / file}"
+        return filled
+
+
+def _as_option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------------
+
+_TABLES = {"pipeline": Settings, "source": Source, "order": Order, "sink": Sink, "spark": None}
+
+
+def read_declaration(path: Path) -> Declaration:
+    """The pipeline that a file declares."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise NotFound(f"there is no pipeline file '{path}'") from None
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path}: not valid TOML: {error}") from None
+    try:
+        return parse(text, path.absolute().parent)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error}") from None
+
+
+def parse(text: str, folder: Path) -> Declaration:
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"not valid TOML: {error}") from None
+    for name in found:
+        if name not in _TABLES:
+            raise InvalidArgument(f"unknown table [{name}]: {_hint(name, _TABLES)}")
+    declaration = Declaration(
+        settings=_read(Settings, "[pipeline]", found.get("pipeline")),
+        source=_read(Source, "[source]", found.get("source")),
+        order=_read(Order, "[order]", found.get("order")),
+        sinks=tuple(_read_sinks(found.get("sink"))),
+        spark={name: _as_option(value) for name, value in _read_spark(found.get("spark", {}))},
+        folder=folder,
+    )
+    for check in (_require_an_ordered_sink, _require_schema, _require_places, _refuse_asynchronous):
+        check(declaration)
+    return declaration
+
+
+def _read_sinks(found: object) -> Iterator[Sink]:
+    if not isinstance(found, list) or not found:
+        raise InvalidArgument("there is no [[sink]]: say where the ordered rows go")
+    seen: set[tuple[object, ...]] = set()
+    for number, values in enumerate(found, 1):
+        sink = _read(Sink, f"[[sink]] {number}", values)
+        if sink.is_written_once and sink.identity in seen:
+            raise InvalidArgument(
+                f"[[sink]] {number} writes to the same place as one before it: give each its own, {sink.place} is taken"
+            )
+        seen.add(sink.identity)
+        yield sink
+
+
+def _read_spark(found: object) -> Iterator[tuple[str, Any]]:
+    if not isinstance(found, dict):
+        raise InvalidArgument("[spark] must be a table of Spark's settings")
+    for name, value in _flat("[spark]", found):
+        yield (name if name.startswith("spark.") else f"spark.{name}"), value
+
+
+def _read(kind: type[T], table: str, values: object) -> T:
+    """One table, every field of it looked at."""
+    known: dict[str, Field[Any]] = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(values, dict):
+        raise InvalidArgument(f"there is no table {table}" if values is None else f"{table} must be a table")
+    for name in values:
+        if name not in known:
+            raise InvalidArgument(f"unknown field '{name}' in {table}: {_hint(name, known)}")
+    for name, one in known.items():
+        if name not in values and one.default is MISSING and one.default_factory is MISSING:
+            raise InvalidArgument(f"{table} has no field '{name}': it must be {one.metadata['kind'].words}")
+    return kind(**{name: _checked(table, known[name], value) for name, value in values.items()})
+
+
+def _checked(table: str, one: Field[Any], value: object) -> object:
+    kind: Kind = one.metadata["kind"]
+    if not kind.accepts(value):
+        raise InvalidArgument(f"{table} {one.name} must be {kind.words}, not {value!r}")
+    return dict(_flat(f"{table} {one.name}", value)) if kind is TABLE_OF_VALUES and isinstance(value, dict) else value
+
+
+def _flat(where: str, values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The names and values of nested tables, with dots between the names."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(where, value, f"{before}{name}.")
+        elif isinstance(value, str | int | float):
+            yield f"{before}{name}", value
+        else:
+            raise InvalidArgument(f"{where}: '{before}{name}' must be a string, a number or a boolean, not {value!r}")
+
+
+def _require_an_ordered_sink(declaration: Declaration) -> None:
+    if declaration.settings.require is not None and all(sink.what != Tag.ORDERED for sink in declaration.sinks):
+        raise InvalidArgument("[pipeline] require is about ordered rows, and there is no [[sink]] for them")
+
+
+def _require_schema(declaration: Declaration) -> None:
+    source = declaration.source
+    if source.format in WITHOUT_SCHEMA and source.schema is None:
+        raise InvalidArgument(
+            f"[source] has no field 'schema': a stream of {source.format} files needs it, such as \"device STRING, n BIGINT\""
+        )
+
+
+def _require_places(declaration: Declaration) -> None:
+    for number, sink in enumerate(declaration.sinks, 1):
+        for name in {TOPIC: ("url", "topic"), TABLE: ("path",)}.get(sink.format, ()):
+            if name not in sink.options:
+                raise InvalidArgument(f"[[sink]] {number} has no options.{name}: format {sink.format} needs it")
+        for name in sink.options if sink.format == TABLE else ():
+            if name != "path":
+                raise InvalidArgument(f"unknown option '{name}' in [[sink]] {number}: a table has only its path")
+
+
+def _refuse_asynchronous(declaration: Declaration) -> None:
+    tables = [declaration.source.options, declaration.spark, *(sink.options for sink in declaration.sinks)]
+    for name in (name for table in tables for name in table):
+        if name.lower().rpartition(".")[2].startswith(ASYNCHRONOUS):
+            raise InvalidArgument(
+                f"'{name}' is refused: with asynchronous progress tracking Spark goes on before its log is written, and a "
+                "batch that comes again after a crash may have other rows under the same number"
+            )
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(known)}"

@@ -1,0 +1,237 @@
+"""Tables: the batches of a streaming query as parquet files, each written once and seen whole.
+
+Rules
+    1. A table belongs to one writer from its first batch on: a streaming query, by its id. Anybody else is refused, and so
+       is a batch with other columns, or a folder that has something else in it.
+    2. A batch appears whole. Its files are written in a hidden folder that readers pass over. When they are complete, hold as
+       many rows as the tasks wrote, and are on the disk, one rename makes them a part of the table.
+    3. The batches of a writer follow each other, so what it has done is one number: the largest batch that can be seen or is
+       noted. A batch that comes again adds nothing, whatever rows it has then.
+    4. A batch without rows is noted and leaves nothing to be seen, unless it is the first: a table has columns from then on.
+    5. One process writes at a time, under a lock that ends with it. So whatever is staged when a batch begins was left
+       behind by somebody who is gone, and is removed.
+
+Layout::
+
+    TABLE/batch=000000000041/part-….parquet     a batch; Spark and Arrow show its number as column ``batch``
+    TABLE/_seriatim/table.json                  whose table it is, its columns, the last batch without rows
+    TABLE/_seriatim/lock                        held while a batch is written
+    TABLE/_seriatim/staging/…                   a batch that is being written
+
+Only folders that can be renamed in one step will do: local ones, or shared ones that every machine sees under the same path.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from pyarrow import parquet
+
+from seriatim.core.options import require_whole
+from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreOwned
+from seriatim.log import logger
+from seriatim.spark.state.files import TEMPORARY, LocalFiles, failures
+from seriatim.store.lock_file import OwnerLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH = "batch"
+FOLDER = "_seriatim"
+ABOUT, LOCK, STAGING = f"{FOLDER}/table.json", f"{FOLDER}/lock", f"{FOLDER}/staging"
+FORMAT = 1
+
+
+def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str, rows: int | None = None) -> bool:
+    """Write one batch of a query into the table at ``path``, once; False when it was there already.
+
+    Call it within ``foreachBatch``, with the number that Spark gives the batch; ``writer`` is the id of the streaming query
+    (``query_of(frame)``). ``rows`` is how many rows there are, if that is known. Otherwise they are kept while they are counted
+    and written: they are computed once.
+    """
+    require_whole("batch", batch, 0)
+    _require_rows_of_a_table(frame, writer)
+    table = Table(local_folder(str(path)), writer)
+    with table.lock():
+        return table.add(frame, batch, rows)
+
+
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[None]:
+    """Keep the rows of a frame for several actions, unless somebody else does."""
+    level = frame.storageLevel
+    if level.useMemory or level.useDisk:
+        yield
+        return
+    frame.persist()
+    try:
+        yield
+    finally:
+        frame.unpersist()
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a table knows of itself. ``empty``: the last batch that had no rows, -1 for none."""
+
+    writer: str
+    columns: tuple[tuple[str, str], ...]
+    empty: int = -1
+    format: int = FORMAT
+
+
+class Table:
+    """The table in a folder, as one writer sees it."""
+
+    def __init__(self, folder: Path, writer: str) -> None:
+        self._folder, self._writer = folder, writer
+        self._files = LocalFiles(str(folder))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        with failures(f"making the table '{self._folder}'"):
+            Path(self._folder, FOLDER).mkdir(parents=True, exist_ok=True)
+        try:
+            lock = OwnerLock(self._folder / LOCK)
+        except StoreOwned as error:
+            raise StoreOwned(
+                f"another process is writing to the table '{self._folder}': give each query its own table"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def add(self, frame: DataFrame, batch: int, rows: int | None = None) -> bool:
+        """Write a batch, unless that was done before. The lock must be held."""
+        about = self._read_about() or self._new()
+        own = About(self._writer, _columns_of(frame), about.empty)
+        shown = self._last_shown()
+        done = max(shown, about.empty)
+        if done >= 0:
+            self._require_same(about, own)
+        self._clear()
+        if batch <= done:
+            logger.info("batch %d was written to the table '%s' before: nothing was added", batch, self._folder)
+            return False
+        staged = f"{STAGING}/{uuid.uuid4().hex}"
+        if self._write(frame, staged, rows) or shown < 0:
+            self._note(own)
+            self._files.show_folder(staged, f"{BATCH}={batch:012d}")
+        else:
+            self._note(replace(own, empty=batch))
+        self._clear()
+        return True
+
+    # -- whose table it is ----------------------------------------------------------------------------------------------
+
+    def _new(self) -> About:
+        """A table in a folder that has nothing in it."""
+        if others := [name for name in self._files.names("") if name != FOLDER]:
+            raise FailedPrecondition(
+                f"the folder '{self._folder}' is no table of ours, and there is {others[0]!r} in it: name a new folder"
+            )
+        return About(self._writer, ())
+
+    def _require_same(self, about: About, own: About) -> None:
+        if about.writer != own.writer:
+            raise FailedPrecondition(
+                f"the table '{self._folder}' belongs to query {about.writer} and not to {own.writer}: give each query its "
+                "own table; a query that begins anew, with a new checkpoint, needs a new one, too"
+            )
+        if set(about.columns) != set(own.columns):
+            raise FailedPrecondition(
+                f"the table '{self._folder}' has the columns {_listed(about.columns)}, and this batch has "
+                f"{_listed(own.columns)}: write to a new table"
+            )
+
+    def _read_about(self) -> About | None:
+        content = self._files.read(ABOUT)
+        if content is None:
+            return None
+        try:
+            known = json.loads(content)
+            about = About(**known | {"columns": tuple((name, kind) for name, kind in known["columns"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise DamagedStore(f"'{self._folder / ABOUT}' is damaged: restore it, or begin a new table") from error
+        if about.format != FORMAT:
+            raise FailedPrecondition(f"the table '{self._folder}' was written by a newer Seriatim: write with that one")
+        return about
+
+    def _note(self, about: About) -> None:
+        if about != self._read_about():
+            self._files.write(ABOUT, json.dumps(asdict(about), indent=1).encode())
+
+    # -- batches --------------------------------------------------------------------------------------------------------
+
+    def _last_shown(self) -> int:
+        """The largest batch that can be seen, -1 for none."""
+        names = (name.partition("=") for name in self._files.names(""))
+        return max((int(number) for name, _, number in names if name == BATCH and number.isdecimal()), default=-1)
+
+    def _clear(self) -> None:
+        """Remove what is not finished: under the lock, nobody is at work on it."""
+        self._files.delete_folder(STAGING)
+        for name in self._files.names(FOLDER):
+            if name.endswith(TEMPORARY):
+                self._files.delete(f"{FOLDER}/{name}")
+
+    def _write(self, frame: DataFrame, staged: str, rows: int | None) -> int:
+        """Let the tasks write their rows, and return how many there are.
+
+        They are counted by an action of their own where nobody has: Spark's ``Observation`` may never arrive.
+        """
+        if rows is None:
+            with kept(frame):
+                return self._write(frame, staged, frame.count())
+        # Spark's own mark of success is of no use to anybody here.
+        writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer.parquet(f"file://{self._folder / staged}")
+        found, written = self._rows_in(staged), rows
+        if found != written:
+            raise FailedPrecondition(
+                f"{written} rows were written to the table '{self._folder}', but {found} can be seen here: name a folder that "
+                "every machine sees"
+            )
+        return found
+
+    def _rows_in(self, staged: str) -> int:
+        files = (self._folder / staged).glob("*.parquet")
+        return sum(int(parquet.read_metadata(file).num_rows) for file in files)
+
+
+def local_folder(path: str) -> Path:
+    """The folder that a path or a ``file:`` address names; other addresses are refused."""
+    address = urlsplit(path)
+    if address.scheme in {"", "file"}:
+        return Path(unquote(address.path) if address.scheme else path).absolute()
+    raise InvalidArgument(
+        f"a table can't be at {path}: only in a local or shared folder does a batch appear in one step. Elsewhere, write with "
+        f"Spark's own writeStream.format('parquet')"
+    )
+
+
+def _require_rows_of_a_table(frame: DataFrame, writer: str) -> None:
+    if not writer:
+        raise InvalidArgument("a table needs a writer: the id of the streaming query")
+    if frame.isStreaming:
+        raise InvalidArgument("a streaming frame has no batch yet: call write_batch within foreachBatch")
+    if BATCH in (column.lower() for column in frame.columns):
+        raise InvalidArgument(
+            f"a table shows the number of each batch as column {BATCH!r}: give that column of yours another name"
+        )
+
+
+def _columns_of(frame: DataFrame) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.dataType.simpleString()) for field in frame.schema)
+
+
+def _listed(columns: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
-from tests.spark.test_session import without_java
+from tests.spark.local.test_session import without_java
 
 pytestmark = pytest.mark.xdist_group("spark")  # one session at a time
 

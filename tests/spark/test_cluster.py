@@ -16,7 +16,7 @@ from seriatim.engine.broker import Outgoing
 from seriatim.spark import register
 from tests.spark.cluster import Cluster, running_cluster, wait_for
 from tests.spark.cluster_child import ROWS_A_BATCH, put_stream_in_order
-from tests.spark.topics import ask, make_topics, stored
+from tests.spark.topics.stored_topics import ask, make_topics, stored
 
 KEYS, MESSAGES = 6, 100
 

@@ -8,7 +8,7 @@ import pytest
 
 from seriatim.spark.state_admin import inspect_state
 from tests.spark import written_before
-from tests.spark.pipelines import rows_of
+from tests.spark.pipeline.pipelines import rows_of
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from seriatim.spark import order_nodes
 from seriatim.spark.pipeline import load
-from tests.spark.edge_captures import SCHEMA, Captured
-from tests.spark.streams import Stream
+from tests.spark.edge_nodes.captures import SCHEMA, Captured
+from tests.spark.frames.streams import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

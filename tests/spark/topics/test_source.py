@@ -13,7 +13,7 @@ from seriatim.engine.options import TopicOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
 from seriatim.spark import register
 from seriatim.spark.topics.source import TopicReader, TopicStreamReader
-from tests.spark.topics import ask, live_engine, make_topics, numbers, outgoing, publish, stored
+from tests.spark.topics.stored_topics import ask, live_engine, make_topics, numbers, outgoing, publish, stored
 
 SHORT = TopicOptions(retention=0.0)
 """Messages that nobody follows go with the next clean-up."""

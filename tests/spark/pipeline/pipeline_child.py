@@ -1,4 +1,4 @@
-"""``seriatim run``, hit by what ``crash_points`` plans: python -m tests.spark.pipeline_child PIPELINE."""
+"""``seriatim run``, hit by what ``crash_points`` plans: python -m tests.spark.pipeline.pipeline_child PIPELINE."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 
 from seriatim.cli.main import cli
-from tests.spark import crash_points
+from tests.spark.pipeline import crash_points
 
 if __name__ == "__main__":
     os.environ[crash_points.GROUP] = str(os.getpgid(0))

@@ -13,7 +13,7 @@ from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
 from seriatim.spark.kernel.intake import LIMIT
 from seriatim.spark.kernel.output import OWN, output_schema
-from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
+from tests.spark.frames.random_rows import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 
 FOREVER = 1e18
 SCHEMA_NAMES = Message._fields

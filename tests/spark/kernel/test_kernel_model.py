@@ -19,8 +19,19 @@ from seriatim.spark.kernel.arrival_order import by_arrival
 from seriatim.spark.kernel.kernel import Kernel, Outcome
 from seriatim.spark.kernel.partition import Partition
 from seriatim.spark.state.versions import Cache, StateFolder
-from tests.spark.memory_files import MemoryFiles
-from tests.spark.traces import IN_ORDER, ROLES, SCHEMA, Core, Row, fault_of, known_to, known_to_core, table, told_by
+from tests.spark.kernel.traces import (
+    IN_ORDER,
+    ROLES,
+    SCHEMA,
+    Core,
+    Row,
+    fault_of,
+    known_to,
+    known_to_core,
+    table,
+    told_by,
+)
+from tests.spark.state.memory_files import MemoryFiles
 
 SPACES = [
     SequenceSpace(),

@@ -28,9 +28,9 @@ from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, Roles
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.state.versions import Cache, StateFolder
 from seriatim.spark.state_admin import held_rows
-from tests.spark.frames import by_rule, digests_of_payloads, random_messages
-from tests.spark.streams import Stream
-from tests.spark.traces import Core, Row, told_in
+from tests.spark.frames.random_rows import by_rule, digests_of_payloads, random_messages
+from tests.spark.frames.streams import Stream
+from tests.spark.kernel.traces import Core, Row, told_in
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from seriatim.spark.frames import table as table_in_order
 from seriatim.spark.frames.table import FOREVER, TableTask
 from seriatim.spark.kernel.intake import Roles
 from seriatim.spark.kernel.kernel import Kernel
-from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
-from tests.spark.traces import Core, Row, told_in
+from tests.spark.frames.random_rows import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
+from tests.spark.kernel.traces import Core, Row, told_in
 
 ROOMY = 2**31
 

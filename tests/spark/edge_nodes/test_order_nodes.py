@@ -22,8 +22,8 @@ from seriatim.spark.state_admin import inspect_state
 from seriatim.sparkplug.captures import read_capture
 from seriatim.sparkplug.payload import Payload
 from tests.mosquitto import Mosquitto
-from tests.spark.edge_captures import END, SCHEMA, Captured, capture, places_to_cut, service_tells, told_in
-from tests.spark.streams import Stream
+from tests.spark.edge_nodes.captures import END, SCHEMA, Captured, capture, places_to_cut, service_tells, told_in
+from tests.spark.frames.streams import Stream
 from tests.sparkplug.plant import TOPIC, host_on, node_on, run_bounded, until
 
 ORDERINGS = [

@@ -15,7 +15,7 @@ from seriatim.spark.topics.address import Place
 from seriatim.spark.topics.datasource import SCHEMA
 from seriatim.spark.topics.sink import Staged, Staging, TopicStreamWriter, TopicWriter
 from tests.engine.conftest import Collector
-from tests.spark.topics import live_engine, make_topics, numbers, outgoing, publish, stored
+from tests.spark.topics.stored_topics import live_engine, make_topics, numbers, outgoing, publish, stored
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ import pytest
 from seriatim.spark.local.session import LOG4J
 from seriatim.spark.pipeline import load
 from tests.conftest import SOAK_KILLS
-from tests.spark.crash_points import BEGUN, DRIVER, POINTS, TASK, WORKER, Blow, environment
-from tests.spark.pipelines import prepare, written
+from tests.spark.pipeline.crash_points import BEGUN, DRIVER, POINTS, TASK, WORKER, Blow, environment
+from tests.spark.pipeline.pipelines import prepare, written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ class Patient:
     @contextmanager
     def _alive(self, plan: Sequence[Blow]) -> Iterator[subprocess.Popen[bytes]]:
         """A driver, of which nothing is left afterwards."""
-        command = [sys.executable, "-m", "tests.spark.pipeline_child", str(self._path)]
+        command = [sys.executable, "-m", "tests.spark.pipeline.pipeline_child", str(self._path)]
         environ = os.environ | environment(plan, self._notes)
         with subprocess.Popen(command, env=environ, start_new_session=True, stdout=subprocess.PIPE) as child:
             try:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.spark import crash_points
+from tests.spark.pipeline import crash_points
 
 crash_points.install()

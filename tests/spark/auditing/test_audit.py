@@ -11,7 +11,7 @@ from seriatim.core.traces import Verdict, classify
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, total
 from seriatim.spark.auditing.audit import worst_first
-from tests.spark.frames import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
+from tests.spark.frames.random_rows import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 
 COUNTED = ("rows", "distinct", "duplicates", "lost", "reordered", "max_displacement")
 

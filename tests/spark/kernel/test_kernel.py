@@ -21,7 +21,7 @@ from seriatim.spark.kernel import intake
 from seriatim.spark.kernel.intake import LIMIT, OnInvalid, Roles
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.kernel.partition import Partition
-from tests.spark.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
+from tests.spark.kernel.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
 
 FROM_0 = Resequencing(start=Start.at(0))
 

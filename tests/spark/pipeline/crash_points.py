@@ -33,7 +33,7 @@ BEGUN = "the first batch begins"
 """What a child says then, on standard output."""
 PLAN, NOTES, GROUP = "CRASH_PLAN", "CRASH_NOTES", "CRASH_GROUP"
 
-ROOT, HOOK = Path(__file__).parents[2], Path(__file__).with_name("crashing")
+ROOT, HOOK = Path(__file__).parents[3], Path(__file__).with_name("crashing")
 
 DRIVER, WORKER, TASK = "driver dies", "worker dies", "task fails"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from seriatim.engine.broker import Broker, Outgoing
 from seriatim.testing import FaultyNetwork
-from tests.spark.topics import ask, make_topics, stored
+from tests.spark.topics.stored_topics import ask, make_topics, stored
 
 DEVICES = 5
 ROWS_A_BATCH = 40

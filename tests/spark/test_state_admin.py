@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from seriatim.cli.main import cli
 from seriatim.errors import FailedPrecondition, InvalidArgument, SeriatimError, StateMismatch
 from seriatim.spark import held, repartition_state, unwrapped
-from tests.spark.streams import Stream
-from tests.spark.test_streaming import RANDOM, as_tuples, random_rows
+from tests.spark.frames.streams import Stream
+from tests.spark.frames.test_stream import RANDOM, as_tuples, random_rows
 
 
 @pytest.fixture

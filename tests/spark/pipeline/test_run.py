@@ -21,8 +21,8 @@ from seriatim.spark import resequence
 from seriatim.spark.pipeline import load
 from seriatim.spark.pipeline import run as runner
 from seriatim.spark.pipeline.declaration import Order
-from tests.spark.pipelines import DEVICES, prepare, publish, traffic, url_in, written
-from tests.spark.topics import make_topics, stored
+from tests.spark.pipeline.pipelines import DEVICES, prepare, publish, traffic, url_in, written
+from tests.spark.topics.stored_topics import make_topics, stored
 
 
 def test_the_order_of_a_pipeline_has_exactly_the_options_of_resequence():

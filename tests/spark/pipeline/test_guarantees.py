@@ -11,7 +11,7 @@ from seriatim.cli.main import cli
 from seriatim.core.guarantees import Guarantee
 from seriatim.errors import GuaranteeNotMet
 from seriatim.spark.pipeline.guarantees import Explanation, explain
-from tests.spark.test_declaration import WHOLE, declared, with_line
+from tests.spark.pipeline.test_declaration import WHOLE, declared, with_line
 from tests.test_architecture import loaded_with
 
 FILE_SINK = '[[sink]]\nformat = "csv"\noptions.path = "out"\n'

@@ -24,8 +24,8 @@ from seriatim.errors import (
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.state.files import ArrowFiles, Files, LocalFiles, files_at
 from seriatim.spark.state.versions import MOST_DELTAS, Cache, StateFolder, repartition
-from tests.spark.memory_files import MemoryFiles
-from tests.spark.traces import ROLES, SCHEMA, Row, known_to, table
+from tests.spark.kernel.traces import ROLES, SCHEMA, Row, known_to, table
+from tests.spark.state.memory_files import MemoryFiles
 
 KERNEL = Kernel(Resequencing(start=Start.at(0), gap_timeout=3), ROLES)
 

@@ -26,8 +26,8 @@ from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
 from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, OnInvalid, Roles
 from seriatim.spark.state.versions import Cache, StateFolder, repartition
 from tests.core.edge_traces import ORDERINGS
-from tests.spark.edge_captures import END, Captured, capture, places_to_cut, service_tells, told_in
-from tests.spark.memory_files import MemoryFiles
+from tests.spark.edge_nodes.captures import END, Captured, capture, places_to_cut, service_tells, told_in
+from tests.spark.state.memory_files import MemoryFiles
 
 SCHEMA = pa.schema(
     {

@@ -15,8 +15,8 @@ from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
 from seriatim.spark.frames.tie_breaking import comparable, payload_digest
 from seriatim.spark.kernel.arrival_order import ranks, row_worths
-from tests.spark.frames import SCHEMA, random_messages
-from tests.spark.streams import Stream
+from tests.spark.frames.random_rows import SCHEMA, random_messages
+from tests.spark.frames.streams import Stream
 
 ANY_VALUE: dict[str, tuple[str, list[Any] | None]] = {
     "text": ("string", ["", "a", "é", "\U0001f600", "\ufffd", None]),

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from seriatim.core.resequencer import Resequencer
 from seriatim.core.resequencing import Resequencing, Start
-from seriatim.spark.kernel.intake import Roles
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.kernel import Kernel
 
 KEYS = (1_000, 100_000, 1_000_000)
@@ -29,7 +29,7 @@ SECONDS_PER_BATCH = 1.0
 CORE_ROWS = 100_000
 TIMEOUT = 2.0
 OPTIONS = Resequencing(start=Start.at(0), gap_timeout=TIMEOUT)
-ROLES = Roles(key="key", sequence="seq", time="at")
+ROLES = ColumnRoles(key="key", sequence="seq", arrival="at")
 
 
 @dataclass(frozen=True)

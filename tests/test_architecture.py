@@ -55,6 +55,27 @@ CORE_MAY_IMPORT_STANDARD = {
 }
 
 
+# Inside Spark's part of the tree: which of its packages and modules each may import.
+SPARK_DATA = {"column_roles", "tagged"}
+SPARK_MAY_IMPORT: dict[str, set[str]] = {
+    "column_roles": set(),
+    "tagged": set(),
+    "identity": set(),
+    "failures": set(),
+    "kernel": SPARK_DATA,
+    "state": {"kernel"} | SPARK_DATA,
+    "frames": {"state", "kernel", "identity"} | SPARK_DATA,
+    "edge_nodes": {"frames", "kernel"} | SPARK_DATA,
+    "state_admin": {"edge_nodes", "frames", "state", "kernel"},
+    "topics": {"identity"},
+    "pipeline": {"frames", "kernel", "state", "state_admin", "topics", "failures", "identity"} | SPARK_DATA,
+    "auditing": {"frames"} | SPARK_DATA,
+    "local": set(),
+}
+WITHOUT_PYSPARK = {"kernel", "state", "column_roles"}
+WITH_BROKER_OR_STORE = {"topics", "pipeline"}
+
+
 class Import(NamedTuple):
     target: str
     when_loaded: bool
@@ -111,6 +132,28 @@ def _problem(layer: str, target: str) -> str | None:
     return None if allowed else f"{layer} may import {', '.join(sorted(MAY_IMPORT[layer])) or 'nothing'}"
 
 
+def spark_violations(module: str, source: str) -> list[str]:
+    """What ``module`` imports although its part of Spark's tree may not."""
+    part = module.split(".")[2]
+    return [
+        f"{module} imports {found.target}: {problem}"
+        for found in imports_of(source)
+        if (problem := _spark_problem(part, found.target.split(".")))
+    ]
+
+
+def _spark_problem(part: str, target: list[str]) -> str | None:
+    if target[0] == "pyspark" and part in WITHOUT_PYSPARK:
+        return f"{part} works without Spark"
+    if target[0] != "seriatim":
+        return None
+    if target[1] in {"engine", "store"} and part not in WITH_BROKER_OR_STORE:
+        return f"{part} runs in executors, which need neither a broker nor a store"
+    if target[1] == "spark" and target[2] not in SPARK_MAY_IMPORT[part] | {part}:
+        return f"{part} may import {', '.join(sorted(SPARK_MAY_IMPORT[part])) or 'nothing of Spark'}"
+    return None
+
+
 def find_cycle(sources: dict[str, str]) -> list[str] | None:
     """The modules of an import cycle; only imports that run while a module is loaded can close one."""
     graph = {
@@ -152,6 +195,11 @@ def test_every_module_belongs_to_a_layer_of_the_design(module):
     assert module == "seriatim" or layer_of(module) != "(door)"
 
 
+@pytest.mark.parametrize("module", [name for name in TREE if name.startswith("seriatim.spark.")])
+def test_a_module_of_spark_imports_only_what_its_package_may(module):
+    assert spark_violations(module, TREE[module]) == []
+
+
 def test_no_import_cycle():
     assert find_cycle(TREE) is None
 
@@ -164,16 +212,25 @@ def test_listing_the_commands_loads_no_command_no_engine_and_nothing_that_needs_
     assert "seriatim.cli.audit" not in loaded
 
 
-def loaded_with(module: str) -> set[str]:
-    """The packages that a program has loaded when it has imported a module."""
-    program = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+def loaded_with(*modules: str, parts: int = 1) -> set[str]:
+    """The packages that a program has loaded when it has imported some modules."""
+    program = (
+        f"import sys, {', '.join(modules)}; print(*{{'.'.join(name.split('.')[:{parts}]) for name in sys.modules}})"
+    )
     return set(
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     )
 
 
-def test_the_kernel_and_its_state_need_no_spark():
-    assert "pyspark" not in loaded_with("seriatim.spark.state.versions")
+def test_kernels_state_and_declared_pipelines_need_no_spark():
+    assert "pyspark" not in loaded_with(
+        "seriatim.spark.state.versions", "seriatim.spark.edge_nodes.kernel", "seriatim.spark.pipeline"
+    )
+
+
+def test_the_tasks_of_a_stream_load_no_broker_and_no_store():
+    loaded = loaded_with("seriatim.spark.frames.stream", "seriatim.spark.edge_nodes.order_nodes", parts=2)
+    assert not {"seriatim.engine", "seriatim.store", "seriatim.client"} & loaded
 
 
 def test_the_public_door_needs_no_extra():
@@ -218,6 +275,24 @@ def test_the_public_door_needs_no_extra():
 )
 def test_the_checker_finds_a_forbidden_import(module, source):
     assert len(violations(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("seriatim.spark.kernel.intake", "from pyspark.sql import DataFrame"),
+        ("seriatim.spark.kernel.intake", "from seriatim.spark.state.files import files_at"),
+        ("seriatim.spark.state.versions", "from seriatim.spark.edge_nodes.state import NodePartition"),
+        ("seriatim.spark.state.versions", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
+        ("seriatim.spark.frames.stream", "from seriatim.spark.topics.sink import Staging"),
+        ("seriatim.spark.frames.stream", "from seriatim.spark import register"),
+        ("seriatim.spark.frames.stream", "from seriatim.store.base import Pack"),
+        ("seriatim.spark.frames.resequence", "def use():\n    from seriatim.spark.pipeline.run import Run"),
+        ("seriatim.spark.topics.sink", "from seriatim.spark.frames.stream import partition_of"),
+    ],
+)
+def test_the_checker_finds_a_forbidden_import_inside_spark(module, source):
+    assert len(spark_violations(module, source)) == 1
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from seriatim.spark import ordered, register, resequence
+from seriatim.spark.identity import BATCH_ID
 from seriatim.spark.local.session import LOG4J, local_session
-from seriatim.spark.topics.sink import BATCH_ID
 from tests.spark.cluster import PATIENCE, SHORT_LIVED
 
 if TYPE_CHECKING:

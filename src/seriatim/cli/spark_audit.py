@@ -18,8 +18,8 @@ from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, total
 from seriatim.spark.auditing.audit import BITS, worst_first
 from seriatim.spark.auditing.report import Audited, text_of, write_report
-from seriatim.spark.columns import ColumnRoles
-from seriatim.spark.kernel.output import POSITION
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.tagged import POSITION
 
 FLAGS = dict(zip(BITS, (Guarantee.NO_INVERSION, Guarantee.NO_DUPLICATE, Guarantee.NO_LOSS), strict=True))
 

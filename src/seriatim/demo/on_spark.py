@@ -27,11 +27,11 @@ from seriatim.errors import FailedPrecondition
 from seriatim.spark import audit, pipeline, total
 from seriatim.spark.auditing import report
 from seriatim.spark.auditing.audit import BITS
-from seriatim.spark.columns import ColumnRoles
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.failures import unwrapped
-from seriatim.spark.kernel.verdict import Tag
 from seriatim.spark.local.session import local_session
 from seriatim.spark.local.shutdown import end_java
+from seriatim.spark.tagged import Tag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,11 +30,11 @@ if typing.TYPE_CHECKING:
     from seriatim.spark.edge_nodes.order_nodes import order_nodes
     from seriatim.spark.failures import unwrapped
     from seriatim.spark.frames.resequence import resequence
-    from seriatim.spark.frames.sql import ledger, ordered
+    from seriatim.spark.identity import query_of
     from seriatim.spark.pipeline.parquet_table import write_batch
     from seriatim.spark.state_admin import held, repartition_state
+    from seriatim.spark.tagged import ledger, ordered
     from seriatim.spark.topics.datasource import register
-    from seriatim.spark.topics.sink import query_of
 
 __all__ = [
     "audit",
@@ -55,10 +55,10 @@ __all__ = [
 _HOMES = {
     "audit": "seriatim.spark.auditing.audit",
     "held": "seriatim.spark.state_admin",
-    "ledger": "seriatim.spark.frames.sql",
+    "ledger": "seriatim.spark.tagged",
     "order_nodes": "seriatim.spark.edge_nodes.order_nodes",
-    "ordered": "seriatim.spark.frames.sql",
-    "query_of": "seriatim.spark.topics.sink",
+    "ordered": "seriatim.spark.tagged",
+    "query_of": "seriatim.spark.identity",
     "register": "seriatim.spark.topics.datasource",
     "repartition_state": "seriatim.spark.state_admin",
     "resequence": "seriatim.spark.frames.resequence",

@@ -14,12 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from seriatim.errors import FailedPrecondition, StateMismatch
+from seriatim.spark.edge_nodes.state import EDGE_NODES, NodePartition
 from seriatim.spark.kernel.arrays import Ints, arange
+from seriatim.spark.kernel.partition import Partition
 from seriatim.spark.state.files import files_at
-from seriatim.spark.state.versions import StateFolder, bound_folder, repartition
+from seriatim.spark.state.versions import PartitionKinds, StateFolder, bound_folder, repartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+KINDS: PartitionKinds = {None: Partition, EDGE_NODES: NodePartition}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class StateInfo:
 
 def inspect_state(state: str) -> StateInfo:
     """How much there is in a state."""
-    folder = bound_folder(state)
+    folder = bound_folder(state, KINDS)
     batches = _complete(folder)
     parts = [folder.read(number, batches[-1]).partition for number in range(folder.binding.partitions)]
     return StateInfo(
@@ -75,7 +80,7 @@ def _complete(folder: StateFolder) -> list[int]:
 
 def held_rows(state: str) -> Iterator[pa.Table]:
     """The rows that wait, partition by partition."""
-    folder = bound_folder(state)
+    folder = bound_folder(state, KINDS)
     batch = _complete(folder)[-1]
     for number in range(folder.binding.partitions):
         yield folder.read(number, batch).partition.waiting()
@@ -85,14 +90,14 @@ def held(spark: SparkSession, state: str) -> DataFrame:
     """The rows of a stream that wait, as they were after its last batch: their columns, and ``partition.WAITING``."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    folder = bound_folder(state)
+    folder = bound_folder(state, KINDS)
     batch, count, location = _complete(folder)[-1], folder.binding.partitions, folder.files.root
     schema = from_arrow_schema(folder.read(0, batch).partition.waiting().schema)
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for numbered in numbers:
             for number in numbered["id"].to_pylist():
-                yield from bound_folder(location).read(number, batch).partition.waiting().to_batches()
+                yield from bound_folder(location, KINDS).read(number, batch).partition.waiting().to_batches()
 
     return spark.range(0, count, 1, count).mapInArrow(read, schema)
 
@@ -108,7 +113,7 @@ def repartition_state(spark: SparkSession, state: str, partitions: int) -> list[
     query = bound_folder(state).binding.query
     if query in {active.id for active in spark.streams.active}:
         raise FailedPrecondition(f"query {query} is running: stop it, and then repartition its state")
-    return repartition(files_at(state), partitions, lambda keys: _assigned(spark, keys, partitions))
+    return repartition(files_at(state), partitions, lambda keys: _assigned(spark, keys, partitions), KINDS)
 
 
 def _assigned(spark: SparkSession, keys: pa.Array, count: int) -> Ints:

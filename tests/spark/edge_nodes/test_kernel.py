@@ -19,12 +19,14 @@ from hypothesis import given, settings
 
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.errors import InvalidArgument, InvalidSequence, StateMismatch
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.edge_nodes.kernel import MessageColumns, NodeKernel
 from seriatim.spark.edge_nodes.state import NodePartition
 from seriatim.spark.frames.table import END_OF_TIME
 from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
-from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, OnInvalid, Roles
+from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, OnInvalid
 from seriatim.spark.state.versions import Cache, StateFolder, repartition
+from seriatim.spark.state_admin import KINDS
 from tests.core.edge_traces import ORDERINGS
 from tests.spark.edge_nodes.captures import END, Captured, capture, places_to_cut, service_tells, told_in
 from tests.spark.state.memory_files import MemoryFiles
@@ -44,7 +46,7 @@ SCHEMA = pa.schema(
 TICKS = (None, 0.001, 1.0)
 KERNEL = NodeKernel(
     NodeOrdering(),
-    Roles("node", "seq", "arrival"),
+    ColumnRoles("node", "seq", "arrival"),
     MessageColumns("kind", "bd_seq", "timestamp", "device", ("arrival",)),
 )
 
@@ -76,7 +78,9 @@ class Query:
 
     def folder(self) -> StateFolder:
         meaning = self.kernel.meaning()
-        return StateFolder(self.files, query="q", partitions=self.partitions, meaning=meaning, cache=self.cache())
+        return StateFolder(
+            self.files, query="q", partitions=self.partitions, meaning=meaning, kinds=KINDS, cache=self.cache()
+        )
 
     def run(self, batch: int, rows: list[Captured], now: float, partition: int = 0) -> list[dict[str, Any]]:
         folder = self.folder()
@@ -308,7 +312,7 @@ def test_state_that_was_divided_anew_goes_on_as_if_nothing_had_been(random: Rand
     def by_number(keys: pa.Array) -> Any:
         return np.array([int(key[-1]) % 2 for key in keys.to_pylist()], np.int64)
 
-    repartition(divided.files, 2, by_number)
+    repartition(divided.files, 2, by_number, KINDS)
     divided.partitions = 2
     for number in (0, 1):
         out += divided.run(1, [row for row in rows[half:] if int(row.node[-1]) % 2 == number], END, number)

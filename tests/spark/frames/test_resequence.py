@@ -12,7 +12,8 @@ from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
 from seriatim.spark.kernel.intake import LIMIT
-from seriatim.spark.kernel.output import OWN, output_schema
+from seriatim.spark.kernel.output import output_schema
+from seriatim.spark.tagged import ADDED_COLUMNS
 from tests.spark.frames.random_rows import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 
 FOREVER = 1e18
@@ -131,7 +132,7 @@ def test_the_output_has_the_columns_of_the_streaming_kernel(trouble):
     assert [(field.name, field.type) for field in to_arrow_schema(tagged.schema)] == [
         (field.name, field.type) for field in kernel
     ]
-    assert set(OWN) <= set(tagged.columns)
+    assert set(ADDED_COLUMNS) <= set(tagged.columns)
 
 
 def test_rows_that_nobody_can_judge_fail_the_job_if_so_chosen(trouble):

@@ -20,11 +20,12 @@ import pytest
 from seriatim.core.resequencing import OnDuplicate, OnLate, Resequencing, Start
 from seriatim.errors import DamagedStore, InvalidArgument, InvalidSequence, StateMismatch
 from seriatim.spark import resequence
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.frames import stream as stream_in_order
 from seriatim.spark.frames.preparation import PARTITION, TIME
 from seriatim.spark.frames.stream import EMPTY_RELATIONS, EXCLUDED_RULES, PartitionTask, partition_of
 from seriatim.spark.kernel.arrival_order import ArrivalOrder
-from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, Roles
+from seriatim.spark.kernel.intake import TOO_FAR_AHEAD
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.state.versions import Cache, StateFolder
 from seriatim.spark.state_admin import held_rows
@@ -278,16 +279,18 @@ def test_rules_that_a_session_excludes_already_stay_excluded(spark, stream):
 
 
 def test_a_task_refuses_the_rows_of_another_partition():
-    task = PartitionTask(Kernel(Resequencing(), Roles("k", "n", "t")), IN_ORDER, pa.schema([]), [], "nowhere", 4, {}, 2)
+    task = PartitionTask(
+        Kernel(Resequencing(), ColumnRoles("k", "n", "t")), IN_ORDER, pa.schema([]), [], "nowhere", 4, {}, 2
+    )
     task._require_own(pa.array([2, 2]), 2)
     with pytest.raises(StateMismatch, match="partition 2 of 4 got 1 rows of other partitions"):
         task._require_own(pa.array([2, 3, 2]), 2)
 
 
 def test_the_state_of_a_batch_is_complete_before_its_first_row_is_given_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream_in_order, "_identity", lambda: ("query", 0, 0))
+    monkeypatch.setattr(stream_in_order, "task_identity", lambda: ("query", 0, 0))
     rows = pa.RecordBatch.from_pydict({"k": ["a"], "n": [0], TIME: [1.0], PARTITION: [0]})
-    kernel, state = Kernel(Resequencing(), Roles("k", "n", TIME)), tmp_path / "state"
+    kernel, state = Kernel(Resequencing(), ColumnRoles("k", "n", TIME)), tmp_path / "state"
     task = PartitionTask(kernel, IN_ORDER, rows.schema, ["_tag", "k", "n"], str(state), 1, {}, 2)
     given_out = task.run(iter([rows]))
     assert not state.exists()

@@ -12,9 +12,9 @@ import pytest
 from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.spark import resequence
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.frames import table as table_in_order
 from seriatim.spark.frames.table import FOREVER, TableTask
-from seriatim.spark.kernel.intake import Roles
 from seriatim.spark.kernel.kernel import Kernel
 from tests.spark.frames.random_rows import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 from tests.spark.kernel.traces import Core, Row, told_in
@@ -120,7 +120,7 @@ def test_a_chunk_ends_where_a_key_ends(nullable):
     table = pa.table(
         [keys, [len(keys) - i for i in range(len(keys))], [float(i) for i in range(len(keys))]], schema=sent
     )
-    kernel = Kernel(Resequencing(start=Start.first_seen(), gap_timeout=FOREVER), Roles("k", "n", "t"))
+    kernel = Kernel(Resequencing(start=Start.first_seen(), gap_timeout=FOREVER), ColumnRoles("k", "n", "t"))
     names = ["_tag", "k", "n", "_position", "_reason", "_first", "_last"]
     outcomes = []
     for chunk_rows in (1, 2, 4, 100):
@@ -136,7 +136,7 @@ def test_chunks_are_bounded_by_the_largest_key():
     schema = pa.schema({"k": pa.string(), "n": pa.int64(), "t": pa.float64()})
     keys = [key for key in "abcdefgh" for _ in range(10)]
     table = pa.table([keys, list(range(80)), [0.0] * 80], schema=schema)
-    task = TableTask(Kernel(Resequencing(), Roles("k", "n", "t")), schema, [], chunk_rows=25)
+    task = TableTask(Kernel(Resequencing(), ColumnRoles("k", "n", "t")), schema, [], chunk_rows=25)
     chunks = list(task._chunks(iter(table.to_batches(max_chunksize=5))))
     assert [chunk.num_rows for chunk in chunks] == [20, 20, 20, 20]
     assert [chunk["k"].unique().to_pylist() for chunk in chunks] == [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]

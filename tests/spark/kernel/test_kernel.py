@@ -17,8 +17,9 @@ from bench.kernel import mix
 from seriatim.core.resequencing import OnDuplicate, OnGap, OnLate, OnOverflow, Resequencing, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence, LateMessage
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel import intake
-from seriatim.spark.kernel.intake import LIMIT, OnInvalid, Roles
+from seriatim.spark.kernel.intake import LIMIT, OnInvalid
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.kernel.partition import Partition
 from tests.spark.kernel.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
@@ -191,7 +192,7 @@ def test_an_order_of_arrival_beside_the_rows_decides_as_if_they_lay_in_it():
     ],
 )
 def test_keys_of_any_scalar_type_are_kept_apart(low, high, kind):
-    kernel = Kernel(FROM_0, Roles("key", "seq", "at"))
+    kernel = Kernel(FROM_0, ColumnRoles("key", "seq", "at"))
     schema = pa.schema({"key": kind, "seq": pa.int64(), "at": pa.float64()})
     partition = kernel.new_partition(schema)
     for seq in (0, 1):
@@ -380,7 +381,7 @@ def test_a_key_without_one_valid_row_is_not_remembered():
         (replace(ROLES, epoch="nobody"), "there is no column 'nobody' for the epoch"),
         (replace(ROLES, key="at"), "a key can't be of type double"),
         (replace(ROLES, sequence="at"), "column 'at' must hold whole numbers"),
-        (replace(ROLES, time="key"), "column 'key' must hold numbers, not string: turn timestamps into seconds"),
+        (replace(ROLES, arrival="key"), "column 'key' must hold numbers, not string: turn timestamps into seconds"),
     ],
 )
 def test_a_table_without_the_columns_for_its_roles_is_refused_at_the_start(roles, message):

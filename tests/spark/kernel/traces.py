@@ -21,12 +21,13 @@ from seriatim.core.resequencing import (
     SyncLost,
 )
 from seriatim.errors import InvalidSequence
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrival_order import ArrivalOrder
-from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, Roles
+from seriatim.spark.kernel.intake import TOO_FAR_AHEAD
 from seriatim.spark.kernel.kernel import Outcome
 from seriatim.spark.kernel.partition import Partition
 
-ROLES = Roles(key="key", sequence="seq", time="at", epoch="epoch", digest="digest")
+ROLES = ColumnRoles(key="key", sequence="seq", arrival="at", epoch="epoch", payload=("digest",))
 SCHEMA = pa.schema(
     {
         "key": pa.string(),

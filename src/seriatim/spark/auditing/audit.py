@@ -28,7 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.guarantees import Level
 from seriatim.errors import InvalidArgument
-from seriatim.spark.columns import ColumnRoles, Fault, Transformation, column
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.frames.columns import Fault, Transformation, column, faults_in, found_in
 from seriatim.spark.frames.tie_breaking import offset_beside, payload_digest
 
 GROUP, KEY, NUMBER, ARRIVAL, DIGEST = "group", "key", "number", "arrival", "digest"
@@ -54,7 +55,7 @@ def audit(*, key: str, sequence: str, arrival: str | None = None, payload: str |
             raise InvalidArgument("an audit looks at all rows: write the stream down, and audit what was written")
         if key in TOLD:
             raise InvalidArgument(f"the audit has a column '{key}' of its own: rename yours")
-        found = roles.found_in(frame)
+        found = found_in(frame, roles)
         return _verdicts(_facts(judged(frame, found)), key, has_order=found.arrival is not None)
 
     return transformation
@@ -113,7 +114,7 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 
 def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     """All that is needed of a row, and of its payload the digest."""
-    complaint = _complaint(list(roles.faults(frame)), roles)
+    complaint = _complaint(list(faults_in(frame, roles)), roles)
     columns = {
         KEY: column(roles.key),
         NUMBER: F.when(complaint.isNull(), column(roles.sequence).cast("bigint")),

@@ -21,7 +21,8 @@ from pyspark.sql.types import DataType, TimestampNTZType, TimestampType
 from seriatim.spark.auditing.audit import ARRIVAL, AT, KEY, NUMBER, PREVIOUS, Trouble, judged, total, worst_first
 from seriatim.spark.auditing.charts import Bucket, KeyRow, Point, Trail
 from seriatim.spark.auditing.page import Page, draw
-from seriatim.spark.columns import ColumnRoles, column
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.frames.columns import arrival_time, column, found_in
 
 TRAILS = 4
 POINTS = 600
@@ -58,7 +59,7 @@ def _umask() -> int:
 def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
     """Everything that the page shows of one audit. Trails are of these keys, or of the worst."""
     frame, verdicts = audited.frame, audited.verdicts
-    roles, key = audited.roles.found_in(frame), verdicts.columns[0]
+    roles, key = found_in(frame, audited.roles), verdicts.columns[0]
     whole = total(verdicts).first()
     assert whole is not None  # an aggregate of everything has one row
     worst = verdicts.orderBy(*worst_first(key)).limit(BARS).collect()
@@ -99,7 +100,7 @@ def _troubled(rows: DataFrame, frame: DataFrame, roles: ColumnRoles) -> DataFram
     """The few rows that were overtaken or follow a hole: when, how far behind, and how many are missing."""
     trouble = Trouble(has_digest=False)
     missing = F.when(trouble.after_hole, F.col(NUMBER) - F.col(PREVIOUS) - 1)
-    time = replace(roles, arrival=ARRIVAL).time(frame.select(column(str(roles.arrival)).alias(ARRIVAL)))
+    time = arrival_time(frame.select(column(roles.time).alias(ARRIVAL)), ARRIVAL)
     found = rows.select(time.alias("time"), trouble.behind.alias("behind"), missing.alias("missing"))
     return found.where("behind is not null or missing is not null")
 

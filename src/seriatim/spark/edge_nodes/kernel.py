@@ -37,6 +37,7 @@ from seriatim.core.edge_messages import (
 from seriatim.core.resequencing import LedgerEntry
 from seriatim.core.sparkplug import EdgeNode
 from seriatim.errors import InvalidArgument
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.edge_nodes.state import (
     EDGE_NODES,
     NodeChange,
@@ -49,11 +50,12 @@ from seriatim.spark.edge_nodes.state import (
 from seriatim.spark.edge_nodes.tie_breaking import ranks
 from seriatim.spark.kernel.arrays import Ints, Objects, arange, filled
 from seriatim.spark.kernel.arrival_order import row_worths
-from seriatim.spark.kernel.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, Roles, refuse
+from seriatim.spark.kernel.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, check_columns, refuse
 from seriatim.spark.kernel.interfaces import MACHINE
-from seriatim.spark.kernel.output import FLAG, Output, output_schema
+from seriatim.spark.kernel.output import Output, output_schema
 from seriatim.spark.kernel.partition import joined_rows, require_same_keys
-from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Tag
+from seriatim.spark.kernel.verdict import NO_SOURCE, Entries
+from seriatim.spark.tagged import FLAG, Tag
 
 IGNORED = "ignored"
 """The reason of a death that ended no session."""
@@ -62,7 +64,7 @@ KINDS = {str(kind): kind for kind in Kind}
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Which columns say what a message of an edge node is, besides those that ``Roles`` has."""
+    """Which columns say what a message of an edge node is, besides those that ``ColumnRoles`` has."""
 
     kind: str
     bd_seq: str
@@ -86,7 +88,7 @@ class NodeKernel:
     """Puts the micro-batches of a partition in order, one after another. ``is_whole``: no more rows come after this batch."""
 
     options: NodeOrdering
-    roles: Roles
+    roles: ColumnRoles
     columns: MessageColumns
     on_invalid: OnInvalid = OnInvalid.LEDGER
     is_whole: bool = False
@@ -100,9 +102,13 @@ class NodeKernel:
         names = ("kind", "bd_seq", "timestamp", "device")
         return {MACHINE: EDGE_NODES, **{name: repr(getattr(self.columns, name)) for name in names}}
 
+    @property
+    def partition_type(self) -> type[NodePartition]:
+        return NodePartition
+
     def new_partition(self, schema: pa.Schema) -> NodePartition:
         """What is known before the first batch."""
-        self.roles.check(schema)
+        check_columns(self.roles, schema)
         output_schema(schema)
         return NodePartition(schema.field(self.roles.key).type, schema)
 

@@ -10,15 +10,16 @@ from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZTy
 from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.core.options import duration, one_of
 from seriatim.core.resequencing import OnEpoch
-from seriatim.spark.columns import ColumnRoles, Transformation, require_column
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.edge_nodes.kernel import MessageColumns, NodeKernel
+from seriatim.spark.frames.columns import Transformation, found_in, require_column
 from seriatim.spark.frames.preparation import Preparation
 from seriatim.spark.frames.resequence import Time, max_ahead_of, optional_duration, refuse_on_table, required_state
 from seriatim.spark.frames.stream import Streaming, put_stream_in_order
 from seriatim.spark.frames.table import put_table_in_order
 from seriatim.spark.frames.tie_breaking import offset_beside
 from seriatim.spark.kernel.intake import OnInvalid
-from seriatim.spark.kernel.output import FLAG, OWN_FIELDS
+from seriatim.spark.tagged import ADDED_FIELDS, FLAG
 
 
 def order_nodes(
@@ -90,9 +91,9 @@ class NodeChoices:
     tick: float | None
 
     def applied_to(self, frame: DataFrame) -> DataFrame:
-        roles = self.roles.found_in(frame)
+        roles = found_in(frame, self.roles)
         self._check_columns(frame)
-        preparation = Preparation(frame, roles, self.time is Time.PROCESSING, own=(*OWN_FIELDS, FLAG))
+        preparation = Preparation(frame, roles, self.time is Time.PROCESSING, own=(*ADDED_FIELDS, FLAG))
         offset = offset_beside(frame, roles)
         columns = self.columns if offset is None else replace(self.columns, arrival=(*self.columns.arrival, offset))
         kernel = NodeKernel(

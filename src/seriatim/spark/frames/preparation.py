@@ -10,7 +10,7 @@ same result. (Streams are sorted by ``arrival_order.py``, by the same rule.)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -18,11 +18,12 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from seriatim.errors import InvalidArgument
-from seriatim.spark.columns import ColumnRoles, column, refuse_taken
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.frames.columns import arrival_time, column, refuse_taken
 from seriatim.spark.frames.tie_breaking import comparable, other_columns, payload_digest, tie_numbers
 from seriatim.spark.kernel.arrival_order import ArrivalOrder
-from seriatim.spark.kernel.intake import Roles
-from seriatim.spark.kernel.output import OWN_FIELDS
+from seriatim.spark.kernel.intake import check_columns
+from seriatim.spark.tagged import ADDED_FIELDS
 
 TIME, DIGEST = "__seriatim_time", "__seriatim_digest"
 PARTITION, TICK, BEGAN = "__seriatim_partition", "__seriatim_tick", "__seriatim_began"
@@ -38,23 +39,23 @@ class Preparation:
     roles: ColumnRoles
     in_processing_time: bool
     compares_payloads: bool = False
-    own: tuple[pa.Field, ...] = OWN_FIELDS
+    own: tuple[pa.Field, ...] = ADDED_FIELDS
     """The columns that the kernel adds to a row, behind its tag."""
 
     def __post_init__(self) -> None:
         refuse_taken(self.frame, ("_tag", *(field.name for field in self.own), *ADDED))
         _refuse_names_for_python(self.frame)
-        self.kernel_roles.check(self.arrow_schema())
+        check_columns(self.kernel_roles, self.arrow_schema())
 
     @property
-    def kernel_roles(self) -> Roles:
-        digest = DIGEST if self.compares_payloads else None
-        return Roles(self.roles.key, self.roles.sequence, TIME, self.roles.epoch, digest)
+    def kernel_roles(self) -> ColumnRoles:
+        """The roles of the columns that the kernel gets."""
+        return replace(self.roles, arrival=TIME, payload=(DIGEST,) if self.compares_payloads else ())
 
     def columns(self) -> Iterator[Column]:
         """What is added to a row of the frame; the time of a batch is not, it is the same for all."""
         if not self.in_processing_time:
-            yield self.roles.time(self.frame).alias(TIME)
+            yield arrival_time(self.frame, self.roles.arrival).alias(TIME)
         if self.compares_payloads:
             yield payload_digest(self.frame, self.roles.payload).alias(DIGEST)
 

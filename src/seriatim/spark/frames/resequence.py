@@ -6,7 +6,7 @@ any other static frame                                    the kernel, after one 
 a streaming frame                                         the kernel with its state (``stream.py``)
 ========================================================  ==========================================
 
-All of them give the same tagged table (``output.py``).
+All of them give the same tagged table (``tagged.py``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from seriatim.core.resequencing import (
 )
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
-from seriatim.spark.columns import ColumnRoles, Transformation
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.frames.columns import Transformation, found_in
 from seriatim.spark.frames.preparation import Preparation
 from seriatim.spark.frames.sql import Rules, put_in_order
 from seriatim.spark.frames.stream import Streaming, put_stream_in_order
@@ -207,7 +208,7 @@ class Choices:
             )
 
     def applied_to(self, frame: DataFrame) -> DataFrame:
-        roles = self.roles.found_in(frame)
+        roles = found_in(frame, self.roles)
         if frame.isStreaming:
             return self._stream(frame, roles)
         self._refuse_on_table()

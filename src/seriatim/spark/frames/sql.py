@@ -8,8 +8,8 @@ Rules
 2. Everything else has a ledger entry: a further copy (``duplicate``, or ``conflict`` where its payload is another), a range
    of numbers that is not there (``lost``; its time is the arrival of the row behind it), a row before a literal start
    (``late``), a row that nobody can judge (``invalid``).
-3. The output is that of the streaming kernel (``output.py``): one tagged table, so that whoever works with the one can work
-   with the other. ``ordered`` and ``ledger`` take it apart. It is one table because two would be computed twice.
+3. The output is that of the streaming kernel: one tagged table (``tagged.py``), so that whoever works with the one can work
+   with the other.
 
 Theory of operation
 -------------------
@@ -37,11 +37,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.resequencing import OnDuplicate, Reason
 from seriatim.core.sequence import SequenceSpace
-from seriatim.spark.columns import ColumnRoles, Fault, column, first_fault, refuse_taken
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.frames.columns import Fault, arrival_time, column, faults_in, first_fault, refuse_taken
 from seriatim.spark.frames.tie_breaking import comparable, other_columns, payload_digest, tie_numbers
 from seriatim.spark.kernel.intake import OnInvalid
-from seriatim.spark.kernel.output import FLAG, LEDGER, OWN, POSITION
-from seriatim.spark.kernel.verdict import INVALID, Tag
+from seriatim.spark.tagged import ADDED_COLUMNS, INVALID, Tag
 
 # Columns on the way; none of them is in the output.
 ON_THE_WAY = tuple(
@@ -57,20 +57,6 @@ GROUP, NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, DIGEST, FIRST_DIGEST, IS_EN
 def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
     """The tagged table of a static frame, for roles that were found in it."""
     return _Batch(frame, roles, rules).tagged()
-
-
-def ordered(tagged: DataFrame) -> DataFrame:
-    """The released rows of a resequenced frame: the columns of the input, and ``_position``.
-
-    Of the messages of edge nodes also ``_epoch``, which nobody but the births of a node tells, and ``_flag``.
-    """
-    told = {field.name for field in LEDGER} - ({"_epoch"} if FLAG.name in tagged.columns else set())
-    return tagged.filter(F.col("_tag") == Tag.ORDERED).drop("_tag", *told)
-
-
-def ledger(tagged: DataFrame) -> DataFrame:
-    """What was not released, and why; an entry about one row has the columns of that row, otherwise only its key."""
-    return tagged.filter(F.col("_tag") == Tag.LEDGER).drop("_tag", POSITION.name, FLAG.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +86,9 @@ class _Batch:
     """One static frame on its way. Expressions are over the rows as the step before leaves them."""
 
     def __init__(self, frame: DataFrame, roles: ColumnRoles, rules: Rules) -> None:
-        refuse_taken(frame, (*OWN, *ON_THE_WAY))
+        refuse_taken(frame, (*ADDED_COLUMNS, *ON_THE_WAY))
         self.frame, self.roles, self.rules = frame, roles, rules
-        self.invalid = [*roles.faults(frame), *rules.faults(roles)]
+        self.invalid = [*faults_in(frame, roles), *rules.faults(roles)]
         self.late = rules.too_low(roles)
 
     def tagged(self) -> DataFrame:
@@ -199,7 +185,7 @@ class _Batch:
             "_position": F.when(~F.col(IS_ENTRY), F.col(RANK).cast("bigint") - 1),
             **{name: F.when(F.col(IS_ENTRY), value) for name, value in self._entry().items()},
         }
-        tag, *others = (own[name].alias(name) for name in OWN)
+        tag, *others = (own[name].alias(name) for name in ADDED_COLUMNS)
         return rows.select(tag, *map(self._of_message, self.frame.columns), *others)
 
     def _reason(self) -> Column:
@@ -230,7 +216,7 @@ class _Batch:
             "_first": F.when(is_judged, first),
             "_last": F.when(is_judged, last),
             "_size": F.when(is_hole, self._steps(last - first) + 1).otherwise(F.lit(1)).cast("bigint"),
-            "_time": self.roles.time(self.frame),
+            "_time": arrival_time(self.frame, self.roles.arrival),
             "_detail": self._detail(),
         }
 

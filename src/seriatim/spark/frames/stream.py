@@ -27,20 +27,19 @@ from math import inf
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.options import require_whole
-from seriatim.errors import FailedPrecondition, StateMismatch
-from seriatim.spark.columns import column
+from seriatim.errors import StateMismatch
+from seriatim.spark.frames.columns import column
 from seriatim.spark.frames.preparation import BEGAN, PARTITION, TICK, TIME, Preparation, batches_of, table_of
 from seriatim.spark.frames.ticks import read_ticks
+from seriatim.spark.identity import task_identity
 from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
-from seriatim.spark.kernel.interfaces import PartitionKernel
+from seriatim.spark.kernel.interfaces import MACHINE, PartitionKernel
 from seriatim.spark.state.files import files_at
-from seriatim.spark.state.versions import PAYLOAD, ZONE, StateFolder, read_binding, require_continuable
-from seriatim.spark.topics.sink import BATCH_ID, QUERY_ID
+from seriatim.spark.state.versions import PAYLOAD, ZONE, PartitionKinds, StateFolder, read_binding, require_continuable
 
 EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
 EMPTY_RELATIONS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
@@ -65,7 +64,7 @@ def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, strea
     state = files_at(streaming.state).root
     count = partition_count(spark, state, streaming.partitions)
     schema, meaning = preparation.arrow_schema(), meaning_of(preparation, kernel)
-    require_continuable(state, meaning, schema, preparation.roles.key)
+    require_continuable(state, meaning, schema, preparation.roles.key, kinds_of(kernel, meaning))
     task = PartitionTask(
         kernel=kernel,
         order=preparation.arrival_order,
@@ -112,6 +111,11 @@ def meaning_of(preparation: Preparation, kernel: PartitionKernel) -> dict[str, s
         **({PAYLOAD: repr(list(roles.payload))} if preparation.compares_payloads else {}),
         **({ZONE: repr(preparation.zone)} if preparation.reads_local_times else {}),
     }
+
+
+def kinds_of(kernel: PartitionKernel, meaning: dict[str, str]) -> PartitionKinds:
+    """What a state of this meaning consists of."""
+    return {meaning.get(MACHINE): kernel.partition_type}
 
 
 def default_tick(timeout: float | None) -> float:
@@ -162,13 +166,20 @@ class PartitionTask:
     max_ahead: float = inf
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        query, batch, partition = _identity()
+        query, batch, partition = task_identity()
         received = list(batches)
         for rows in received:
             self._require_own(rows[PARTITION], partition)
         now = max((_latest(rows[TIME]) for rows in received), default=-inf) if self.in_processing_time else None
         table = table_of(_without_ticks(received), self.schema)
-        folder = StateFolder(self.state, query=query, partitions=self.partitions, meaning=self.meaning, keep=self.keep)
+        folder = StateFolder(
+            self.state,
+            query=query,
+            partitions=self.partitions,
+            meaning=self.meaning,
+            kinds=kinds_of(self.kernel, self.meaning),
+            keep=self.keep,
+        )
         known = folder.open(partition, batch, lambda: self.kernel.new_partition(self.schema))
         known.partition.adopt(self.schema)
         outcome = self.kernel.run(known.partition, table, now, by_arrival(table, self.order), self._limit(received))
@@ -187,19 +198,6 @@ class PartitionTask:
                 f"partition {partition} of {self.partitions} got {strangers} rows of other partitions: the shuffle was "
                 "changed on its way, by adaptive execution or by an operation between it and the kernel"
             )
-
-
-def _identity() -> tuple[str, int, int]:
-    """Which query, batch and partition a task is for."""
-    context = TaskContext.get()
-    query = context.getLocalProperty(QUERY_ID) if context else None
-    batch = context.getLocalProperty(BATCH_ID) if context else None
-    if context is None or query is None or batch is None:
-        raise FailedPrecondition(
-            "Spark did not say which query and batch a task belongs to: a stream is put in order where it is written with "
-            "writeStream"
-        )
-    return query, int(batch), context.partitionId()
 
 
 def _latest(time: pa.Array) -> float:

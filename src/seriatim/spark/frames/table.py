@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from seriatim.spark.columns import column
+from seriatim.spark.frames.columns import column
 from seriatim.spark.frames.preparation import Preparation, batches_of, table_of
 from seriatim.spark.kernel.arrays import Ints, flat
 from seriatim.spark.kernel.interfaces import PartitionKernel

@@ -41,7 +41,8 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from seriatim.spark.columns import DEFAULT_ARRIVAL, ColumnRoles, column
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.frames.columns import DEFAULT_ARRIVAL, column
 
 _SORTABLE = (
     NumericType,

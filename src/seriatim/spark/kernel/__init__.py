@@ -3,7 +3,7 @@
 ``kernel.py``            rows and state in; ordered rows, ledger and the change of the state out
 ``intake.py``            from an Arrow table to rows that can be judged
 ``arrival_order.py``     the rows of a task in the order of their arrival
-``verdict.py``           what the two paths are given, and their verdict
+``batch.py``             what both paths are given; ``verdict.py`` what they answer
 ``slow_path_causes.py``  which keys can't take the fast path, and why
 ``fast_path.py``         all keys at once, on one number line; ``fast_verdict.py`` puts what it found into a verdict
 ``slow_path.py``         key by key, with the core's resequencer

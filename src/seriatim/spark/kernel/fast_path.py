@@ -54,9 +54,9 @@ from seriatim.spark.kernel.arrays import (
     run_bounds,
     stable_order,
 )
+from seriatim.spark.kernel.batch import Batch
 from seriatim.spark.kernel.partition import Gaps, Ranges
 from seriatim.spark.kernel.slow_path_causes import Cause, Causes
-from seriatim.spark.kernel.verdict import Batch
 
 
 @dataclass

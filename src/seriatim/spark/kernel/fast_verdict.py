@@ -12,7 +12,8 @@ from seriatim.spark.kernel.arrays import Bools, Ints, Objects, filled, first_of_
 from seriatim.spark.kernel.fast_path import FastPath, Holes
 from seriatim.spark.kernel.partition import Held, KeyFacts
 from seriatim.spark.kernel.slow_path_causes import Cause
-from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Released, Tag, Verdict
+from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Released, Verdict
+from seriatim.spark.tagged import Tag
 
 
 class Findings:

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each, flat, stable_order
+from seriatim.spark.kernel.batch import Rows
 from seriatim.spark.kernel.key_index import Hashes, check_key_type, hash_keys
-from seriatim.spark.kernel.verdict import Rows
 
 LIMIT = 2**61
 """Numbers beyond this are invalid: sums and differences of two numbers must fit in 64 bits."""
@@ -36,34 +37,20 @@ class OnInvalid(StrEnum):
     RAISE = "raise"
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
-    """Which columns mean what. ``time`` is the time of arrival, in the unit of the options' times."""
-
-    key: str
-    sequence: str
-    time: str
-    epoch: str | None = None
-    digest: str | None = None
-
-    def check(self, schema: pa.Schema) -> None:
-        """Refuse a table that lacks a column, or has one of a type that can't play its role."""
-        for role in ("key", "sequence", "time", "epoch", "digest"):
-            name = getattr(self, role)
-            if name is not None and schema.get_field_index(name) < 0:
-                raise InvalidArgument(
-                    f"there is no column {name!r} for the {role}; there are {', '.join(schema.names)}"
-                )
-        check_key_type(schema.field(self.key).type)
-        for name in filter(None, (self.sequence, self.epoch)):
-            kind = schema.field(name).type
-            if not pa.types.is_integer(kind) or kind == pa.uint64():
-                raise InvalidArgument(
-                    f"column {name!r} must hold whole numbers of at most 64 bits with a sign, not {kind}"
-                )
-        kind = schema.field(self.time).type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise InvalidArgument(f"column {self.time!r} must hold numbers, not {kind}: turn timestamps into seconds")
+def check_columns(roles: ColumnRoles, schema: pa.Schema) -> None:
+    """Refuse a table that lacks a column, or has one of a type that can't play its role."""
+    for role in ("key", "sequence", "time", "epoch", "digest"):
+        name = getattr(roles, role)
+        if name is not None and schema.get_field_index(name) < 0:
+            raise InvalidArgument(f"there is no column {name!r} for the {role}; there are {', '.join(schema.names)}")
+    check_key_type(schema.field(roles.key).type)
+    for name in filter(None, (roles.sequence, roles.epoch)):
+        kind = schema.field(name).type
+        if not pa.types.is_integer(kind) or kind == pa.uint64():
+            raise InvalidArgument(f"column {name!r} must hold whole numbers of at most 64 bits with a sign, not {kind}")
+    kind = schema.field(roles.time).type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise InvalidArgument(f"column {roles.time!r} must hold numbers, not {kind}: turn timestamps into seconds")
 
 
 @dataclass
@@ -79,7 +66,7 @@ class Intake:
 
 
 def take_in(
-    table: pa.Table, roles: Roles, space: SequenceSpace, order: Ints | None = None, latest: float = inf
+    table: pa.Table, roles: ColumnRoles, space: SequenceSpace, order: Ints | None = None, latest: float = inf
 ) -> Intake:
     """``order`` says in which order the rows of the table arrived; without it as they lie. No time may be after ``latest``."""
     columns = _Numbers.read(table, roles)
@@ -105,7 +92,7 @@ class _Numbers:
     lacking: dict[str, Bools]
 
     @classmethod
-    def read(cls, table: pa.Table, roles: Roles) -> _Numbers:
+    def read(cls, table: pa.Table, roles: ColumnRoles) -> _Numbers:
         lacking: dict[str, Bools] = {}
 
         def numbers(name: str, kind: pa.DataType) -> npt.NDArray[Any]:
@@ -122,7 +109,7 @@ class _Numbers:
 
 
 def _faults(
-    key: pa.ChunkedArray, columns: _Numbers, roles: Roles, space: SequenceSpace, latest: float
+    key: pa.ChunkedArray, columns: _Numbers, roles: ColumnRoles, space: SequenceSpace, latest: float
 ) -> list[tuple[Bools, str]]:
     """What can be wrong with a row, and with which rows it is."""
     lowest, highest = (-LIMIT, LIMIT) if space.modulus is None else (0, space.modulus - 1)
@@ -140,7 +127,7 @@ def _faults(
     return faults
 
 
-def refuse(invalid: Ints, complaints: Objects, table: pa.Table, roles: Roles) -> None:
+def refuse(invalid: Ints, complaints: Objects, table: pa.Table, roles: ColumnRoles) -> None:
     """Fail for invalid rows."""
     if invalid.size:
         row = table.slice(int(invalid[0]), 1)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrays import Ints
-from seriatim.spark.kernel.intake import Roles
 
 MACHINE = "machine"
 """What the meaning of a state calls whose it is. The state of numbered rows has no such word."""
@@ -94,7 +94,7 @@ class PartitionKernel(Protocol):
     """Puts the micro-batches of a partition in order, one after another."""
 
     @property
-    def roles(self) -> Roles: ...
+    def roles(self) -> ColumnRoles: ...
 
     @property
     def timeout(self) -> float | None:
@@ -102,6 +102,10 @@ class PartitionKernel(Protocol):
 
     def meaning(self) -> dict[str, str]:
         """What must not change under a state, besides keys and times."""
+
+    @property
+    def partition_type(self) -> type[PartitionState]:
+        """What the partitions of this kernel are."""
 
     def new_partition(self, schema: pa.Schema) -> Any:
         """What is known before the first batch."""

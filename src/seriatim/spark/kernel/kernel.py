@@ -32,15 +32,17 @@ import pyarrow as pa
 
 from seriatim.core.options import require_duration
 from seriatim.core.resequencing import OnDuplicate, Resequencing
+from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrays import Bools, Ints, Pool, arange, first_of_each, flat, rising
+from seriatim.spark.kernel.batch import Batch
 from seriatim.spark.kernel.fast_path import FastPath
 from seriatim.spark.kernel.fast_verdict import Findings, wrapped
-from seriatim.spark.kernel.intake import Intake, OnInvalid, Roles, refuse, take_in
+from seriatim.spark.kernel.intake import Intake, OnInvalid, check_columns, refuse, take_in
 from seriatim.spark.kernel.output import Output, expired_entries, output_schema
 from seriatim.spark.kernel.partition import Change, KeyFacts, Partition, Places, joined_rows, owned
 from seriatim.spark.kernel.slow_path import SlowPath
 from seriatim.spark.kernel.slow_path_causes import Cause, begin_sessions, obstacles
-from seriatim.spark.kernel.verdict import NO_SOURCE, Batch, Released, Verdict
+from seriatim.spark.kernel.verdict import NO_SOURCE, Released, Verdict
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Kernel:
     """Puts the micro-batches of a partition in order, one after another."""
 
     options: Resequencing
-    roles: Roles
+    roles: ColumnRoles
     on_invalid: OnInvalid = OnInvalid.LEDGER
     idle_after: float | None = None
 
@@ -87,9 +89,13 @@ class Kernel:
         space = self.options.space
         return {"wrap": repr(space.modulus), "increment": repr(space.increment)}
 
+    @property
+    def partition_type(self) -> type[Partition]:
+        return Partition
+
     def new_partition(self, schema: pa.Schema) -> Partition:
         """What is known before the first batch."""
-        self.roles.check(schema)
+        check_columns(self.roles, schema)
         output_schema(schema)
         return Partition(schema.field(self.roles.key).type, schema)
 
@@ -106,7 +112,7 @@ class Kernel:
         The rows of a key arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
         Without a ``now`` it is the time of the latest row. A row later than ``latest`` is invalid.
         """
-        self.roles.check(table.schema)
+        check_columns(self.roles, table.schema)
         partition.check_key_type(table.schema.field(self.roles.key).type)
         intake = take_in(table, self.roles, self.options.space, order, latest)
         if self.on_invalid is OnInvalid.RAISE:

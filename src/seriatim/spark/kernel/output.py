@@ -1,16 +1,4 @@
-"""The way out: one tagged table.
-
-Every row has the columns of the input, and besides them
-
-``_tag``       what it is (``verdict.Tag``): an ordered row, a ledger entry, …
-``_position``  of an ordered row: its release position
-``_reason``    of a ledger entry: late, duplicate, conflict, lost, …, invalid, expired
-``_epoch``, ``_first``, ``_last``, ``_size``  the session and the numbers that it is about
-``_time``, ``_detail``  when and what exactly
-``_flag``      of an ordered row of an edge node: what is to be known about it. Such rows have an ``_epoch``, too
-
-A ledger entry about one message carries that message's columns; one about numbers that never came has only its key.
-"""
+"""The way out of the kernel: the tagged table (``tagged.py``)."""
 
 from __future__ import annotations
 
@@ -19,29 +7,16 @@ import pyarrow as pa
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.kernel.arrays import Bools, Ints, Objects, arange, filled
-from seriatim.spark.kernel.verdict import EXPIRED, INVALID, NO_SOURCE, Entries, Tag
-
-POSITION = pa.field("_position", pa.int64())
-LEDGER = (
-    pa.field("_epoch", pa.int64()),
-    pa.field("_reason", pa.string()),
-    pa.field("_first", pa.int64()),
-    pa.field("_last", pa.int64()),
-    pa.field("_size", pa.int64()),
-    pa.field("_time", pa.float64()),
-    pa.field("_detail", pa.string()),
-)
-OWN_FIELDS = (POSITION, *LEDGER)
-OWN = ("_tag", *(field.name for field in OWN_FIELDS))
-FLAG = pa.field("_flag", pa.string())
+from seriatim.spark.kernel.verdict import NO_SOURCE, Entries
+from seriatim.spark.tagged import ADDED_COLUMNS, ADDED_FIELDS, EXPIRED, INVALID, LEDGER, Tag
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of the output for an input with these columns."""
-    taken = set(OWN) & set(schema.names)
+    taken = set(ADDED_COLUMNS) & set(schema.names)
     if taken:
         raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added by the kernel: rename yours")
-    return pa.schema([pa.field("_tag", pa.string()), *schema, POSITION, *LEDGER])
+    return pa.schema([pa.field("_tag", pa.string()), *schema, *ADDED_FIELDS])
 
 
 class Output:

@@ -14,8 +14,10 @@ from seriatim.core.resequencer import Resequencer, SavedResequencer
 from seriatim.core.resequencing import Resequencing
 from seriatim.errors import InvalidSequence
 from seriatim.spark.kernel.arrays import Ints, run_bounds
+from seriatim.spark.kernel.batch import Batch
 from seriatim.spark.kernel.partition import Gaps, Held, KeyFacts, Ranges
-from seriatim.spark.kernel.verdict import INVALID, NO_SOURCE, Batch, Entries, Released, Tag, Verdict
+from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Released, Verdict
+from seriatim.spark.tagged import INVALID, Tag
 
 
 class SlowPath:

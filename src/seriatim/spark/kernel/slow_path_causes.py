@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from seriatim.core.resequencing import Resequencing, StartRule
 from seriatim.spark.kernel.arrays import Ints
-from seriatim.spark.kernel.verdict import Batch
+from seriatim.spark.kernel.batch import Batch
 
 WIDEST = 2**40
 """A key whose numbers span more than this is left to the slow path, so that a million keys fit on the line."""

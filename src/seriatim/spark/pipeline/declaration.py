@@ -27,7 +27,7 @@ from seriatim.core.options import seconds_in
 from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow
 from seriatim.errors import InvalidArgument, NotFound
 from seriatim.spark.kernel.intake import OnInvalid
-from seriatim.spark.kernel.verdict import Tag
+from seriatim.spark.tagged import Tag
 from seriatim.store import store_file
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from seriatim.core.guarantees import Composition, DeliveryMode, Guarantee, Level
 from seriatim.core.resequencing import OnGap, OnOverflow
 from seriatim.errors import GuaranteeNotMet
 from seriatim.spark.kernel.intake import OnInvalid
-from seriatim.spark.kernel.verdict import Tag
 from seriatim.spark.pipeline.declaration import PROMISES, TABLE, TOPIC, Declaration, Order, Sink, Source
+from seriatim.spark.tagged import Tag
 
 LOGS = {TOPIC: "what was acknowledged is in the log", "kafka": "what was acknowledged is in the log"}
 FILES = ("parquet", "json", "csv", "orc", "avro", "text", "xml", "delta")

@@ -25,15 +25,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from seriatim.core.options import duration
 from seriatim.core.resequencing import Reason
 from seriatim.errors import SeriatimError, StateMismatch
-from seriatim.spark import ordered, register, resequence
-from seriatim.spark.columns import column
 from seriatim.spark.failures import unwrapped
-from seriatim.spark.kernel.output import POSITION
-from seriatim.spark.kernel.verdict import EXPIRED, INVALID, Tag
+from seriatim.spark.frames.columns import column
+from seriatim.spark.frames.resequence import resequence
+from seriatim.spark.identity import query_of
 from seriatim.spark.pipeline.declaration import AVAILABLE_NOW, TABLE, TOPIC, Declaration, Sink, Source
 from seriatim.spark.pipeline.parquet_table import kept, write_batch
 from seriatim.spark.state_admin import held_rows
-from seriatim.spark.topics.sink import query_of
+from seriatim.spark.tagged import EXPIRED, INVALID, POSITION, Tag, ordered, tagged_as
+from seriatim.spark.topics.datasource import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -223,8 +223,7 @@ def count(tagged: DataFrame) -> dict[str, int]:
 
 def part(tagged: DataFrame, sink: Sink, key: str) -> DataFrame:
     """The rows of one sink, with the columns that it wants."""
-    own = tagged.filter(F.col("_tag") == sink.what).drop("_tag", POSITION.name)
-    rows = ordered(tagged) if sink.what == Tag.ORDERED else own
+    rows = ordered(tagged) if sink.what == Tag.ORDERED else tagged_as(tagged, sink.what).drop(POSITION.name)
     if sink.columns is not None:
         return rows.select(*(F.expr(expression).alias(name) for name, expression in sink.columns.items()))
     return rows.select(*as_messages(rows, sink, key)) if sink.format == TOPIC else rows

@@ -29,13 +29,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from seriatim.core.options import require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StateMismatch
-from seriatim.spark.edge_nodes.state import EDGE_NODES, NodePartition
 from seriatim.spark.kernel.arrays import Ints
 from seriatim.spark.kernel.interfaces import MACHINE, BatchOutcome, PartitionState, StateChange
 from seriatim.spark.kernel.partition import Partition, require_same_keys
@@ -67,7 +66,9 @@ MOST_DELTAS = 20
 LARGEST_DELTAS = 2
 """How many times as much as the last full version the deltas on it may hold together."""
 LONGEST_QUERY = 512
-KINDS: dict[str | None, type[PartitionState]] = {None: Partition, EDGE_NODES: NodePartition}
+PartitionKinds: TypeAlias = Mapping[str | None, type[PartitionState]]
+"""What a partition is, by what the meaning of a state says of its machine."""
+RESEQUENCED: PartitionKinds = {None: Partition}
 
 
 @dataclass
@@ -110,6 +111,7 @@ class StateFolder:
         query: str,
         partitions: int,
         meaning: Mapping[str, str] | None = None,
+        kinds: PartitionKinds = RESEQUENCED,
         keep: int = 100,
         cache: Cache | None = None,
     ) -> None:
@@ -119,6 +121,7 @@ class StateFolder:
             raise InvalidArgument(f"a query id has 1 to {LONGEST_QUERY} characters")
         self.files = files_at(location) if isinstance(location, str) else location
         self.binding = Binding(query, partitions, dict(meaning or {}))
+        self.kinds = kinds
         self.keep = keep
         self.cache = CACHE if cache is None else cache
 
@@ -165,11 +168,11 @@ class StateFolder:
 
     def _kind(self) -> type[PartitionState]:
         name = self.binding.meaning.get(MACHINE)
-        if name not in KINDS:
+        if name not in self.kinds:
             raise StateMismatch(
                 f"the state in {self.files.root} is of {name}, which this version of Seriatim does not know: use a newer one"
             )
-        return KINDS[name]
+        return self.kinds[name]
 
     def _change_in(self, version: Version, kind: type[PartitionState]) -> Any:
         name = self._name(version.header.partition, version.header.batch)
@@ -393,14 +396,16 @@ def _require_same_meaning(root: str, bound: Mapping[str, str], own: Mapping[str,
     )
 
 
-def require_continuable(location: str | Files, meaning: Mapping[str, str], schema: pa.Schema, key: str) -> None:
+def require_continuable(
+    location: str | Files, meaning: Mapping[str, str], schema: pa.Schema, key: str, kinds: PartitionKinds = RESEQUENCED
+) -> None:
     """Refuse, before a query is started, what the state that is there can't be continued with. Nothing is changed."""
     files = files_at(location) if isinstance(location, str) else location
     bound = read_binding(files)
     if bound is None:
         return
     _require_same_meaning(files.root, bound.meaning, meaning)
-    folder = bound_folder(files)
+    folder = bound_folder(files, kinds)
     columns = folder.columns()
     if columns is None:
         return
@@ -428,23 +433,25 @@ def read_binding(files: Files) -> Binding | None:
         raise DamagedStore(f"{files.root}/{BINDING} is damaged: {_WHAT_TO_DO}") from None
 
 
-def bound_folder(location: str | Files) -> StateFolder:
+def bound_folder(location: str | Files, kinds: PartitionKinds = RESEQUENCED) -> StateFolder:
     """The state at a place, whosever it is, to be looked at."""
     files = files_at(location) if isinstance(location, str) else location
     bound = read_binding(files)
     if bound is None:
         raise StateMismatch(f"there is no state in {files.root}: name the folder that a query was given as state=…")
-    return StateFolder(files, query=bound.query, partitions=bound.partitions, meaning=bound.meaning)
+    return StateFolder(files, query=bound.query, partitions=bound.partitions, meaning=bound.meaning, kinds=kinds)
 
 
-def repartition(location: str | Files, partitions: int, assign: Callable[[pa.Array], Ints]) -> list[int]:
+def repartition(
+    location: str | Files, partitions: int, assign: Callable[[pa.Array], Ints], kinds: PartitionKinds = RESEQUENCED
+) -> list[int]:
     """Rewrite the state for another partition count, while the query is stopped; the batches that were rewritten.
 
     ``assign`` gives the number of the partition of each key: the partition function of the shuffle. Every batch that all
     partitions have is rewritten, because only the checkpoint knows with which of the last two the query will go on.
     """
     require_whole("partitions", partitions, 1)
-    old = bound_folder(location)
+    old = bound_folder(location, kinds)
     files, count = old.files, old.binding.partitions
     if count == partitions:
         raise InvalidArgument(f"the state in {files.root} has {partitions} partitions already")

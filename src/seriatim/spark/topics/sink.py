@@ -30,29 +30,17 @@ from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructT
 from seriatim.engine.broker import StagedFile
 from seriatim.errors import FailedPrecondition, InvalidArgument, OutcomeUnknown
 from seriatim.log import logger
+from seriatim.spark.identity import task_identity
 from seriatim.spark.topics.address import Place, refuse_unknown
 from seriatim.spark.topics.packs import pack_batch
 from seriatim.store.pack import PackHead
 from seriatim.store.staging import write_staged
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from seriatim.store.base import Pack
-
-QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-"""What Spark tells every task of a streaming query."""
 
 TRIES = 3
 """How often a batch is handed over when nobody knows what became of it: it is written once however often that is."""
-
-
-def query_of(frame: DataFrame) -> str:
-    """Within ``foreachBatch``: the id of the streaming query, under which its batches are written once."""
-    query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    if query is None:
-        raise FailedPrecondition("no streaming query is at work here: ask for its id within foreachBatch")
-    return query
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,14 +204,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         self._staging.place.require_topic()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        context = TaskContext.get()
-        query = context.getLocalProperty(QUERY_ID) if context else None
-        batch = context.getLocalProperty(BATCH_ID) if context else None
-        if query is None or batch is None:
-            raise FailedPrecondition(
-                "Spark did not say which query and batch a task belongs to: nothing can be written once only"
-            )
-        return self._staging.stage(query, int(batch), iterator)
+        task = task_identity()
+        return self._staging.stage(task.query, task.batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         staged = _staged(messages)

@@ -1,10 +1,10 @@
-"""Which columns of a frame mean what, and which of its rows nobody can judge."""
+"""The columns of a frame: whether they can play their roles, and which rows nobody can judge."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 )
 
 from seriatim.errors import InvalidArgument
-from seriatim.spark.kernel.intake import LIMIT
+from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.kernel.intake import LIMIT, NOT_FINITE
 
 Transformation = Callable[[DataFrame], DataFrame]
 
@@ -40,59 +41,48 @@ class Fault(NamedTuple):
     """What stands for it, if not its number."""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnRoles:
-    """The columns of a frame that matter. ``arrival`` gives order, and is a number or a timestamp."""
+def found_in(frame: DataFrame, roles: ColumnRoles) -> ColumnRoles:
+    """The same roles, the default arrival included, once the columns are there and of types that can play them."""
+    arrival = DEFAULT_ARRIVAL if roles.arrival is None and DEFAULT_ARRIVAL in frame.columns else roles.arrival
+    found = replace(roles, arrival=arrival)
+    for name in (found.key, found.sequence, found.arrival, found.epoch, *found.payload):
+        if name is not None:
+            require_column(frame, name)
+    _refuse_key(found.key, frame.schema[found.key].dataType)
+    for name in filter(None, (found.sequence, found.epoch)):
+        require_column(frame, name, (IntegralType,), "whole numbers")
+    if arrival is not None:
+        require_column(frame, arrival, ARRIVALS, "numbers or timestamps")
+    return found
 
-    key: str
-    sequence: str
-    arrival: str | None = None
-    epoch: str | None = None
-    payload: tuple[str, ...] = ()
 
-    def found_in(self, frame: DataFrame) -> ColumnRoles:
-        """The same roles, the default arrival included, once the columns are there and of types that can play them."""
-        arrival = DEFAULT_ARRIVAL if self.arrival is None and DEFAULT_ARRIVAL in frame.columns else self.arrival
-        found = ColumnRoles(self.key, self.sequence, arrival, self.epoch, self.payload)
-        for name in (found.key, found.sequence, found.arrival, found.epoch, *found.payload):
-            if name is not None:
-                require_column(frame, name)
-        _refuse_key(found.key, frame.schema[found.key].dataType)
-        for name in filter(None, (found.sequence, found.epoch)):
-            require_column(frame, name, (IntegralType,), "whole numbers")
-        if arrival is not None:
-            require_column(frame, arrival, ARRIVALS, "numbers or timestamps")
-        return found
+def faults_in(frame: DataFrame, roles: ColumnRoles) -> Iterator[Fault]:
+    """What can be wrong with a row; the first that applies is told. Columns that can't be null are not asked."""
+    named = ((roles.key, "key"), (roles.sequence, "number"), (roles.arrival, "time"), (roles.epoch, "epoch"))
+    for name, role in named:
+        if name is not None and frame.schema[name].nullable:
+            yield Fault(f"it has no {role}", column(name).isNull())
+    if roles.arrival is not None and isinstance(frame.schema[roles.arrival].dataType, FractionalType):
+        time = column(roles.arrival).cast("double")
+        yield Fault(NOT_FINITE, F.isnan(time) | F.abs(time).eqNullSafe(float("inf")))
+    if frame.schema[roles.sequence].dataType.simpleString() == "bigint":
+        number = column(roles.sequence)
+        yield Fault(f"its number is outside {-LIMIT} to {LIMIT}", (number < -LIMIT) | (number > LIMIT))
 
-    def faults(self, frame: DataFrame) -> Iterator[Fault]:
-        """What can be wrong with a row; the first that applies is told. Columns that can't be null are not asked."""
-        for name, role in ((self.key, "key"), (self.sequence, "number"), (self.arrival, "time"), (self.epoch, "epoch")):
-            if name is not None and frame.schema[name].nullable:
-                yield Fault(f"it has no {role}", column(name).isNull())
-        if self.arrival is not None and isinstance(frame.schema[self.arrival].dataType, FractionalType):
-            time = column(self.arrival).cast("double")
-            yield Fault("its time is no finite number", F.isnan(time) | F.abs(time).eqNullSafe(float("inf")))
-        if frame.schema[self.sequence].dataType.simpleString() == "bigint":
-            number = column(self.sequence)
-            yield Fault(f"its number is outside {-LIMIT} to {LIMIT}", (number < -LIMIT) | (number > LIMIT))
 
-    def time(self, frame: DataFrame) -> Column:
-        """The arrival as seconds, or as the number that it is."""
-        if self.arrival is None:
-            return F.lit(None).cast("double")
-        time = column(self.arrival)
-        if isinstance(frame.schema[self.arrival].dataType, TimestampNTZType):
-            time = time.cast("timestamp")
-        return time.cast("double")
+def arrival_time(frame: DataFrame, arrival: str | None) -> Column:
+    """A column of arrival as seconds, or as the number that it is."""
+    if arrival is None:
+        return F.lit(None).cast("double")
+    time = column(arrival)
+    if isinstance(frame.schema[arrival].dataType, TimestampNTZType):
+        time = time.cast("timestamp")
+    return time.cast("double")
 
 
 def column(name: str) -> Column:
     """The column of this very name, whatever characters it has."""
     return F.col(f"`{name.replace('`', '``')}`")
-
-
-def is_arrival(kind: DataType) -> bool:
-    return isinstance(kind, ARRIVALS)
 
 
 def require_column(

@@ -1,0 +1,76 @@
+"""A batch as both paths of the kernel are given it.
+
+It lists the keys that take part, in the order of its rows: those with rows, and those without in which something falls due.
+What they own is sorted by key and number. A message is named by its *source*: the number of its row, or, for a message that
+was held before, the number of rows plus its place among the rows of the partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Pool, arange, owners
+from seriatim.spark.kernel.partition import Gaps, Held, KeyFacts, Ranges
+
+
+@dataclass
+class Rows(Columns):
+    """The valid rows of a batch, those of a key together and in order of arrival. ``time`` never falls within a key."""
+
+    sequence: Ints
+    epoch: Ints
+    time: Floats
+    source: Ints
+
+
+@dataclass
+class Batch:
+    """The keys that take part in a batch. ``starts`` and ``ends`` delimit their rows; ``held.row`` is the source."""
+
+    keys: pa.Array
+    known: Bools
+    facts: KeyFacts
+    starts: Ints
+    ends: Ints
+    rows: Rows
+    held: Held
+    gaps: Gaps
+    given_up: Ranges
+    floors: Floats
+    clock: float
+    digests: pa.Array | None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def owner_of_rows(self) -> Ints:
+        return owners(self.starts, self.ends)
+
+    def select(self, chosen: Ints) -> Batch:
+        """The part of it that belongs to some keys, given by rising numbers."""
+        if len(chosen) == len(self):
+            return self
+        ranks = np.full(len(self), -1, np.int64)
+        ranks[chosen] = arange(len(chosen))
+        lengths = (self.ends - self.starts)[chosen]
+        ends = np.cumsum(lengths)
+        return replace(
+            self,
+            keys=self.keys.take(pa.array(chosen)),
+            known=self.known[chosen],
+            facts=self.facts.take(chosen),
+            starts=ends - lengths,
+            ends=ends,
+            rows=self.rows.take(np.repeat(ranks >= 0, self.ends - self.starts)),
+            held=_of_ranked(self.held, ranks),
+            gaps=_of_ranked(self.gaps, ranks),
+            given_up=_of_ranked(self.given_up, ranks),
+            floors=self.floors[chosen],
+        )
+
+
+def _of_ranked(pool: Pool, ranks: Ints) -> Pool:
+    return pool.take(ranks[pool.owner] >= 0).renumbered(ranks)

@@ -11,9 +11,11 @@ Packages, of which each imports only those before it:
 ``auditing/``    what order a table arrived in, and a page about it
 ``local/``       a local session for our commands, the Java that runs it, and how that ends
 
-``columns.py``      which columns mean what, and which rows nobody can judge
-``failures.py``     what Spark reports, in our words again
-``state_admin.py``  the state of a stream: what waits, how much there is, another partition count
+``column_roles.py``  which columns mean what
+``tagged.py``        the tagged table that all ways of ordering give; ``ordered`` and ``ledger`` take it apart
+``identity.py``      which query and which batch is at work
+``failures.py``      what Spark reports, in our words again
+``state_admin.py``   the state of a stream: what waits, how much there is, another partition count
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def install_in_driver() -> None:
 
     _wrap(runner.Run, "_write", _say_once)
     _wrap(runner, "count", _batch_at_work, after="before-first-sink")
-    _wrap(runner, "write", lambda rows, count, sink, query, number: number, after="between-sinks")
+    _wrap(runner, "write", lambda batch, format_, options: batch.number, after="between-sinks")
     _wrap(runner.Run, "_write_all", lambda self, tagged, number: number, after="after-sinks")
     _wrap(runner.Run, "_write", lambda self, tagged, number: number - 1, before="after-commit")
 

@@ -47,7 +47,7 @@ def complaint(text: str) -> str:
 def test_a_minimal_file_has_the_defaults():
     found = declared()
     assert (found.settings.require, found.settings.trigger) == (None, None)
-    assert found.order.given() == {"key": "device", "sequence": "n"}
+    assert found.order == {"key": "device", "sequence": "n"}
     assert [sink.what for sink in found.sinks] == ["ordered"]
     assert found.spark == {}
 
@@ -55,7 +55,7 @@ def test_a_minimal_file_has_the_defaults():
 def test_paths_belong_to_the_folder_of_the_file_and_state_lies_beside_the_checkpoint():
     found = declared().filled_in({})
     assert found.settings.checkpoint == "/pipelines/work/telemetry"
-    assert found.order.state == "/pipelines/work/telemetry-state"
+    assert found.order["state"] == "/pipelines/work/telemetry-state"
     assert found.source.options["url"] == "sqlite:////pipelines/shop.db"
     assert found.sinks[0].options["path"] == "/pipelines/ordered"
 
@@ -64,7 +64,7 @@ def test_absolute_paths_and_addresses_stay_as_they_are():
     text = WHOLE.replace("work/telemetry", "s3://bucket/telemetry/").replace("sqlite:///shop.db", "postgresql://h/d")
     found = declared(text.replace('"ordered"', '"/data/ordered"')).filled_in({})
     assert found.settings.checkpoint == "s3://bucket/telemetry/"
-    assert found.order.state == "s3://bucket/telemetry-state"
+    assert found.order["state"] == "s3://bucket/telemetry-state"
     assert found.source.options["url"] == "postgresql://h/d"
     assert found.sinks[0].options["path"] == "/data/ordered"
 

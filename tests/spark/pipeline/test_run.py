@@ -9,8 +9,8 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,13 +20,16 @@ from seriatim.errors import FailedPrecondition, GuaranteeNotMet
 from seriatim.spark import resequence
 from seriatim.spark.pipeline import load
 from seriatim.spark.pipeline import run as runner
-from seriatim.spark.pipeline.declaration import Order
+from seriatim.spark.pipeline.declaration import order_options
+from seriatim.spark.pipeline.exactly_once import SinkBatch, write
 from tests.spark.pipeline.pipelines import DEVICES, prepare, publish, traffic, url_in, written
 from tests.spark.topics.stored_topics import make_topics, stored
 
 
 def test_the_order_of_a_pipeline_has_exactly_the_options_of_resequence():
-    assert [one.name for one in fields(Order)] == list(inspect.signature(resequence).parameters)
+    options = order_options()
+    assert list(options) == list(inspect.signature(resequence).parameters)
+    assert [name for name, option in options.items() if option.is_required] == ["key", "sequence"]
 
 
 # -- what is written ----------------------------------------------------------------------------------------------------
@@ -57,11 +60,10 @@ def done(spark, tmp_path_factory):
     """A pipeline that ran to its end, what it counted, and how often it was computed."""
     folder = tmp_path_factory.mktemp("pipeline")
     path, computed = prepare(folder, batches=4), Computed(folder / "work/telemetry-state")
-    plain = runner.write
 
-    def watched(*args) -> None:
-        with computed.watch(args[-1]):
-            plain(*args)
+    def watched(batch: SinkBatch, *sink: Any) -> None:
+        with computed.watch(batch.number):
+            write(batch, *sink)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "write", watched)

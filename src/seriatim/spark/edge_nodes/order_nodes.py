@@ -13,9 +13,9 @@ from seriatim.core.resequencing import OnEpoch
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.edge_nodes.kernel import MessageColumns, NodeKernel
 from seriatim.spark.frames.columns import Transformation, found_in, require_column
+from seriatim.spark.frames.options import StreamOptions, Time
 from seriatim.spark.frames.preparation import Preparation
-from seriatim.spark.frames.resequence import Time, max_ahead_of, optional_duration, refuse_on_table, required_state
-from seriatim.spark.frames.stream import Streaming, put_stream_in_order
+from seriatim.spark.frames.stream import put_stream_in_order
 from seriatim.spark.frames.table import put_table_in_order
 from seriatim.spark.frames.tie_breaking import offset_beside
 from seriatim.spark.kernel.intake import OnInvalid
@@ -67,12 +67,8 @@ def order_nodes(
         roles=ColumnRoles(key, seq, arrival),
         columns=MessageColumns(kind, bd_seq, timestamp, device, (arrival,)),
         options=options,
-        time=one_of("time", Time, time),
-        max_ahead=optional_duration("max_ahead", max_ahead),
         on_invalid=one_of("on_invalid", OnInvalid, on_invalid),
-        state=state,
-        partitions=partitions,
-        tick=optional_duration("tick", tick),
+        streaming=StreamOptions.of(time, state, partitions, tick, max_ahead),
     ).applied_to
 
 
@@ -83,29 +79,22 @@ class NodeChoices:
     roles: ColumnRoles
     columns: MessageColumns
     options: NodeOrdering
-    time: Time
-    max_ahead: float | None
     on_invalid: OnInvalid
-    state: str | None
-    partitions: int | None
-    tick: float | None
+    streaming: StreamOptions
 
     def applied_to(self, frame: DataFrame) -> DataFrame:
         roles = found_in(frame, self.roles)
         self._check_columns(frame)
-        preparation = Preparation(frame, roles, self.time is Time.PROCESSING, own=(*ADDED_FIELDS, FLAG))
+        preparation = Preparation(frame, roles, self.streaming.in_processing_time, own=(*ADDED_FIELDS, FLAG))
         offset = offset_beside(frame, roles)
         columns = self.columns if offset is None else replace(self.columns, arrival=(*self.columns.arrival, offset))
         kernel = NodeKernel(
             self.options, preparation.kernel_roles, columns, self.on_invalid, is_whole=not frame.isStreaming
         )
         if frame.isStreaming:
-            limit = max_ahead_of(self.time, self.max_ahead, is_needed=True)
-            streaming = Streaming(required_state(self.state), self.partitions, self.tick, limit)
+            streaming = replace(self.streaming, max_ahead=self.streaming.limit(is_needed=True))
             return put_stream_in_order(preparation, kernel, streaming)
-        refuse_on_table(
-            self.time, state=self.state, partitions=self.partitions, tick=self.tick, max_ahead=self.max_ahead
-        )
+        self.streaming.refuse_on_table()
         return put_table_in_order(preparation, kernel)
 
     def _check_columns(self, frame: DataFrame) -> None:

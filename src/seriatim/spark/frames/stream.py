@@ -33,6 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from seriatim.core.options import require_whole
 from seriatim.errors import StateMismatch
 from seriatim.spark.frames.columns import column
+from seriatim.spark.frames.options import StreamOptions
 from seriatim.spark.frames.preparation import BEGAN, PARTITION, TICK, TIME, Preparation, batches_of, table_of
 from seriatim.spark.frames.ticks import read_ticks
 from seriatim.spark.identity import task_identity
@@ -48,20 +49,10 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 FASTEST_TICK, SLOWEST_TICK = 0.1, 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Streaming:
-    """The options that only streams have. ``tick`` and ``max_ahead`` are in seconds."""
-
-    state: str
-    partitions: int | None
-    tick: float | None
-    max_ahead: float | None = None
-
-
-def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, streaming: Streaming) -> DataFrame:
+def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, streaming: StreamOptions) -> DataFrame:
     """The tagged stream."""
     spark, output = preparation.frame.sparkSession, preparation.output_schema()
-    state = files_at(streaming.state).root
+    state = files_at(streaming.folder).root
     count = partition_count(spark, state, streaming.partitions)
     schema, meaning = preparation.arrow_schema(), meaning_of(preparation, kernel)
     require_continuable(state, meaning, schema, preparation.roles.key, kinds_of(kernel, meaning))

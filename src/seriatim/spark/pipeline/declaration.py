@@ -17,23 +17,23 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from enum import StrEnum
+from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from seriatim.core.guarantees import Guarantee, Level
 from seriatim.core.options import seconds_in
-from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow
 from seriatim.errors import InvalidArgument, NotFound
-from seriatim.spark.kernel.intake import OnInvalid
+from seriatim.spark.frames.resequence import StartOption, resequence
+from seriatim.spark.pipeline.exactly_once import EXACTLY_ONCE, TABLE, TOPIC
 from seriatim.spark.tagged import Tag
 from seriatim.store import store_file
 
 T = TypeVar("T")
 
-TOPIC, TABLE = "seriatim", "parquet"
-"""The formats to which a batch is written once, however often Spark runs it."""
 AVAILABLE_NOW = "available-now"
 ASYNCHRONOUS = "asyncprogresstracking"
 """How the options begin with which Spark does not wait for its own log."""
@@ -100,6 +100,38 @@ def one_of(names: Iterable[str]) -> Kind:
     return Kind(f"one of {', '.join(map(repr, known))}", lambda value: value in known)
 
 
+class Option(NamedTuple):
+    """A field that a table may have, or must have."""
+
+    kind: Kind
+    is_required: bool
+
+
+_KINDS: dict[frozenset[object], Kind] = {
+    frozenset({str}): TEXT,
+    frozenset({int}): WHOLE,
+    frozenset({str, float}): DURATION,
+    frozenset({str, Sequence[str]}): NAMES,
+    frozenset(get_args(StartOption)): START,
+}
+"""What an option of ``resequence`` may hold, by the types that its signature says."""
+
+
+def order_options() -> dict[str, Option]:
+    """The fields of ``[order]``: the options of ``resequence``, under its names."""
+    hints = get_type_hints(resequence, localns={"DataFrame": object})
+    return {
+        name: Option(_kind_of(hints[name]), one.default is one.empty)
+        for name, one in signature(resequence).parameters.items()
+    }
+
+
+def _kind_of(hint: object) -> Kind:
+    parts = frozenset(get_args(hint) or (hint,)) - {type(None)}
+    choices = [part for part in parts if isinstance(part, type) and issubclass(part, StrEnum)]
+    return one_of(choices[0]) if choices else _KINDS[parts]
+
+
 def _of(kind: Kind, default: Any = MISSING, factory: Any = MISSING) -> Any:
     """A field of a table; without a default it must be there."""
     if factory is not MISSING:
@@ -132,42 +164,6 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """``[order]``: the options of ``resequence``, under its names. What is not there is left to its defaults."""
-
-    key: str = _of(TEXT)
-    sequence: str = _of(TEXT)
-    arrival: str | None = _of(TEXT, None)
-    epoch: str | None = _of(TEXT, None)
-    payload: str | list[str] | None = _of(NAMES, None)
-    start: int | str | None = _of(START, None)
-    increment: int | None = _of(WHOLE, None)
-    wrap: int | None = _of(WHOLE, None)
-    gap_timeout: str | float | None = _of(DURATION, None)
-    time: str | None = _of(one_of(("event", "processing")), None)
-    on_gap: str | None = _of(one_of(OnGap), None)
-    max_requests: int | None = _of(WHOLE, None)
-    on_late: str | None = _of(one_of(OnLate), None)
-    on_duplicate: str | None = _of(one_of(OnDuplicate), None)
-    on_epoch: str | None = _of(one_of(OnEpoch), None)
-    capacity: int | None = _of(WHOLE, None)
-    on_overflow: str | None = _of(one_of(OnOverflow), None)
-    remember: int | None = _of(WHOLE, None)
-    resync_after: int | None = _of(WHOLE, None)
-    idle_after: str | float | None = _of(DURATION, None)
-    max_ahead: str | float | None = _of(DURATION, None)
-    on_invalid: str | None = _of(one_of(OnInvalid), None)
-    state: str | None = _of(TEXT, None)
-    partitions: int | None = _of(WHOLE, None)
-    tick: str | float | None = _of(DURATION, None)
-
-    def given(self) -> dict[str, Any]:
-        """What was said, for ``resequence(**…)``."""
-        found = ((one.name, getattr(self, one.name)) for one in fields(self))
-        return {name: value for name, value in found if value is not None}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
     """``[[sink]]``"""
 
@@ -178,7 +174,7 @@ class Sink:
 
     @property
     def is_written_once(self) -> bool:
-        return self.format in {TOPIC, TABLE}
+        return self.format in EXACTLY_ONCE
 
     @property
     def place(self) -> str:
@@ -195,11 +191,11 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A whole file. ``folder`` is where its relative paths begin."""
+    """A whole file. ``order`` has arguments of ``resequence``; ``folder`` is where relative paths begin."""
 
     settings: Settings
     source: Source
-    order: Order
+    order: dict[str, Any]
     sinks: tuple[Sink, ...]
     spark: dict[str, str]
     folder: Path
@@ -208,12 +204,12 @@ class Declaration:
         """The same with the values of the environment, options as Spark wants them and paths that hold anywhere."""
         at = _Filling(os.environ if environ is None else environ, self.folder)
         checkpoint = at.path("[pipeline] checkpoint", self.settings.checkpoint)
-        state = self.order.state or f"{self.settings.checkpoint.rstrip('/')}-state"
+        state = self.order.get("state") or f"{self.settings.checkpoint.rstrip('/')}-state"
         return replace(
             self,
             settings=replace(self.settings, checkpoint=checkpoint),
             source=replace(self.source, options=at.options("[source]", self.source)),
-            order=replace(self.order, state=at.path("[order] state", state)),
+            order={**self.order, "state": at.path("[order] state", state)},
             sinks=tuple(replace(sink, options=at.options("[[sink]]", sink)) for sink in self.sinks),
             spark={name: at.text(f"[spark] {name}", value) for name, value in self.spark.items()},
         )
@@ -264,7 +260,7 @@ def _as_option(value: object) -> str:
 
 # -- reading ------------------------------------------------------------------------------------------------------------
 
-_TABLES = {"pipeline": Settings, "source": Source, "order": Order, "sink": Sink, "spark": None}
+_TABLES = ("pipeline", "source", "order", "sink", "spark")
 
 
 def read_declaration(path: Path) -> Declaration:
@@ -292,7 +288,7 @@ def parse(text: str, folder: Path) -> Declaration:
     declaration = Declaration(
         settings=_read(Settings, "[pipeline]", found.get("pipeline")),
         source=_read(Source, "[source]", found.get("source")),
-        order=_read(Order, "[order]", found.get("order")),
+        order=_read_values("[order]", order_options(), found.get("order")),
         sinks=tuple(_read_sinks(found.get("sink"))),
         spark={name: _as_option(value) for name, value in _read_spark(found.get("spark", {}))},
         folder=folder,
@@ -324,24 +320,31 @@ def _read_spark(found: object) -> Iterator[tuple[str, Any]]:
 
 
 def _read(kind: type[T], table: str, values: object) -> T:
+    """One table as the object that it declares."""
+    options = {
+        one.name: Option(one.metadata["kind"], one.default is MISSING and one.default_factory is MISSING)
+        for one in fields(kind)  # type: ignore[arg-type]
+    }
+    return kind(**_read_values(table, options, values))
+
+
+def _read_values(table: str, known: Mapping[str, Option], values: object) -> dict[str, Any]:
     """One table, every field of it looked at."""
-    known: dict[str, Field[Any]] = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(values, dict):
         raise InvalidArgument(f"there is no table {table}" if values is None else f"{table} must be a table")
     for name in values:
         if name not in known:
             raise InvalidArgument(f"unknown field '{name}' in {table}: {_hint(name, known)}")
-    for name, one in known.items():
-        if name not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise InvalidArgument(f"{table} has no field '{name}': it must be {one.metadata['kind'].words}")
-    return kind(**{name: _checked(table, known[name], value) for name, value in values.items()})
+    for name, option in known.items():
+        if name not in values and option.is_required:
+            raise InvalidArgument(f"{table} has no field '{name}': it must be {option.kind.words}")
+    return {name: _checked(f"{table} {name}", known[name].kind, value) for name, value in values.items()}
 
 
-def _checked(table: str, one: Field[Any], value: object) -> object:
-    kind: Kind = one.metadata["kind"]
+def _checked(where: str, kind: Kind, value: object) -> object:
     if not kind.accepts(value):
-        raise InvalidArgument(f"{table} {one.name} must be {kind.words}, not {value!r}")
-    return dict(_flat(f"{table} {one.name}", value)) if kind is TABLE_OF_VALUES and isinstance(value, dict) else value
+        raise InvalidArgument(f"{where} must be {kind.words}, not {value!r}")
+    return dict(_flat(where, value)) if kind is TABLE_OF_VALUES and isinstance(value, dict) else value
 
 
 def _flat(where: str, values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -370,7 +373,8 @@ def _require_schema(declaration: Declaration) -> None:
 
 def _require_places(declaration: Declaration) -> None:
     for number, sink in enumerate(declaration.sinks, 1):
-        for name in {TOPIC: ("url", "topic"), TABLE: ("path",)}.get(sink.format, ()):
+        means = EXACTLY_ONCE.get(sink.format)
+        for name in means.needs if means is not None else ():
             if name not in sink.options:
                 raise InvalidArgument(f"[[sink]] {number} has no options.{name}: format {sink.format} needs it")
         for name in sink.options if sink.format == TABLE else ():

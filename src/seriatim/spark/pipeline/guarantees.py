@@ -11,7 +11,7 @@ Nothing here is started or connected to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from seriatim.core.guarantees import Composition, DeliveryMode, Guarantee, Level
 from seriatim.core.resequencing import OnGap, OnOverflow
 from seriatim.errors import GuaranteeNotMet
 from seriatim.spark.kernel.intake import OnInvalid
-from seriatim.spark.pipeline.declaration import PROMISES, TABLE, TOPIC, Declaration, Order, Sink, Source
+from seriatim.spark.pipeline.declaration import PROMISES, Declaration, Sink, Source
+from seriatim.spark.pipeline.exactly_once import EXACTLY_ONCE, TOPIC
 from seriatim.spark.tagged import Tag
 
 LOGS = {TOPIC: "what was acknowledged is in the log", "kafka": "what was acknowledged is in the log"}
@@ -152,57 +153,54 @@ def _lost_in_reading(source: Source) -> Iterator[str]:
         yield "registerReader = false: clean-up does not wait for what is unread"
 
 
-def ordering(order: Order) -> Stage:
+def ordering(order: Mapping[str, Any]) -> Stage:
     given_up = "; ".join(_given_up(order))
     passes = Guarantee.ABSOLUTE & ~Guarantee.NO_LOSS if given_up else Guarantee.ABSOLUTE
-    how = f"sorted by {order.sequence} within {order.key}, and copies are put aside"
+    how = f"sorted by {order['sequence']} within {order['key']}, and copies are put aside"
     restores = Guarantee.STRICT
-    if order.idle_after is not None:
-        how = f"a key that was idle for {order.idle_after} is forgotten, and copies of what it released would be released again"
+    if (idle := order.get("idle_after")) is not None:
+        how = f"a key that was idle for {idle} is forgotten, and copies of what it released would be released again"
         restores = Guarantee.NONE
-    if order.wrap is not None:
-        how += f", as long as none is {order.wrap // 2} or more numbers from its place (wrap)"
+    if (wrap := order.get("wrap")) is not None:
+        how += f", as long as none is {wrap // 2} or more numbers from its place (wrap)"
     accounted = f"; {given_up}: that is in the ledger, and still a loss" if given_up else ""
     return Stage("put in order", passes, restores, why=how + accounted)
 
 
-def _given_up(order: Order) -> Iterator[str]:
+def _given_up(order: Mapping[str, Any]) -> Iterator[str]:
     """What of the numbers that the source sent may be missing from the ordered rows."""
-    holds = order.on_gap == OnGap.HOLD
-    if order.gap_timeout is not None and not holds:
-        yield f"a gap is given up after {order.gap_timeout} (gap_timeout)"
-    if order.on_overflow == OnOverflow.DROP:
+    holds = order.get("on_gap") == OnGap.HOLD
+    if (timeout := order.get("gap_timeout")) is not None and not holds:
+        yield f"a gap is given up after {timeout} (gap_timeout)"
+    if order.get("on_overflow") == OnOverflow.DROP:
         yield "what finds its key full is dropped (on_overflow)"
-    elif not holds and order.on_overflow != OnOverflow.RAISE:
+    elif not holds and order.get("on_overflow") != OnOverflow.RAISE:
         yield "a gap is given up when its key is full (on_overflow)"
-    if not isinstance(order.start, int):
+    if not isinstance(order.get("start"), int):
         yield "what comes from before the first number that counts is late (start is not a number)"
     if _judges_times(order):
         yield "what is too far ahead in time is invalid (max_ahead)"
-    if order.epoch is not None:
+    if order.get("epoch") is not None:
         yield "a new session gives up what is missing of the one before (epoch)"
 
 
-def _judges_times(order: Order) -> bool:
+def _judges_times(order: Mapping[str, Any]) -> bool:
     """Whether a row may be invalid because of its time, and the pipeline goes on."""
-    durations = (order.gap_timeout, order.idle_after, order.max_ahead)
-    return order.time != "processing" and durations != (None,) * 3 and order.on_invalid != OnInvalid.RAISE
+    durations = (order.get("gap_timeout"), order.get("idle_after"), order.get("max_ahead"))
+    return order.get("time") != "processing" and durations != (None,) * 3 and order.get("on_invalid") != OnInvalid.RAISE
 
 
 def writing(sink: Sink) -> Stage:
-    name = f"write {sink.place}"
-    if sink.format == TOPIC:
-        why = "a batch is appended in one transaction with its number; one that comes again adds nothing"
-        return _without_key(name) if _loses_its_key(sink) else Stage(name, Guarantee.ABSOLUTE, why=why)
-    if sink.format == TABLE:
-        why = "a batch appears whole, with its number; one that comes again adds nothing"
-        return Stage(name, Guarantee.ABSOLUTE, why=why)
+    name, means = f"write {sink.place}", EXACTLY_ONCE.get(sink.format)
+    if means is not None:
+        return _without_key(name) if _loses_its_key(sink) else Stage(name, Guarantee.ABSOLUTE, why=means.why)
     why = f"format {sink.format} can't tell a batch that comes again after a crash, and repeats its rows"
     return Stage(name, Guarantee.NO_LOSS, why=why)
 
 
 def _loses_its_key(sink: Sink) -> bool:
-    return sink.what == Tag.ORDERED and sink.columns is not None and "key" not in sink.columns
+    """Whether a topic gets ordered rows as messages without a key."""
+    return sink.format == TOPIC and sink.what == Tag.ORDERED and sink.columns is not None and "key" not in sink.columns
 
 
 def _without_key(name: str) -> Stage:

@@ -29,8 +29,9 @@ from seriatim.spark.failures import unwrapped
 from seriatim.spark.frames.columns import column
 from seriatim.spark.frames.resequence import resequence
 from seriatim.spark.identity import query_of
-from seriatim.spark.pipeline.declaration import AVAILABLE_NOW, TABLE, TOPIC, Declaration, Sink, Source
-from seriatim.spark.pipeline.parquet_table import kept, write_batch
+from seriatim.spark.pipeline.declaration import AVAILABLE_NOW, Declaration, Sink, Source
+from seriatim.spark.pipeline.exactly_once import TABLE, TOPIC, SinkBatch, write
+from seriatim.spark.pipeline.parquet_table import kept
 from seriatim.spark.state_admin import held_rows
 from seriatim.spark.tagged import EXPIRED, INVALID, POSITION, Tag, ordered, tagged_as
 from seriatim.spark.topics.datasource import register
@@ -98,7 +99,7 @@ class Run:
 
     def count_held(self) -> None:
         """Let the totals begin with what was held before; that reads all of the state."""
-        self._totals.held_before = rows_held(str(self._declared.order.state))
+        self._totals.held_before = rows_held(self._declared.order["state"])
 
     def start(self, spark: SparkSession) -> None:
         try:
@@ -145,7 +146,7 @@ class Run:
         settings = self._declared.settings
         if TOPIC in {self._declared.source.format, *(sink.format for sink in self._declared.sinks)}:
             register(spark)
-        tagged = read(spark, self._declared.source).transform(resequence(**self._declared.order.given()))
+        tagged = read(spark, self._declared.source).transform(resequence(**self._declared.order))
         stream = tagged.writeStream.queryName(settings.name).option("checkpointLocation", settings.checkpoint)
         if settings.trigger == AVAILABLE_NOW:
             stream = stream.trigger(availableNow=True)
@@ -170,8 +171,9 @@ class Run:
             for sink in self._declared.sinks:
                 # An empty table has columns; other places need not hear of nothing.
                 if counts[sink.what] or sink.format == TABLE:
-                    rows = part(tagged, sink, self._declared.order.key)
-                    write(rows, counts[sink.what], sink, query, number)
+                    rows = part(tagged, sink, self._declared.order["key"])
+                    batch = SinkBatch(rows, counts[sink.what], f"{query}:{sink.what}", number)
+                    write(batch, sink.format, sink.options)
         self._written[number] = counts
         self._written.pop(number - MOST_RECENT, None)  # nobody asked for the totals
 
@@ -238,14 +240,3 @@ def as_messages(rows: DataFrame, sink: Sink, key: str) -> Iterator[Column]:
             yield F.col("attributes")
     else:
         yield F.to_json(F.struct(*map(column, rows.columns))).alias("data")
-
-
-def write(rows: DataFrame, count: int, sink: Sink, query: str, number: int) -> None:
-    writer = f"{query}:{sink.what}"
-    if sink.format == TABLE:
-        write_batch(rows, sink.options["path"], number, writer=writer, rows=count)
-    elif sink.format == TOPIC:
-        once = {"writerName": writer, "batchId": str(number)}
-        rows.write.format(TOPIC).options(**sink.options, **once).mode("append").save()
-    else:
-        rows.write.format(sink.format).options(**sink.options).mode("append").save()

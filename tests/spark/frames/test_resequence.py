@@ -11,7 +11,7 @@ from seriatim.core.resequencing import LedgerEntry, OnDuplicate, Released, Reseq
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
-from seriatim.spark.kernel.intake import LIMIT
+from seriatim.spark.kernel.intake import MAX_NUMBER
 from seriatim.spark.kernel.output import output_schema
 from seriatim.spark.tagged import ADDED_COLUMNS
 from tests.spark.frames.random_rows import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
@@ -96,7 +96,7 @@ def trouble(spark):
         ("a", None, 6.0, "x"),
         ("a", 9, None, "x"),
         ("a", 9, float("nan"), "x"),
-        ("a", LIMIT + 1, 7.0, "x"),
+        ("a", MAX_NUMBER + 1, 7.0, "x"),
     ]
     return spark.createDataFrame(rows, "device string, n bigint, t double, body string")
 
@@ -118,7 +118,7 @@ def test_whatever_is_not_released_is_in_the_ledger_with_its_reason(trouble):
         ("invalid", None, None, 5.0, "it has no key"),
         ("invalid", None, None, 6.0, "it has no number"),
         ("invalid", None, None, None, "it has no time"),
-        ("invalid", None, None, 7.0, f"its number is outside {-LIMIT} to {LIMIT}"),
+        ("invalid", None, None, 7.0, f"its number is outside {-MAX_NUMBER} to {MAX_NUMBER}"),
     }
     assert "its time is no finite number" in {detail for *_, detail in entries}
     assert len(entries) == 8

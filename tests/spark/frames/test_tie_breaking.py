@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
 from seriatim.spark.frames.tie_breaking import comparable, payload_digest
-from seriatim.spark.kernel.arrival_order import ranks, row_worths
+from seriatim.spark.kernel.arrival_order import ranks, row_sort_keys
 from tests.spark.frames.random_rows import SCHEMA, random_messages
 from tests.spark.frames.streams import Stream
 
@@ -61,7 +61,7 @@ def anything(spark):
 def test_python_and_spark_sort_values_of_every_type_alike(anything):
     table = anything.toArrow()
     for name in anything.columns:
-        in_python = ranks(row_worths(table, [name])).tolist()
+        in_python = ranks(row_sort_keys(table, [name])).tolist()
         rank = F.dense_rank().over(Window.orderBy(*comparable(anything, [name])))
         ranked = anything.withColumn("at", F.monotonically_increasing_id()).select("at", rank.alias("rank"))
         in_spark = [row["rank"] - 1 for row in ranked.orderBy("at").collect()]

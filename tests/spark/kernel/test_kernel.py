@@ -19,7 +19,7 @@ from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence, LateMessage
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel import intake
-from seriatim.spark.kernel.intake import LIMIT, OnInvalid
+from seriatim.spark.kernel.intake import MAX_NUMBER, OnInvalid
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.kernel.partition import Partition
 from tests.spark.kernel.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
@@ -328,7 +328,7 @@ INVALID: dict[str, dict[str, Any]] = {
     "it has no time": {"at": None},
     "it has no epoch": {"epoch": None},
     "its time is no finite number": {"at": float("nan")},
-    f"its number is outside {-LIMIT} to {LIMIT}": {"seq": LIMIT + 1},
+    f"its number is outside {-MAX_NUMBER} to {MAX_NUMBER}": {"seq": MAX_NUMBER + 1},
 }
 
 

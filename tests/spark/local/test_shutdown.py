@@ -32,7 +32,7 @@ def test_what_a_program_has_started_is_waited_for():
 
 @pytest.mark.parametrize("script", ["trap '' TERM; echo ready; sleep 60; sleep 60", "sleep 60 & echo ready; wait"])
 def test_what_does_not_end_by_itself_is_killed(script, monkeypatch):
-    monkeypatch.setattr(shutdown, "PATIENCE", 0.2)
+    monkeypatch.setattr(shutdown, "EXIT_TIMEOUT_S", 0.2)
     leader = start(script)
     shutdown._end(leader)
     assert leader.returncode is not None

@@ -17,7 +17,7 @@ import pytest
 
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreFailed, StoreOwned
 from seriatim.spark import query_of, write_batch
-from seriatim.spark.pipeline.parquet_table import Table, local_folder
+from seriatim.spark.pipeline.parquet_table import ParquetTable, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,7 +157,7 @@ def test_a_table_of_a_newer_format_is_refused(rows, path):
 
 
 def test_two_processes_do_not_write_at_once(rows, path):
-    with Table(path, QUERY).lock(), pytest.raises(StoreOwned, match="another process is writing to the table"):
+    with ParquetTable(path, QUERY).lock(), pytest.raises(StoreOwned, match="another process is writing to the table"):
         write_batch(rows(0, 1), path, 0, writer=QUERY)
     assert write_batch(rows(0, 1), path, 0, writer=QUERY)
 
@@ -183,13 +183,13 @@ def test_no_metric_is_waited_for_that_may_never_come(spark, rows, path, monkeypa
 
 def test_rows_that_were_written_where_nobody_sees_them_are_an_error(spark, rows, path, monkeypatch):
     """As on a worker with disks of its own."""
-    look = Table._rows_in
+    look = ParquetTable._rows_in
 
-    def lose_one(table: Table, staged: str) -> int:
+    def lose_one(table: ParquetTable, staged: str) -> int:
         next(Path(path, staged).glob("*.parquet")).unlink()
         return look(table, staged)
 
-    monkeypatch.setattr(Table, "_rows_in", lose_one)
+    monkeypatch.setattr(ParquetTable, "_rows_in", lose_one)
     with pytest.raises(
         FailedPrecondition, match=r"10 rows were written .* but 5 can be seen here: name a folder that every"
     ):

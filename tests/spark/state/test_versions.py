@@ -23,7 +23,7 @@ from seriatim.errors import (
 )
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.state.files import ArrowFiles, Files, LocalFiles, files_at
-from seriatim.spark.state.versions import MOST_DELTAS, Cache, StateFolder, repartition
+from seriatim.spark.state.versions import MAX_DELTAS, Cache, StateFolder, repartition
 from tests.spark.kernel.traces import ROLES, SCHEMA, Row, known_to, table
 from tests.spark.state.memory_files import MemoryFiles
 
@@ -209,11 +209,11 @@ def test_deltas_are_compacted_into_a_full_version_when_they_are_many(files):
     query = Query(files)
     many = [row for number in range(20_000) for row in rows(0, key=f"key-{number:05d}")]
     query.run(0, many)
-    for batch in range(1, MOST_DELTAS + 2):
+    for batch in range(1, MAX_DELTAS + 2):
         query.run(batch, rows(batch, key="key-00001"))
     folder = query.folder()
-    bases = [folder._look(0, batch)[0].base for batch in range(MOST_DELTAS + 2)]
-    assert bases == [0] * MOST_DELTAS + [MOST_DELTAS, MOST_DELTAS]
+    bases = [folder._look(0, batch)[0].base for batch in range(MAX_DELTAS + 2)]
+    assert bases == [0] * MAX_DELTAS + [MAX_DELTAS, MAX_DELTAS]
 
 
 def test_a_partition_read_from_a_chain_is_the_one_that_wrote_it():
@@ -232,7 +232,7 @@ def test_as_many_versions_can_be_read_as_are_to_be_kept_and_older_ones_go(files,
         query.run(batch, [*rows(batch), *rows(batch, key="other")])
     batches = query.folder().batches(0)
     assert batches[-keep:] == list(range(60 - keep, 60))
-    assert len(batches) <= keep + MOST_DELTAS
+    assert len(batches) <= keep + MAX_DELTAS
     for batch in batches[-keep:]:
         assert query.folder().read(0, batch).header.batch == batch  # type: ignore[union-attr]
 
@@ -411,7 +411,7 @@ def test_what_killed_writers_left_goes_with_its_batch(files):
     query = Query(files, keep=2)
     query.run(0, rows(0))
     files.write(f"{state_path(0)}.deadbeef.tmp", b"half")
-    for batch in range(1, 2 * MOST_DELTAS):
+    for batch in range(1, 2 * MAX_DELTAS):
         query.run(batch, rows(batch))
     assert [name for name in files.names("of-00001/part-00000") if name.endswith(".tmp")] == []
 

@@ -30,7 +30,7 @@ def spans_of(packs: list[list[int]]) -> list[Span]:
 def test_every_message_is_in_one_range_and_the_ranges_know_how_many_they_hold(packs, size, most):
     offsets = [offset for pack in packs for offset in pack]
     end = offsets[-1] + 5 if offsets else 7
-    ranges = divide(spans_of(packs), 0, end, size=size, most=most)
+    ranges = divide(spans_of(packs), 0, end, size=size, max_tasks=most)
     assert [one.first for one in ranges] == [0, *(one.end for one in ranges[:-1])]
     assert ranges[-1].end == end
     assert [one.messages for one in ranges] == [sum(one.first <= at < one.end for at in offsets) for one in ranges]
@@ -40,8 +40,12 @@ def test_every_message_is_in_one_range_and_the_ranges_know_how_many_they_hold(pa
 
 def test_packs_stay_whole_and_large_ones_are_cut():
     small = [Span(number * 10, number * 10 + 9, 10) for number in range(6)]
-    assert divide(small, 0, 60, size=20, most=9) == [Range(0, 20, 20), Range(20, 40, 20), Range(40, 60, 20)]
-    assert divide([Span(0, 59, 60)], 0, 60, size=20, most=9) == [Range(0, 20, 20), Range(20, 40, 20), Range(40, 60, 20)]
+    assert divide(small, 0, 60, size=20, max_tasks=9) == [Range(0, 20, 20), Range(20, 40, 20), Range(40, 60, 20)]
+    assert divide([Span(0, 59, 60)], 0, 60, size=20, max_tasks=9) == [
+        Range(0, 20, 20),
+        Range(20, 40, 20),
+        Range(40, 60, 20),
+    ]
 
 
 @given(packs_of_offsets(), st.integers(1, 40))

@@ -11,9 +11,9 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, OutcomeUnknown, StoreBusy
 from seriatim.spark import register
-from seriatim.spark.topics.address import Place
+from seriatim.spark.topics.address import TopicAddress
 from seriatim.spark.topics.datasource import SCHEMA
-from seriatim.spark.topics.sink import Staged, Staging, TopicStreamWriter, TopicWriter
+from seriatim.spark.topics.sink import StagedRows, Staging, TopicStreamWriter, TopicWriter
 from tests.engine.conftest import Collector
 from tests.spark.topics.stored_topics import live_engine, make_topics, numbers, outgoing, publish, stored
 
@@ -89,7 +89,7 @@ def test_an_aborted_job_writes_nothing_and_leaves_nothing(url):
 def test_staged_rows_that_the_driver_can_not_see_are_an_error_that_names_the_option(url, tmp_path):
     writer = TopicWriter(options(url, staging=str(tmp_path / "elsewhere")), SCHEMA, overwrite=False)
     message = writer.write(rows(range(5)))
-    assert isinstance(message, Staged)
+    assert isinstance(message, StagedRows)
     assert message.file is not None
     Path(message.file.path).unlink()
     with pytest.raises(FailedPrecondition, match="set the option 'staging' to a folder that every machine sees"):
@@ -128,7 +128,7 @@ def test_nothing_is_written_to_postgresql_beside_its_owner(postgres_url, tmp_pat
 def test_a_batch_of_unknown_outcome_is_asked_for_again(url, monkeypatch):
     asked = []
 
-    class LostAnswers(Place):
+    class LostAnswers(TopicAddress):
         def ask(self, question):
             answer = super().ask(question)
             asked.append(answer)
@@ -137,7 +137,7 @@ def test_a_batch_of_unknown_outcome_is_asked_for_again(url, monkeypatch):
             return answer
 
     writer = TopicWriter(options(url), SCHEMA, overwrite=False)
-    place = writer._staging.place
+    place = writer._staging.address
     monkeypatch.setattr(writer, "_staging", Staging(LostAnswers(place.url, place.topic), writer._staging.folder))
     write(writer, range(3))
     assert asked == [range(3), None]

@@ -38,7 +38,7 @@ AT, HIGHEST, PREVIOUS, FIRST_DIGEST = "at", "highest", "previous", "first_digest
 
 COUNTS = ("rows", "distinct", "duplicates", "conflicts", "lost", "reordered", "max_displacement", "invalid")
 BITS = ("no_inversion", "no_duplicate", "no_loss")
-TOLD = (*COUNTS, *BITS, "guarantee", "witnesses")
+AUDIT_COLUMNS = (*COUNTS, *BITS, "guarantee", "witnesses")
 """The columns of an audit besides the key."""
 
 
@@ -53,7 +53,7 @@ def audit(*, key: str, sequence: str, arrival: str | None = None, payload: str |
     def transformation(frame: DataFrame) -> DataFrame:
         if frame.isStreaming:
             raise InvalidArgument("an audit looks at all rows: write the stream down, and audit what was written")
-        if key in TOLD:
+        if key in AUDIT_COLUMNS:
             raise InvalidArgument(f"the audit has a column '{key}' of its own: rename yours")
         found = found_in(frame, roles)
         return _verdicts(_facts(judged(frame, found)), key, has_order=found.arrival is not None)
@@ -159,21 +159,21 @@ def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
 
 
 def _facts(rows: DataFrame) -> DataFrame:
-    """One row for each key: counts, and the first of each kind of trouble."""
-    trouble = Trouble(has_digest=DIGEST in rows.columns)
+    """One row for each key: counts, and the first of each kind of fault."""
+    row_faults = RowFaults(has_digest=DIGEST in rows.columns)
     facts = {
         "rows": F.count(NUMBER),
         "invalid": F.count("*") - F.count(NUMBER),
-        "duplicates": F.count_if(trouble.copied),
-        "conflicts": F.count_if(trouble.conflicting),
-        "reordered": F.count(trouble.behind),
-        "max_displacement": F.coalesce(F.max(trouble.behind), F.lit(0)),
+        "duplicates": F.count_if(row_faults.copied),
+        "conflicts": F.count_if(row_faults.conflicting),
+        "reordered": F.count(row_faults.behind),
+        "max_displacement": F.coalesce(F.max(row_faults.behind), F.lit(0)),
         "span": F.coalesce(F.max(NUMBER) - F.min(NUMBER) + 1, F.lit(0)),
-        "first_inverted": _first_where(trouble.inverted, AT, NUMBER, HIGHEST),
+        "first_inverted": _first_where(row_faults.inverted, AT, NUMBER, HIGHEST),
         # Without an arrival no copy came first: the one with the lowest number.
-        "first_copied": _first_where(trouble.copied, AT, NUMBER),
-        "first_conflict": _first_where(trouble.conflicting, AT, NUMBER),
-        "first_hole": _first_where(trouble.after_hole, NUMBER, PREVIOUS),
+        "first_copied": _first_where(row_faults.copied, AT, NUMBER),
+        "first_conflict": _first_where(row_faults.conflicting, AT, NUMBER),
+        "first_hole": _first_where(row_faults.after_hole, NUMBER, PREVIOUS),
         "first_invalid": _first_where(F.col(COMPLAINT).isNotNull(), *_present(rows, ARRIVAL), COMPLAINT),
     }
     return rows.groupBy(GROUP, KEY).agg(*(value.alias(name) for name, value in facts.items()))
@@ -184,7 +184,7 @@ def _first_where(condition: Column, *names: str) -> Column:
     return F.min(F.when(condition, F.struct(*names)))
 
 
-class Trouble:
+class RowFaults:
     """What is the matter with a row, told by its neighbours."""
 
     def __init__(self, *, has_digest: bool) -> None:

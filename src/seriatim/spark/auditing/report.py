@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, TimestampNTZType, TimestampType
 
-from seriatim.spark.auditing.audit import ARRIVAL, AT, KEY, NUMBER, PREVIOUS, Trouble, judged, total, worst_first
+from seriatim.spark.auditing.audit import ARRIVAL, AT, KEY, NUMBER, PREVIOUS, RowFaults, judged, total, worst_first
 from seriatim.spark.auditing.charts import Bucket, KeyRow, Point, Trail
 from seriatim.spark.auditing.page import Page, draw
 from seriatim.spark.column_roles import ColumnRoles
@@ -67,16 +67,16 @@ def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
     page = Page(audited.title, whole.asDict(), tuple(row for row in rows if row.faults))
     if roles.arrival is None:
         return page
-    troubled = _troubled(judged(frame, replace(roles, payload=())), frame, roles).persist()
+    faulty = _faulty_rows(judged(frame, replace(roles, payload=())), frame, roles).persist()
     try:
         return replace(
             page,
             trails=_trails(frame, roles, keys or [row.key for row in rows if row.rows][:TRAILS]),
-            displacements=_displacements(troubled),
-            gaps=_gaps(troubled, is_time=_is_time(frame.schema[roles.arrival].dataType)),
+            displacements=_displacements(faulty),
+            gaps=_gaps(faulty, is_time=_is_time(frame.schema[roles.arrival].dataType)),
         )
     finally:
-        troubled.unpersist()
+        faulty.unpersist()
 
 
 def _key_row(row: Row) -> KeyRow:
@@ -96,19 +96,19 @@ def _is_time(kind: DataType) -> bool:
     return isinstance(kind, TimestampType | TimestampNTZType)
 
 
-def _troubled(rows: DataFrame, frame: DataFrame, roles: ColumnRoles) -> DataFrame:
+def _faulty_rows(rows: DataFrame, frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     """The few rows that were overtaken or follow a hole: when, how far behind, and how many are missing."""
-    trouble = Trouble(has_digest=False)
-    missing = F.when(trouble.after_hole, F.col(NUMBER) - F.col(PREVIOUS) - 1)
+    row_faults = RowFaults(has_digest=False)
+    missing = F.when(row_faults.after_hole, F.col(NUMBER) - F.col(PREVIOUS) - 1)
     time = arrival_time(frame.select(column(roles.time).alias(ARRIVAL)), ARRIVAL)
-    found = rows.select(time.alias("time"), trouble.behind.alias("behind"), missing.alias("missing"))
+    found = rows.select(time.alias("time"), row_faults.behind.alias("behind"), missing.alias("missing"))
     return found.where("behind is not null or missing is not null")
 
 
-def _displacements(troubled: DataFrame) -> tuple[Bucket, ...]:
+def _displacements(faulty: DataFrame) -> tuple[Bucket, ...]:
     """How many rows were behind by 1, 2, 3–4, 5–8 and so on."""
     power = F.ceil(F.log2("behind")).cast("int")
-    counted = troubled.where("behind is not null").groupBy(power.alias("power")).count().orderBy("power").collect()
+    counted = faulty.where("behind is not null").groupBy(power.alias("power")).count().orderBy("power").collect()
     counts = {row["power"]: row["count"] for row in counted}
     return tuple(Bucket(_range_of(power), counts.get(power, 0)) for power in range(max(counts, default=-1) + 1))
 
@@ -118,15 +118,15 @@ def _range_of(power: int) -> str:
     return f"{high:,}" if low >= high else f"{low:,}–{high:,}"
 
 
-def _gaps(troubled: DataFrame, *, is_time: bool) -> tuple[Bucket, ...]:
+def _gaps(faulty: DataFrame, *, is_time: bool) -> tuple[Bucket, ...]:
     """How many numbers are missing, by when the row behind their hole came."""
-    ends = troubled.agg(F.min("time"), F.max("time")).first()
+    ends = faulty.agg(F.min("time"), F.max("time")).first()
     if ends is None or ends[0] is None:
         return ()
     low, high = ends
     width = (high - low) / TIME_BUCKETS or 1.0
     place = F.least(F.floor((F.col("time") - low) / width), F.lit(TIME_BUCKETS - 1)).cast("int")
-    rows = troubled.where("missing is not null").groupBy(place.alias("place")).agg(F.sum("missing")).collect()
+    rows = faulty.where("missing is not null").groupBy(place.alias("place")).agg(F.sum("missing")).collect()
     counts = {row[0]: row[1] for row in rows}
     return tuple(
         Bucket(_moment(low + place * width, is_time=is_time), int(counts.get(place, 0)))
@@ -145,8 +145,8 @@ def _trails(frame: DataFrame, roles: ColumnRoles, keys: Sequence[str]) -> tuple[
     # As text: two tables that are compared may have keys of different types.
     of_keys = column(roles.key).cast("string").isin(list(keys))
     rows = judged(frame.where(of_keys), replace(roles, payload=()))
-    trouble = Trouble(has_digest=False)
-    kind = F.when(trouble.copied, "copy").when(trouble.inverted, "overtaken").otherwise("in order")
+    row_faults = RowFaults(has_digest=False)
+    kind = F.when(row_faults.copied, "copy").when(row_faults.inverted, "overtaken").otherwise("in order")
     step = F.greatest(F.lit(1), F.ceil(F.count(NUMBER).over(Window.partitionBy(KEY)) / POINTS))
     chosen = rows.select(KEY, AT, NUMBER, kind.alias("kind"), step.alias("step")).where(
         "number is not null and at % step = 0"

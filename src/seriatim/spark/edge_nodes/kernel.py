@@ -49,7 +49,7 @@ from seriatim.spark.edge_nodes.state import (
 )
 from seriatim.spark.edge_nodes.tie_breaking import ranks
 from seriatim.spark.kernel.arrays import Ints, Objects, arange, filled
-from seriatim.spark.kernel.arrival_order import row_worths
+from seriatim.spark.kernel.arrival_order import row_sort_keys
 from seriatim.spark.kernel.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, check_columns, refuse
 from seriatim.spark.kernel.interfaces import MACHINE
 from seriatim.spark.kernel.output import Output, output_schema
@@ -218,8 +218,8 @@ def _sorted_instant(rows: list[int], messages: list[EdgeMessage[int]], table: pa
         return rows
     found = ranks([messages[row] for row in rows])
     if len(set(found)) < len(found):
-        worths = row_worths(table.take(pa.array(rows)), sorted(table.schema.names))
-        return [row for *_, row in sorted(zip(found, worths, rows, strict=True))]
+        sort_keys = row_sort_keys(table.take(pa.array(rows)), sorted(table.schema.names))
+        return [row for *_, row in sorted(zip(found, sort_keys, rows, strict=True))]
     return [row for _, row in sorted(zip(found, rows, strict=True))]
 
 

@@ -25,7 +25,7 @@ Rank: TypeAlias = tuple[int, int, bool, int, str, int]
 """What messages of one instant are sorted by."""
 
 
-class Stage(IntEnum):
+class Phase(IntEnum):
     """The parts of an instant, numbered as above."""
 
     BEFORE_BIRTH = 1
@@ -40,15 +40,15 @@ def ranks(instant: Sequence[EdgeMessage[Any]]) -> list[Rank]:
     born = {birth.bd_seq for birth in births}
     since = min((birth.timestamp for birth in births if birth.timestamp is not None), default=0)
 
-    def stage(message: EdgeMessage[Any], stamp: int) -> Stage:
+    def phase(message: EdgeMessage[Any], stamp: int) -> Phase:
         if message.kind is Kind.NDEATH:
-            return Stage.DEATH_OF_BORN if message.bd_seq in born else Stage.DEATH
-        return Stage.BIRTH if births and stamp >= since else Stage.BEFORE_BIRTH
+            return Phase.DEATH_OF_BORN if message.bd_seq in born else Phase.DEATH
+        return Phase.BIRTH if births and stamp >= since else Phase.BEFORE_BIRTH
 
     def rank(message: EdgeMessage[Any]) -> Rank:
         _, _, seq, timestamp, device, bd_seq = message
         stamp = since if timestamp is None else timestamp
         is_data = message.kind is not Kind.NBIRTH
-        return stage(message, stamp), stamp, is_data, seq or 0, device or "", -1 if bd_seq is None else bd_seq
+        return phase(message, stamp), stamp, is_data, seq or 0, device or "", -1 if bd_seq is None else bd_seq
 
     return [rank(message) for message in instant]

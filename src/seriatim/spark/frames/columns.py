@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.column_roles import ColumnRoles
-from seriatim.spark.kernel.intake import LIMIT, NOT_FINITE
+from seriatim.spark.kernel.intake import MAX_NUMBER, NOT_FINITE
 
 Transformation = Callable[[DataFrame], DataFrame]
 
@@ -67,7 +67,9 @@ def faults_in(frame: DataFrame, roles: ColumnRoles) -> Iterator[Fault]:
         yield Fault(NOT_FINITE, F.isnan(time) | F.abs(time).eqNullSafe(float("inf")))
     if frame.schema[roles.sequence].dataType.simpleString() == "bigint":
         number = column(roles.sequence)
-        yield Fault(f"its number is outside {-LIMIT} to {LIMIT}", (number < -LIMIT) | (number > LIMIT))
+        yield Fault(
+            f"its number is outside {-MAX_NUMBER} to {MAX_NUMBER}", (number < -MAX_NUMBER) | (number > MAX_NUMBER)
+        )
 
 
 def arrival_time(frame: DataFrame, arrival: str | None) -> Column:

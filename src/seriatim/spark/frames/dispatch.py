@@ -24,7 +24,7 @@ from seriatim.spark.frames.stream import put_stream_in_order
 from seriatim.spark.frames.table import FOREVER, put_table_in_order
 from seriatim.spark.kernel.kernel import Kernel
 
-NO_LIMIT = 2**31
+UNLIMITED = 2**31
 """How many rows of a key a table may hold back: as many as there are."""
 _JUDGED_BY_ARRIVAL = ("gap_timeout", "on_gap", "on_late", "on_epoch", "capacity", "resync_after")
 
@@ -71,7 +71,7 @@ def _table_by_kernel(frame: DataFrame, roles: ColumnRoles, choices: Choices) -> 
         options,
         start=Start.lowest_within(timeout) if choices.start == LOWEST else options.start,
         gap_timeout=timeout,
-        capacity=options.capacity or options.space.max_ahead or NO_LIMIT,
+        capacity=options.capacity or options.space.max_ahead or UNLIMITED,
     )
     preparation = _preparation(frame, roles, choices)
     return put_table_in_order(preparation, _kernel(choices, options, preparation))

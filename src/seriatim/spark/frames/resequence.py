@@ -23,7 +23,7 @@ from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.frames.options import StreamOptions, Time, optional_duration
-from seriatim.spark.kernel.intake import LIMIT, OnInvalid
+from seriatim.spark.kernel.intake import MAX_NUMBER, OnInvalid
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -112,7 +112,7 @@ def _start(start: object) -> Start:
     """The start rule; how long the lowest number is awaited, the frame will tell."""
     if start in (LOWEST, FIRST):
         return Start.first_seen()
-    if isinstance(start, bool) or not isinstance(start, int) or abs(start) > LIMIT:
+    if isinstance(start, bool) or not isinstance(start, int) or abs(start) > MAX_NUMBER:
         raise InvalidArgument(f"start must be a whole number, 'lowest' or 'first', not {start!r}")
     return Start.at(start)
 

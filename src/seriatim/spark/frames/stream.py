@@ -46,7 +46,7 @@ EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
 EMPTY_RELATIONS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-FASTEST_TICK, SLOWEST_TICK = 0.1, 10.0
+MIN_TICK_S, MAX_TICK_S = 0.1, 10.0
 
 
 def put_stream_in_order(preparation: Preparation, kernel: PartitionKernel, streaming: StreamOptions) -> DataFrame:
@@ -111,7 +111,7 @@ def kinds_of(kernel: PartitionKernel, meaning: dict[str, str]) -> PartitionKinds
 
 def default_tick(timeout: float | None) -> float:
     """Soon enough that a timeout is not felt to be longer than it is, and no busier than needed."""
-    return SLOWEST_TICK if timeout is None else min(max(timeout / 4, FASTEST_TICK), SLOWEST_TICK)
+    return MAX_TICK_S if timeout is None else min(max(timeout / 4, MIN_TICK_S), MAX_TICK_S)
 
 
 def partition_of(key: Column, count: int) -> Column:

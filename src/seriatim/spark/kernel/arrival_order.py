@@ -47,16 +47,16 @@ def by_arrival(table: pa.Table, criteria: ArrivalOrder) -> Ints:
         if not places.size:
             break
         rows = order[places]
-        worth = values(rows)
-        sorting = np.argsort(worth, kind="stable") if runs[0] == runs[-1] else np.lexsort((worth, runs))
+        sort_key = values(rows)
+        sorting = np.argsort(sort_key, kind="stable") if runs[0] == runs[-1] else np.lexsort((sort_key, runs))
         order[places] = rows[sorting]
-        places, runs = _undecided(places, runs[sorting], worth[sorting])
+        places, runs = _undecided(places, runs[sorting], sort_key[sorting])
     return order
 
 
-def _undecided(places: Ints, runs: Ints, worth: npt.NDArray[Any]) -> tuple[Ints, Ints]:
+def _undecided(places: Ints, runs: Ints, sort_key: npt.NDArray[Any]) -> tuple[Ints, Ints]:
     """The places of rows that equal a neighbour, and the runs of equals that they form."""
-    equal = (runs[1:] == runs[:-1]) & (worth[1:] == worth[:-1])
+    equal = (runs[1:] == runs[:-1]) & (sort_key[1:] == sort_key[:-1])
     begins = np.append(True, ~equal)
     alone = begins & np.append(~equal, True)
     return places[~alone], np.cumsum(begins)[~alone]
@@ -66,11 +66,11 @@ def _criteria(table: pa.Table, criteria: ArrivalOrder) -> Iterator[Values]:
     for name in criteria.numbers:
         yield _numbers(table[name]).__getitem__
         if pa.types.is_decimal(table[name].type):  # which may be closer to each other than floats can be
-            yield _Worths(table[name])
+            yield _SortKeys(table[name])
     yield lambda rows: _hashes(flat(table[criteria.key]).take(pa.array(rows)))
     # Nulls are still to be told from the lowest number there is, and keys from others of the same hash.
     for name in (*criteria.numbers, criteria.key, *criteria.others):
-        yield _Worths(table[name])
+        yield _SortKeys(table[name])
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -92,48 +92,48 @@ def _hashes(keys: pa.Array) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Worths:
+class _SortKeys:
     """What rows are compared by in a column of any type."""
 
     column: pa.ChunkedArray
 
     def __call__(self, rows: Ints) -> Ints:
-        return ranks(_worths(self.column.take(pa.array(rows))))
+        return ranks(_sort_keys(self.column.take(pa.array(rows))))
 
 
-def ranks(worths: Sequence[Any]) -> Ints:
+def ranks(sort_keys: Sequence[Any]) -> Ints:
     """For each value its rank among all of them, equal for equal ones."""
-    found, rank, before = np.zeros(len(worths), np.int64), 0, None
-    for place in sorted(range(len(worths)), key=worths.__getitem__):
-        rank += before is not None and worths[place] != before
-        found[place], before = rank, worths[place]
+    found, rank, before = np.zeros(len(sort_keys), np.int64), 0, None
+    for place in sorted(range(len(sort_keys)), key=sort_keys.__getitem__):
+        rank += before is not None and sort_keys[place] != before
+        found[place], before = rank, sort_keys[place]
     return found
 
 
-def row_worths(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+def row_sort_keys(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """What whole rows are compared by, in these columns."""
-    columns = [_worths(rows[name]) for name in names]
+    columns = [_sort_keys(rows[name]) for name in names]
     return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
 
 
-def _worths(values: pa.ChunkedArray) -> list[Any]:
+def _sort_keys(values: pa.ChunkedArray) -> list[Any]:
     """Something that Python sorts as Spark sorts the values of a column (``tie_breaking.comparable``)."""
     if pa.types.is_temporal(values.type) and not pa.types.is_interval(values.type):
         # Python's own dates have fewer years.
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    return [_worth(value, values.type) for value in values.to_pylist()]
+    return [_sort_key(value, values.type) for value in values.to_pylist()]
 
 
-def _worth(value: Any, kind: pa.DataType) -> Any:
+def _sort_key(value: Any, kind: pa.DataType) -> Any:
     """Nothing comes before anything, NaN behind all numbers, and a map is the list of its entries, by key."""
     if value is None:
         return ()
     if pa.types.is_map(kind):
-        return (sorted((_worth(key, kind.key_type), _worth(item, kind.item_type)) for key, item in value),)
+        return (sorted((_sort_key(key, kind.key_type), _sort_key(item, kind.item_type)) for key, item in value),)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return ([_worth(item, kind.value_type) for item in value],)
+        return ([_sort_key(item, kind.value_type) for item in value],)
     if pa.types.is_struct(kind):
-        return ([_worth(value[field.name], field.type) for field in kind],)
+        return ([_sort_key(value[field.name], field.type) for field in kind],)
     if isinstance(value, float):
         return (isnan(value), 0.0 if isnan(value) else value)
     return (value,)

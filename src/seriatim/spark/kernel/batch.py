@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Pool, arange, owners
-from seriatim.spark.kernel.partition import Gaps, Held, KeyFacts, Ranges
+from seriatim.spark.kernel.partition import Gaps, HeldMessages, KeyFacts, Ranges
 
 
 @dataclass
@@ -36,7 +36,7 @@ class Batch:
     starts: Ints
     ends: Ints
     rows: Rows
-    held: Held
+    held: HeldMessages
     gaps: Gaps
     given_up: Ranges
     floors: Floats

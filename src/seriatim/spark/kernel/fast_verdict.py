@@ -10,13 +10,13 @@ from seriatim.core.resequencing import OnDuplicate, OnLate, Reason
 from seriatim.core.sequence import SequenceSpace
 from seriatim.spark.kernel.arrays import Bools, Ints, Objects, filled, first_of_each, last_of_each
 from seriatim.spark.kernel.fast_path import FastPath, Holes
-from seriatim.spark.kernel.partition import Held, KeyFacts
+from seriatim.spark.kernel.partition import HeldMessages, KeyFacts
 from seriatim.spark.kernel.slow_path_causes import Cause
 from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Released, Verdict
 from seriatim.spark.tagged import Tag
 
 
-class Findings:
+class FastVerdict:
     """What the fast path found out about a batch."""
 
     def __init__(self, path: FastPath) -> None:
@@ -60,10 +60,12 @@ class Findings:
     def _wrapped(self, number: Ints) -> Ints:
         return wrapped(number, self.path.options.space)
 
-    def _held(self, index: Ints, sources: Ints) -> Held:
+    def _held(self, index: Ints, sources: Ints) -> HeldMessages:
         owner, at = self.path.of_accepted[index], self.path.accepted[index]
         arrival = np.concatenate([self.path.batch.held.arrival, self.path.batch.rows.time])
-        return Held(owner, self.path.place[at] - self.path.shift[owner], arrival[self.path.order[at]], sources[index])
+        return HeldMessages(
+            owner, self.path.place[at] - self.path.shift[owner], arrival[self.path.order[at]], sources[index]
+        )
 
     def _facts(self, open_holes: Holes) -> KeyFacts:
         facts = self.path.batch.facts

@@ -24,7 +24,7 @@ from seriatim.spark.kernel.arrays import Bools, Floats, Ints, Objects, arange, f
 from seriatim.spark.kernel.batch import Rows
 from seriatim.spark.kernel.key_index import Hashes, check_key_type, hash_keys
 
-LIMIT = 2**61
+MAX_NUMBER = 2**61
 """Numbers beyond this are invalid: sums and differences of two numbers must fit in 64 bits."""
 
 
@@ -112,7 +112,7 @@ def _faults(
     key: pa.ChunkedArray, columns: _Numbers, roles: ColumnRoles, space: SequenceSpace, latest: float
 ) -> list[tuple[Bools, str]]:
     """What can be wrong with a row, and with which rows it is."""
-    lowest, highest = (-LIMIT, LIMIT) if space.modulus is None else (0, space.modulus - 1)
+    lowest, highest = (-MAX_NUMBER, MAX_NUMBER) if space.modulus is None else (0, space.modulus - 1)
     outside = (columns.sequence < lowest) | (columns.sequence > highest)
     faults = [(outside, f"its number is outside {lowest} to {highest}")]
     timeless = ~np.isfinite(columns.time)

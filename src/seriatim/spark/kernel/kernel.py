@@ -36,12 +36,12 @@ from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrays import Bools, Ints, Pool, arange, first_of_each, flat, rising
 from seriatim.spark.kernel.batch import Batch
 from seriatim.spark.kernel.fast_path import FastPath
-from seriatim.spark.kernel.fast_verdict import Findings, wrapped
+from seriatim.spark.kernel.fast_verdict import FastVerdict, wrapped
 from seriatim.spark.kernel.intake import Intake, OnInvalid, check_columns, refuse, take_in
 from seriatim.spark.kernel.output import Output, expired_entries, output_schema
-from seriatim.spark.kernel.partition import Change, KeyFacts, Partition, Places, joined_rows, owned
+from seriatim.spark.kernel.partition import KeyFacts, Partition, PartitionChange, Places, joined_rows, owned
 from seriatim.spark.kernel.slow_path import SlowPath
-from seriatim.spark.kernel.slow_path_causes import Cause, begin_sessions, obstacles
+from seriatim.spark.kernel.slow_path_causes import Cause, begin_sessions, slow_path_causes
 from seriatim.spark.kernel.verdict import NO_SOURCE, Released, Verdict
 
 
@@ -62,7 +62,7 @@ class Outcome:
     """What a batch gives out, and what it changes. ``places`` spare ``Partition.apply`` a search."""
 
     table: pa.Table
-    change: Change
+    change: PartitionChange
     places: Places
     counters: Counters
 
@@ -180,12 +180,12 @@ class Kernel:
     # -- both paths -----------------------------------------------------------------------------------------------------
 
     def _decide(self, batch: Batch) -> tuple[Verdict, Counters]:
-        causes = obstacles(batch, self.options)
+        causes = slow_path_causes(batch, self.options)
         tried = np.flatnonzero(causes == Cause.NONE)
         fast = FastPath(batch.select(tried), self.options)
         causes[tried] = fast.causes
         left = np.flatnonzero(causes)
-        verdict = Findings(fast).verdict()
+        verdict = FastVerdict(fast).verdict()
         if left.size:
             slow = SlowPath(batch.select(left), self.options, raise_invalid=self.on_invalid is OnInvalid.RAISE)
             verdict = _joined(verdict.renumbered(tried), slow.verdict().renumbered(left))
@@ -262,14 +262,14 @@ def _merged(one: Pool, other: Pool) -> Pool:
     return both.take(np.argsort(both.owner, kind="stable"))
 
 
-def _change(verdict: Verdict, messages: _Messages, gone: Bools, expired: pa.Array) -> Change:
+def _change(verdict: Verdict, messages: _Messages, gone: Bools, expired: pa.Array) -> PartitionChange:
     """What the batch changes, for the keys that are known after it. ``gone`` marks what is held no longer."""
     batch = messages.batch
     numbers = np.full(len(batch), -1, np.int64)
     numbers[verdict.owners] = arange(len(verdict.owners))
     waiting = verdict.held.renumbered(numbers)
     added = waiting.take(waiting.row < messages.row_count)
-    return Change(
+    return PartitionChange(
         clock=batch.clock,
         keys=batch.keys.take(pa.array(verdict.owners)),
         facts=verdict.facts,

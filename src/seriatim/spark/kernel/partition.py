@@ -29,7 +29,7 @@ from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Owned, ar
 from seriatim.spark.kernel.key_index import KeyIndex
 from seriatim.spark.kernel.schema_evolution import ADDED, fitted, misfits, refuse_misfits
 
-P = TypeVar("P", "Held", "Gaps", "Ranges")
+P = TypeVar("P", "HeldMessages", "Gaps", "Ranges")
 
 WAITING = (
     pa.field("_since", pa.float64()),
@@ -63,7 +63,7 @@ class KeyFacts(Columns):
 
 
 @dataclass
-class Held(Owned):
+class HeldMessages(Owned):
     """Messages that wait. ``row`` says where the message is."""
 
     number: Ints
@@ -100,7 +100,7 @@ class Ranges(Owned):
 
 
 @dataclass
-class Change:
+class PartitionChange:
     """What a batch changes. Owners are indexes into ``keys``.
 
     ``fresh_memory`` marks the keys whose ranges given up are replaced by those in ``given_up``. ``released`` names messages
@@ -113,8 +113,8 @@ class Change:
     gaps: Gaps
     fresh_memory: Bools
     given_up: Ranges
-    released: Held
-    held: Held
+    released: HeldMessages
+    held: HeldMessages
     rows: pa.Table
     expired: pa.Array
 
@@ -143,7 +143,7 @@ class Change:
         ]
 
     @classmethod
-    def of_tables(cls, clock: float, tables: list[pa.Table]) -> Change:
+    def of_tables(cls, clock: float, tables: list[pa.Table]) -> PartitionChange:
         keys, gaps, given_up, released, held, rows, expired = tables
         return cls(
             clock=clock,
@@ -153,15 +153,15 @@ class Change:
             fresh_memory=keys["fresh_memory"].to_numpy(),
             given_up=Ranges.from_arrow(given_up),
             released=_named(released),
-            held=Held.from_arrow(held),
+            held=HeldMessages.from_arrow(held),
             rows=rows,
             expired=flat(expired["key"]),
         )
 
 
-def _named(released: pa.Table) -> Held:
+def _named(released: pa.Table) -> HeldMessages:
     owner, number = (released[name].to_numpy().astype(np.int64) for name in ("owner", "number"))
-    return Held(owner, number, number.astype(np.float64), number)
+    return HeldMessages(owner, number, number.astype(np.float64), number)
 
 
 @dataclass
@@ -172,9 +172,9 @@ class Places:
     released: Ints
 
 
-MOSTLY_GONE = 2
+MAX_ROWS_PER_HELD = 2
 """How many times more rows are kept than are held, before those of messages that are gone are dropped."""
-MOST_CHUNKS = 64
+MAX_CHUNKS = 64
 
 
 class Partition:
@@ -184,7 +184,7 @@ class Partition:
         self.clock = -inf
         self.index = KeyIndex(pa.array([], key_type))
         self.facts = KeyFacts.of_new_keys(0)
-        self.held = Held.empty()
+        self.held = HeldMessages.empty()
         self.gaps = Gaps.empty()
         self.given_up = Ranges.empty()
         self.rows: pa.Table = schema.empty_table()
@@ -279,7 +279,7 @@ class Partition:
         """Give the rows that wait the columns that the query has now."""
         self.rows = adopted(self.rows, len(self.held), schema)
 
-    def apply(self, change: Change, places: Places | None = None) -> None:
+    def apply(self, change: PartitionChange, places: Places | None = None) -> None:
         """Make it what it is after the batch. ``places`` spare a search where they are known already."""
         places = places or self._find(change)
         slots = self._place_keys(change, places.slots)
@@ -294,11 +294,11 @@ class Partition:
         self._replace_held(change, slots, places.released)
         self._forget(change.expired)
 
-    def _find(self, change: Change) -> Places:
+    def _find(self, change: PartitionChange) -> Places:
         slots = self.index.find(change.keys)
         return Places(slots, _listed(self.held, slots[change.released.owner], change.released.number))
 
-    def _place_keys(self, change: Change, slots: Ints) -> Ints:
+    def _place_keys(self, change: PartitionChange, slots: Ints) -> Ints:
         new = np.flatnonzero(slots < 0)
         if not new.size:
             return slots
@@ -308,16 +308,16 @@ class Partition:
         self.facts = KeyFacts.concat([self.facts, KeyFacts.of_new_keys(new.size)])
         return slots
 
-    def _replace_held(self, change: Change, slots: Ints, released: Ints) -> None:
+    def _replace_held(self, change: PartitionChange, slots: Ints, released: Ints) -> None:
         if not len(released) and not len(change.held):
             return
         keep = np.ones(len(self.held), np.bool_)
         keep[released] = False
         added = change.held.renumbered(slots)
         added.row = added.row + self.rows.num_rows
-        self.held = Held.concat([self.held.take(keep), added])
+        self.held = HeldMessages.concat([self.held.take(keep), added])
         self.rows = joined_rows(self.rows, change.rows)
-        if self.rows.num_rows > MOSTLY_GONE * len(self.held) or len(self.rows.to_batches()) > MOST_CHUNKS:
+        if self.rows.num_rows > MAX_ROWS_PER_HELD * len(self.held) or len(self.rows.to_batches()) > MAX_CHUNKS:
             self._pack_rows()
 
     def _pack_rows(self) -> None:
@@ -343,29 +343,29 @@ class Partition:
 
     # -- as a whole -----------------------------------------------------------------------------------------------------
 
-    def as_change(self) -> Change:
+    def as_change(self) -> PartitionChange:
         """The change that makes an empty partition into this one."""
         self._pack_rows()
-        return Change(
+        return PartitionChange(
             clock=self.clock,
             keys=self.keys,
             facts=self.facts,
             gaps=self.gaps,
             fresh_memory=np.ones(len(self), np.bool_),
             given_up=self.given_up,
-            released=Held.empty(),
+            released=HeldMessages.empty(),
             held=self.held,
             rows=self.rows,
             expired=self.keys.slice(0, 0),
         )
 
     @classmethod
-    def change_of(cls, clock: float, tables: list[pa.Table]) -> Change:
+    def change_of(cls, clock: float, tables: list[pa.Table]) -> PartitionChange:
         """A change as it was written."""
-        return Change.of_tables(clock, tables)
+        return PartitionChange.of_tables(clock, tables)
 
     @classmethod
-    def from_change(cls, change: Change) -> Partition:
+    def from_change(cls, change: PartitionChange) -> Partition:
         self = cls(change.keys.type, change.rows.schema)
         self.apply(change)
         return self
@@ -425,7 +425,7 @@ def owned(pool: P, ranks: Ints) -> Ints:
     return order
 
 
-def _listed(held: Held, owner: Ints, number: Ints) -> Ints:
+def _listed(held: HeldMessages, owner: Ints, number: Ints) -> Ints:
     """Where the held messages are that a list of owners and numbers names."""
     if not len(owner):
         return arange(0)

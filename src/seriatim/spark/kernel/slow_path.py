@@ -15,7 +15,7 @@ from seriatim.core.resequencing import Resequencing
 from seriatim.errors import InvalidSequence
 from seriatim.spark.kernel.arrays import Ints, run_bounds
 from seriatim.spark.kernel.batch import Batch
-from seriatim.spark.kernel.partition import Gaps, Held, KeyFacts, Ranges
+from seriatim.spark.kernel.partition import Gaps, HeldMessages, KeyFacts, Ranges
 from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Released, Verdict
 from seriatim.spark.tagged import INVALID, Tag
 
@@ -164,7 +164,7 @@ class SlowPath:
             gaps=Gaps.from_rows(self.gaps),
             fresh_memory=np.ones(len(self.owners), np.bool_),
             given_up=Ranges.from_rows(self.given_up),
-            held=Held.from_rows(self.held),
+            held=HeldMessages.from_rows(self.held),
         )
 
 
@@ -172,6 +172,6 @@ def _run(runs: tuple[Ints, Ints], owner: int) -> slice:
     return slice(int(runs[0][owner]), int(runs[1][owner]))
 
 
-def _rows_of(pool: Held | Gaps | Ranges) -> Any:
+def _rows_of(pool: HeldMessages | Gaps | Ranges) -> Any:
     """The rows of a pool as tuples, without their owner."""
     return zip(*(column.tolist() for column in pool.arrays()[1:]), strict=True)

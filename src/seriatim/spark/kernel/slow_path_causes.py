@@ -13,7 +13,7 @@ from seriatim.core.resequencing import Resequencing, StartRule
 from seriatim.spark.kernel.arrays import Ints
 from seriatim.spark.kernel.batch import Batch
 
-WIDEST = 2**40
+MAX_SPAN = 2**40
 """A key whose numbers span more than this is left to the slow path, so that a million keys fit on the line."""
 
 
@@ -53,17 +53,17 @@ def begin_sessions(batch: Batch, options: Resequencing) -> Batch:
     return batch
 
 
-def obstacles(batch: Batch, options: Resequencing) -> Causes:
+def slow_path_causes(batch: Batch, options: Resequencing) -> Causes:
     """Why keys can't take the fast path, as far as their rows and what is known of them tell."""
     causes = np.zeros(len(batch), np.int8)
     owner, rows, facts = batch.owner_of_rows(), batch.rows, batch.facts
     distance = rows.sequence - facts.expected[owner]
     if options.space.modulus is None:
-        causes[owner[np.abs(distance) > WIDEST]] = Cause.JUMP
-    elif options.space.modulus > WIDEST:
+        causes[owner[np.abs(distance) > MAX_SPAN]] = Cause.JUMP
+    elif options.space.modulus > MAX_SPAN:
         causes[:] = Cause.JUMP
     held = batch.held
-    causes[held.owner[held.number - facts.expected[held.owner] > WIDEST]] = Cause.JUMP
+    causes[held.owner[held.number - facts.expected[held.owner] > MAX_SPAN]] = Cause.JUMP
     if options.space.increment > 1:
         causes[owner[distance % options.space.increment != 0]] = Cause.GRID
     causes[_with_falling_deadlines(batch, options)] = Cause.DEADLINES

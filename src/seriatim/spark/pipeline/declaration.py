@@ -51,7 +51,7 @@ _VARIABLE = re.compile(r"(\$?)\$\{(\w+)\}")
 # -- what a field may hold ----------------------------------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
+class FieldKind(NamedTuple):
     """What a field may hold, in words and as a test."""
 
     words: str
@@ -78,36 +78,36 @@ def _is_promise(value: object) -> bool:
     return value in set(Level)
 
 
-TEXT = Kind("a string", _is_text)
-TEXTS = Kind("a list of strings", lambda value: isinstance(value, list) and all(map(_is_text, value)))
-NAMES = Kind("a string or a list of strings", lambda value: _is_text(value) or TEXTS.accepts(value))
-WHOLE = Kind("a whole number", _is_whole)
-START = Kind("a whole number, 'lowest' or 'first'", lambda value: _is_whole(value) or value in {"lowest", "first"})
-DURATION = Kind("a duration such as '2s', or a number of seconds", _is_duration)
-TRIGGER = Kind(
+TEXT = FieldKind("a string", _is_text)
+TEXTS = FieldKind("a list of strings", lambda value: isinstance(value, list) and all(map(_is_text, value)))
+NAMES = FieldKind("a string or a list of strings", lambda value: _is_text(value) or TEXTS.accepts(value))
+WHOLE = FieldKind("a whole number", _is_whole)
+START = FieldKind("a whole number, 'lowest' or 'first'", lambda value: _is_whole(value) or value in {"lowest", "first"})
+DURATION = FieldKind("a duration such as '2s', or a number of seconds", _is_duration)
+TRIGGER = FieldKind(
     f"{AVAILABLE_NOW!r}, or a time between batches such as '2s'",
     lambda value: value == AVAILABLE_NOW or (isinstance(value, str) and _is_duration(value)),
 )
-PROMISE = Kind(f"a level such as 'none', or a list of {', '.join(map(repr, PROMISES))}", _is_promise)
-TABLE_OF_VALUES = Kind("a table of strings, numbers and booleans", lambda value: isinstance(value, dict))
-EXPRESSIONS = Kind(
+PROMISE = FieldKind(f"a level such as 'none', or a list of {', '.join(map(repr, PROMISES))}", _is_promise)
+TABLE_OF_VALUES = FieldKind("a table of strings, numbers and booleans", lambda value: isinstance(value, dict))
+EXPRESSIONS = FieldKind(
     "a table of SQL expressions", lambda value: isinstance(value, dict) and all(map(_is_text, value.values()))
 )
 
 
-def one_of(names: Iterable[str]) -> Kind:
+def one_of(names: Iterable[str]) -> FieldKind:
     known = tuple(map(str, names))
-    return Kind(f"one of {', '.join(map(repr, known))}", lambda value: value in known)
+    return FieldKind(f"one of {', '.join(map(repr, known))}", lambda value: value in known)
 
 
 class Option(NamedTuple):
     """A field that a table may have, or must have."""
 
-    kind: Kind
+    kind: FieldKind
     is_required: bool
 
 
-_KINDS: dict[frozenset[object], Kind] = {
+_KINDS: dict[frozenset[object], FieldKind] = {
     frozenset({str}): TEXT,
     frozenset({int}): WHOLE,
     frozenset({str, float}): DURATION,
@@ -126,13 +126,13 @@ def order_options() -> dict[str, Option]:
     }
 
 
-def _kind_of(hint: object) -> Kind:
+def _kind_of(hint: object) -> FieldKind:
     parts = frozenset(get_args(hint) or (hint,)) - {type(None)}
     choices = [part for part in parts if isinstance(part, type) and issubclass(part, StrEnum)]
     return one_of(choices[0]) if choices else _KINDS[parts]
 
 
-def _of(kind: Kind, default: Any = MISSING, factory: Any = MISSING) -> Any:
+def _of(kind: FieldKind, default: Any = MISSING, factory: Any = MISSING) -> Any:
     """A field of a table; without a default it must be there."""
     if factory is not MISSING:
         return field(default_factory=factory, metadata={"kind": kind})
@@ -177,7 +177,7 @@ class Sink:
         return self.format in EXACTLY_ONCE
 
     @property
-    def place(self) -> str:
+    def target(self) -> str:
         """Where it goes, in words that give nothing away: other options of a format may be secrets."""
         known = {TOPIC: "topic", TABLE: "path", "kafka": "topic"}.get(self.format, "path")
         return f"{self.format} {self.options[known]}" if known in self.options else self.format
@@ -202,7 +202,7 @@ class Declaration:
 
     def filled_in(self, environ: Mapping[str, str] | None = None) -> Declaration:
         """The same with the values of the environment, options as Spark wants them and paths that hold anywhere."""
-        at = _Filling(os.environ if environ is None else environ, self.folder)
+        at = _Substitution(os.environ if environ is None else environ, self.folder)
         checkpoint = at.path("[pipeline] checkpoint", self.settings.checkpoint)
         state = self.order.get("state") or f"{self.settings.checkpoint.rstrip('/')}-state"
         return replace(
@@ -223,7 +223,7 @@ class Declaration:
         return {environ[name]: f"${{{name}}}" for name in sorted(names) if environ.get(name)}
 
 
-class _Filling:
+class _Substitution:
     """Puts values of the environment and whole paths where names and relative ones stand."""
 
     def __init__(self, environ: Mapping[str, str], folder: Path) -> None:
@@ -306,7 +306,7 @@ def _read_sinks(found: object) -> Iterator[Sink]:
         sink = _read(Sink, f"[[sink]] {number}", values)
         if sink.is_written_once and sink.identity in seen:
             raise InvalidArgument(
-                f"[[sink]] {number} writes to the same place as one before it: give each its own, {sink.place} is taken"
+                f"[[sink]] {number} writes to the same place as one before it: give each its own, {sink.target} is taken"
             )
         seen.add(sink.identity)
         yield sink
@@ -341,7 +341,7 @@ def _read_values(table: str, known: Mapping[str, Option], values: object) -> dic
     return {name: _checked(f"{table} {name}", known[name].kind, value) for name, value in values.items()}
 
 
-def _checked(where: str, kind: Kind, value: object) -> object:
+def _checked(where: str, kind: FieldKind, value: object) -> object:
     if not kind.accepts(value):
         raise InvalidArgument(f"{where} must be {kind.words}, not {value!r}")
     return dict(_flat(where, value)) if kind is TABLE_OF_VALUES and isinstance(value, dict) else value

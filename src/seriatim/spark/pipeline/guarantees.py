@@ -46,7 +46,7 @@ class Route:
 
     @property
     def title(self) -> str:
-        return f"{self.sink.what} rows to {self.sink.place}"
+        return f"{self.sink.what} rows to {self.sink.target}"
 
     def describe(self) -> list[str]:
         often = self.delivery.replace("_", " ")
@@ -62,7 +62,7 @@ class Route:
         ordered = {"source": self.composition.source.in_words(), "guarantee": self.composition.guarantee.in_words()}
         return {
             "what": self.sink.what,
-            "to": self.sink.place,
+            "to": self.sink.target,
             "delivery": str(self.delivery),
             **(ordered if self.is_ordered else {"source": None, "guarantee": None}),
             "stages": steps,
@@ -191,7 +191,7 @@ def _judges_times(order: Mapping[str, Any]) -> bool:
 
 
 def writing(sink: Sink) -> Stage:
-    name, means = f"write {sink.place}", EXACTLY_ONCE.get(sink.format)
+    name, means = f"write {sink.target}", EXACTLY_ONCE.get(sink.format)
     if means is not None:
         return _without_key(name) if _loses_its_key(sink) else Stage(name, Guarantee.ABSOLUTE, why=means.why)
     why = f"format {sink.format} can't tell a batch that comes again after a crash, and repeats its rows"

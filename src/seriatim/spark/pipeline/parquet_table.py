@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 FOLDER = "_seriatim"
-ABOUT, LOCK, STAGING = f"{FOLDER}/table.json", f"{FOLDER}/lock", f"{FOLDER}/staging"
+MANIFEST, LOCK, STAGING = f"{FOLDER}/table.json", f"{FOLDER}/lock", f"{FOLDER}/staging"
 FORMAT = 1
 
 
@@ -58,13 +58,13 @@ def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str, 
     """
     require_whole("batch", batch, 0)
     _require_rows_of_a_table(frame, writer)
-    table = Table(local_folder(str(path)), writer)
+    table = ParquetTable(local_folder(str(path)), writer)
     with table.lock():
         return table.add(frame, batch, rows)
 
 
 @contextmanager
-def kept(frame: DataFrame) -> Iterator[None]:
+def cached(frame: DataFrame) -> Iterator[None]:
     """Keep the rows of a frame for several actions, unless somebody else does."""
     level = frame.storageLevel
     if level.useMemory or level.useDisk:
@@ -78,7 +78,7 @@ def kept(frame: DataFrame) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class TableManifest:
     """What a table knows of itself. ``empty``: the last batch that had no rows, -1 for none."""
 
     writer: str
@@ -87,7 +87,7 @@ class About:
     format: int = FORMAT
 
 
-class Table:
+class ParquetTable:
     """The table in a folder, as one writer sees it."""
 
     def __init__(self, folder: Path, writer: str) -> None:
@@ -111,12 +111,12 @@ class Table:
 
     def add(self, frame: DataFrame, batch: int, rows: int | None = None) -> bool:
         """Write a batch, unless that was done before. The lock must be held."""
-        about = self._read_about() or self._new()
-        own = About(self._writer, _columns_of(frame), about.empty)
+        manifest = self._read_manifest() or self._new()
+        own = TableManifest(self._writer, _columns_of(frame), manifest.empty)
         shown = self._last_shown()
-        done = max(shown, about.empty)
+        done = max(shown, manifest.empty)
         if done >= 0:
-            self._require_same(about, own)
+            self._require_same(manifest, own)
         self._clear()
         if batch <= done:
             logger.info("batch %d was written to the table '%s' before: nothing was added", batch, self._folder)
@@ -132,42 +132,42 @@ class Table:
 
     # -- whose table it is ----------------------------------------------------------------------------------------------
 
-    def _new(self) -> About:
+    def _new(self) -> TableManifest:
         """A table in a folder that has nothing in it."""
         if others := [name for name in self._files.names("") if name != FOLDER]:
             raise FailedPrecondition(
                 f"the folder '{self._folder}' is no table of ours, and there is {others[0]!r} in it: name a new folder"
             )
-        return About(self._writer, ())
+        return TableManifest(self._writer, ())
 
-    def _require_same(self, about: About, own: About) -> None:
-        if about.writer != own.writer:
+    def _require_same(self, manifest: TableManifest, own: TableManifest) -> None:
+        if manifest.writer != own.writer:
             raise FailedPrecondition(
-                f"the table '{self._folder}' belongs to query {about.writer} and not to {own.writer}: give each query its "
+                f"the table '{self._folder}' belongs to query {manifest.writer} and not to {own.writer}: give each query its "
                 "own table; a query that begins anew, with a new checkpoint, needs a new one, too"
             )
-        if set(about.columns) != set(own.columns):
+        if set(manifest.columns) != set(own.columns):
             raise FailedPrecondition(
-                f"the table '{self._folder}' has the columns {_listed(about.columns)}, and this batch has "
+                f"the table '{self._folder}' has the columns {_listed(manifest.columns)}, and this batch has "
                 f"{_listed(own.columns)}: write to a new table"
             )
 
-    def _read_about(self) -> About | None:
-        content = self._files.read(ABOUT)
+    def _read_manifest(self) -> TableManifest | None:
+        content = self._files.read(MANIFEST)
         if content is None:
             return None
         try:
             known = json.loads(content)
-            about = About(**known | {"columns": tuple((name, kind) for name, kind in known["columns"])})
+            manifest = TableManifest(**known | {"columns": tuple((name, kind) for name, kind in known["columns"])})
         except (ValueError, TypeError, KeyError) as error:
-            raise DamagedStore(f"'{self._folder / ABOUT}' is damaged: restore it, or begin a new table") from error
-        if about.format != FORMAT:
+            raise DamagedStore(f"'{self._folder / MANIFEST}' is damaged: restore it, or begin a new table") from error
+        if manifest.format != FORMAT:
             raise FailedPrecondition(f"the table '{self._folder}' was written by a newer Seriatim: write with that one")
-        return about
+        return manifest
 
-    def _note(self, about: About) -> None:
-        if about != self._read_about():
-            self._files.write(ABOUT, json.dumps(asdict(about), indent=1).encode())
+    def _note(self, manifest: TableManifest) -> None:
+        if manifest != self._read_manifest():
+            self._files.write(MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
 
     # -- batches --------------------------------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Table:
         They are counted by an action of their own where nobody has: Spark's ``Observation`` may never arrive.
         """
         if rows is None:
-            with kept(frame):
+            with cached(frame):
                 return self._write(frame, staged, frame.count())
         # Spark's own mark of success is of no use to anybody here.
         writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")

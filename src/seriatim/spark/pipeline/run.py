@@ -31,7 +31,7 @@ from seriatim.spark.frames.resequence import resequence
 from seriatim.spark.identity import query_of
 from seriatim.spark.pipeline.declaration import AVAILABLE_NOW, Declaration, Sink, Source
 from seriatim.spark.pipeline.exactly_once import TABLE, TOPIC, SinkBatch, write
-from seriatim.spark.pipeline.parquet_table import kept
+from seriatim.spark.pipeline.parquet_table import cached
 from seriatim.spark.state_admin import held_rows
 from seriatim.spark.tagged import EXPIRED, INVALID, POSITION, Tag, ordered, tagged_as
 from seriatim.spark.topics.datasource import register
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 REASONS = (*map(str, Reason), INVALID, EXPIRED)
-MOST_RECENT = 100
+MAX_RECENT_BATCHES = 100
 """Of how many batches Spark remembers the progress."""
-LONGEST_LOOK = 0.1
+LOOK_INTERVAL_S = 0.1
 """How long it may take to notice that a stream waits for rows, seconds."""
 
 
@@ -136,7 +136,7 @@ class Run:
     def finish(self) -> None:
         """End it after the batch under way."""
         self._stopping.set()
-        while not self.wait(LONGEST_LOOK):
+        while not self.wait(LOOK_INTERVAL_S):
             if not self.query.status["isTriggerActive"]:
                 self.query.stop()
 
@@ -166,7 +166,7 @@ class Run:
 
     def _write_all(self, tagged: DataFrame, number: int) -> None:
         query = query_of(tagged)
-        with kept(tagged):
+        with cached(tagged):
             counts = count(tagged)
             for sink in self._declared.sinks:
                 # An empty table has columns; other places need not hear of nothing.
@@ -175,7 +175,7 @@ class Run:
                     batch = SinkBatch(rows, counts[sink.what], f"{query}:{sink.what}", number)
                     write(batch, sink.format, sink.options)
         self._written[number] = counts
-        self._written.pop(number - MOST_RECENT, None)  # nobody asked for the totals
+        self._written.pop(number - MAX_RECENT_BATCHES, None)  # nobody asked for the totals
 
     def _in_one_line(self, error: BaseException) -> SeriatimError:
         """What happened, in one line that has no secret in it."""

@@ -58,21 +58,21 @@ P = TypeVar("P", bound=PartitionState)
 BINDING = "binding.json"
 PAYLOAD, ZONE = "payload", "zone"
 """What the meaning of a state calls the columns that are compared, and the time zone in which times without one are read."""
-_WHAT_TO_DO = (
+_REMEDY = (
     "restore the state folder and the query's checkpoint from the same moment, or begin anew with an empty state folder and a "
     "new checkpoint"
 )
-MOST_DELTAS = 20
-LARGEST_DELTAS = 2
+MAX_DELTAS = 20
+MAX_DELTA_RATIO = 2
 """How many times as much as the last full version the deltas on it may hold together."""
-LONGEST_QUERY = 512
+MAX_QUERY_ID_LENGTH = 512
 PartitionKinds: TypeAlias = Mapping[str | None, type[PartitionState]]
 """What a partition is, by what the meaning of a state says of its machine."""
 RESEQUENCED: PartitionKinds = {None: Partition}
 
 
 @dataclass
-class Known(Generic[P]):
+class PartitionVersion(Generic[P]):
     """A partition as it was after a version. ``header`` is None before batch 0."""
 
     partition: P
@@ -85,15 +85,15 @@ class Cache:
 
     def __init__(self, limit: int = 8) -> None:
         self._limit = limit
-        self._known: OrderedDict[str, Known[Any]] = OrderedDict()
+        self._known: OrderedDict[str, PartitionVersion[Any]] = OrderedDict()
 
-    def put(self, place: str, known: Known[Any]) -> None:
+    def put(self, place: str, known: PartitionVersion[Any]) -> None:
         self._known.pop(place, None)
         self._known[place] = known
         while len(self._known) > self._limit:
             self._known.popitem(last=False)
 
-    def take(self, place: str, checksum: str) -> Known[Any] | None:
+    def take(self, place: str, checksum: str) -> PartitionVersion[Any] | None:
         known = self._known.pop(place, None)
         return known if known is not None and known.checksum == checksum else None
 
@@ -117,8 +117,8 @@ class StateFolder:
     ) -> None:
         require_whole("partitions", partitions, 1)
         require_whole("keep", keep, 2)
-        if not 0 < len(query) <= LONGEST_QUERY:
-            raise InvalidArgument(f"a query id has 1 to {LONGEST_QUERY} characters")
+        if not 0 < len(query) <= MAX_QUERY_ID_LENGTH:
+            raise InvalidArgument(f"a query id has 1 to {MAX_QUERY_ID_LENGTH} characters")
         self.files = files_at(location) if isinstance(location, str) else location
         self.binding = Binding(query, partitions, dict(meaning or {}))
         self.kinds = kinds
@@ -127,7 +127,7 @@ class StateFolder:
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
-    def open(self, partition: int, batch: int, new: Callable[[], P]) -> Known[P]:
+    def open(self, partition: int, batch: int, new: Callable[[], P]) -> PartitionVersion[P]:
         """What is known before a batch. It belongs to the caller, who may change it."""
         if not 0 <= partition < self.binding.partitions:
             raise StateMismatch(
@@ -136,11 +136,11 @@ class StateFolder:
             )
         self._check_binding(batch)
         if batch == 0:
-            return Known(new(), None, None)
+            return PartitionVersion(new(), None, None)
         header, checksum = self._look(partition, batch - 1)
         return self.cache.take(self._name(partition, batch - 1), checksum) or self.read(partition, header.batch)
 
-    def read(self, partition: int, batch: int) -> Known[Any]:
+    def read(self, partition: int, batch: int) -> PartitionVersion[Any]:
         """What was known after a batch, from the files alone. What kind of partition it is, the meaning of the state says."""
         version = self._version(partition, batch)
         chain = [version]
@@ -148,7 +148,7 @@ class StateFolder:
             below = self._version(partition, chain[-1].header.batch - 1)
             if below.checksum != chain[-1].header.parent:
                 name = self._name(partition, below.header.batch)
-                raise StateMismatch(f"{name} is not the version that the one after it was made from: {_WHAT_TO_DO}")
+                raise StateMismatch(f"{name} is not the version that the one after it was made from: {_REMEDY}")
             chain.append(below)
         kind = self._kind()
         changes = [self._change_in(link, kind) for link in reversed(chain)]
@@ -156,7 +156,7 @@ class StateFolder:
         for change in changes[1:]:
             known.apply(change)
         known.adopt(changes[-1].rows.schema)
-        return Known(known, version.header, version.checksum)
+        return PartitionVersion(known, version.header, version.checksum)
 
     def columns(self) -> pa.Schema | None:
         """The columns that the query had in its last batch; None before its first."""
@@ -201,12 +201,12 @@ class StateFolder:
         bound = read_binding(self.files) or (self._bind() if batch == 0 else None)
         if bound is None:
             raise StateMismatch(
-                f"there is no state in {self.files.root}, but batch {batch} goes on from batch {batch - 1}: {_WHAT_TO_DO}"
+                f"there is no state in {self.files.root}, but batch {batch} goes on from batch {batch - 1}: {_REMEDY}"
             )
         if bound.query != self.binding.query:
             raise StateMismatch(
                 f"the state in {self.files.root} belongs to the query {bound.query}, and this is {self.binding.query} "
-                f"(its checkpoint was deleted, copied or is another's): {_WHAT_TO_DO}"
+                f"(its checkpoint was deleted, copied or is another's): {_REMEDY}"
             )
         if bound.partitions != self.binding.partitions:
             raise StateMismatch(
@@ -235,23 +235,25 @@ class StateFolder:
         if found != (self.binding.query, self.binding.partitions, partition, batch):
             raise StateMismatch(
                 f"{self._name(partition, batch)} is batch {header.batch} of partition {header.partition} "
-                f"of {header.partitions} of the query {header.query}: it was put there by somebody; {_WHAT_TO_DO}"
+                f"of {header.partitions} of the query {header.query}: it was put there by somebody; {_REMEDY}"
             )
 
     def _missing(self, partition: int, batch: int) -> StateMismatch:
         versions = self.batches(partition)
         there = f"batches {versions[0]} to {versions[-1]} are there" if versions else "there is none for this partition"
-        return StateMismatch(f"{self._name(partition, batch)} is missing ({there}): {_WHAT_TO_DO}")
+        return StateMismatch(f"{self._name(partition, batch)} is missing ({there}): {_REMEDY}")
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
-    def commit(self, known: Known[Any], partition: int, batch: int, outcome: BatchOutcome) -> None:
+    def commit(self, known: PartitionVersion[Any], partition: int, batch: int, outcome: BatchOutcome) -> None:
         """Write what a batch changed, and only then let its outcome be given out. ``known`` is used up."""
         known.partition.apply(outcome.change, outcome.places)
         version = self._next_version(known, partition, batch, outcome.change)
         self._write_once(version)
         self._check_binding(batch)  # a repartition that saw no version of this batch must not be followed by one
-        self.cache.put(self._name(partition, batch), Known(known.partition, version.header, version.checksum))
+        self.cache.put(
+            self._name(partition, batch), PartitionVersion(known.partition, version.header, version.checksum)
+        )
         self._prune(partition, batch)
 
     def _write_once(self, version: Version) -> None:
@@ -272,16 +274,16 @@ class StateFolder:
             raise StateMismatch(
                 f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the "
                 "source did not give the same rows again (or progress is tracked asynchronously, which is not supported), or "
-                f"options were changed before the batch was done. Put them back until it is; otherwise {_WHAT_TO_DO}"
+                f"options were changed before the batch was done. Put them back until it is; otherwise {_REMEDY}"
             )
         self.files.write(path, version.content)
 
-    def _next_version(self, known: Known[Any], partition: int, batch: int, change: StateChange) -> Version:
+    def _next_version(self, known: PartitionVersion[Any], partition: int, batch: int, change: StateChange) -> Version:
         before = known.header
         if (
             before is None
-            or before.delta_entries + change.entries > LARGEST_DELTAS * before.base_entries
-            or batch - before.base >= MOST_DELTAS
+            or before.delta_entries + change.entries > MAX_DELTA_RATIO * before.base_entries
+            or batch - before.base >= MAX_DELTAS
         ):
             return self._full_version(known.partition, partition, batch)
         sections = sections_of(change)
@@ -430,7 +432,7 @@ def read_binding(files: Files) -> Binding | None:
     try:
         return Binding(**json.loads(content))
     except (ValueError, TypeError):
-        raise DamagedStore(f"{files.root}/{BINDING} is damaged: {_WHAT_TO_DO}") from None
+        raise DamagedStore(f"{files.root}/{BINDING} is damaged: {_REMEDY}") from None
 
 
 def bound_folder(location: str | Files, kinds: PartitionKinds = RESEQUENCED) -> StateFolder:
@@ -458,7 +460,7 @@ def repartition(
     new = StateFolder(files, query=old.binding.query, partitions=partitions, meaning=old.binding.meaning)
     complete = old.complete_batches()
     if not complete:
-        raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_WHAT_TO_DO}")
+        raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_REMEDY}")
     # What an interrupted repartition may have left; nobody is bound to it.
     files.delete_folder(count_folder(partitions))
     for batch in complete:

@@ -28,14 +28,14 @@ SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname"})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopicAddress:
     """A topic of a store."""
 
     url: str
     topic: str
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Place:
+    def of(cls, options: Mapping[str, str]) -> TopicAddress:
         """The place that options name. A file is meant where the driver is at work: others may be elsewhere."""
         if missing := [name for name in COMMON if not options.get(name)]:
             raise InvalidArgument(f"format 'seriatim' needs the option {missing[0]!r}: .option({missing[0]!r}, ...)")

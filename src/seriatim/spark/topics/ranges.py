@@ -29,14 +29,14 @@ def end_of(spans: Iterable[Span], end: int, limit: int) -> int:
     return end
 
 
-def divide(spans: Iterable[Span], first: int, end: int, *, size: int, most: int) -> list[Range]:
-    """Divide a range among tasks: about ``size`` messages each, but not more than ``most`` tasks.
+def divide(spans: Iterable[Span], first: int, end: int, *, size: int, max_tasks: int) -> list[Range]:
+    """Divide a range among tasks: about ``size`` messages each, but not more than ``max_tasks`` tasks.
 
     Packs stay whole where they are not large, because each is read as a whole.
     """
     spans = list(spans)
     total = sum(span.messages for span in spans)
-    tasks = max(1, min(most, -(-total // size)))
+    tasks = max(1, min(max_tasks, -(-total // size)))
     cuts, sizes, taken = [first], list[int](), 0
     for span in _pieces(spans, max(1, -(-total // tasks))):
         if taken * tasks >= total and taken:

@@ -31,7 +31,7 @@ from seriatim.engine.broker import StagedFile
 from seriatim.errors import FailedPrecondition, InvalidArgument, OutcomeUnknown
 from seriatim.log import logger
 from seriatim.spark.identity import task_identity
-from seriatim.spark.topics.address import Place, refuse_unknown
+from seriatim.spark.topics.address import TopicAddress, refuse_unknown
 from seriatim.spark.topics.packs import pack_batch
 from seriatim.store.pack import PackHead
 from seriatim.store.staging import write_staged
@@ -39,12 +39,12 @@ from seriatim.store.staging import write_staged
 if TYPE_CHECKING:
     from seriatim.store.base import Pack
 
-TRIES = 3
+MAX_APPEND_TRIES = 3
 """How often a batch is handed over when nobody knows what became of it: it is written once however often that is."""
 
 
 @dataclass(frozen=True, slots=True)
-class Staged(WriterCommitMessage):
+class StagedRows(WriterCommitMessage):
     """What one task staged: nothing when it had no rows."""
 
     writer: str
@@ -57,12 +57,12 @@ class Staged(WriterCommitMessage):
 class Staging:
     """The folder where rows wait: ``<folder>/<writer>/<batch>/<attempt>``."""
 
-    place: Place
+    address: TopicAddress
     folder: Path
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Staging:
-        place = Place.of(options)
+        place = TopicAddress.of(options)
         given = options.get("staging")
         if given is not None:
             return cls(place, Path(given).absolute())
@@ -72,7 +72,7 @@ class Staging:
             )
         return cls(place, Path(f"{place.file}.staging"))
 
-    def stage(self, writer: str, batch: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def stage(self, writer: str, batch: int, batches: Iterator[pa.RecordBatch]) -> StagedRows:
         """Write the rows of a task attempt down."""
         context = TaskContext.get()
         path = self._folder_of(writer) / str(batch) / uuid.uuid4().hex
@@ -84,9 +84,9 @@ class Staging:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_staged(path, _chain(first, packs))
             file = StagedFile(str(path), counter.messages, counter.size)
-        return Staged(writer, context.partitionId() if context else 0, socket.gethostname(), file)
+        return StagedRows(writer, context.partitionId() if context else 0, socket.gethostname(), file)
 
-    def append(self, writer: str, batch: int, staged: Sequence[Staged]) -> None:
+    def append(self, writer: str, batch: int, staged: Sequence[StagedRows]) -> None:
         """Let the owner append what was staged, and remove it."""
         files = [one.file for one in sorted(staged, key=lambda one: one.partition) if one.file is not None]
         if files:
@@ -95,10 +95,10 @@ class Staging:
         self.clear(writer, batch)
 
     def _append(self, writer: str, batch: int, files: Sequence[StagedFile]) -> None:
-        topic = self.place.topic
-        for left in reversed(range(TRIES)):
+        topic = self.address.topic
+        for left in reversed(range(MAX_APPEND_TRIES)):
             try:
-                offsets = self.place.ask(
+                offsets = self.address.ask(
                     lambda broker: broker.append_batch(topic, f"spark:{writer}:{topic}", batch, files)
                 )
             except OutcomeUnknown:
@@ -111,9 +111,9 @@ class Staging:
                     )
                 return
 
-    def _require_visible(self, staged: Sequence[Staged]) -> None:
+    def _require_visible(self, staged: Sequence[StagedRows]) -> None:
         for one in staged:
-            self.place.require_one_machine(one.host)
+            self.address.require_one_machine(one.host)
             if one.file is not None and not Path(one.file.path).is_file():
                 raise FailedPrecondition(
                     f"'{one.file.path}' was staged on {one.host} and can't be seen on {socket.gethostname()}: set the option "
@@ -131,7 +131,7 @@ class Staging:
 
     def _folder_of(self, writer: str) -> Path:
         """Names are the user's, and a topic has its own; a folder can't have every name."""
-        return self.folder / hashlib.sha256(f"{writer}\0{self.place.topic}".encode()).hexdigest()[:32]
+        return self.folder / hashlib.sha256(f"{writer}\0{self.address.topic}".encode()).hexdigest()[:32]
 
 
 class _Counter:
@@ -168,7 +168,7 @@ class TopicWriter(DataSourceArrowWriter):
             raise InvalidArgument("a topic can't be overwritten: write with mode('append')")
         self._staging = Staging.of(options)
         self._writer, self._batch = _name_of(options)
-        self._staging.place.require_topic()
+        self._staging.address.require_topic()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._staging.stage(self._writer, self._batch, iterator)
@@ -201,7 +201,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         if overwrite:
             raise InvalidArgument("a topic can't be overwritten: write with outputMode('append')")
         self._staging = Staging.of(options)
-        self._staging.place.require_topic()
+        self._staging.address.require_topic()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = task_identity()
@@ -217,8 +217,8 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             self._staging.clear(one.writer, batchId)
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [message for message in messages if isinstance(message, Staged)]
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
+    return [message for message in messages if isinstance(message, StagedRows)]
 
 
 # -- columns ------------------------------------------------------------------------------------------------------------

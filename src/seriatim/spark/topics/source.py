@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from seriatim.errors import FailedPrecondition, InvalidArgument, SeriatimError
 from seriatim.log import logger
-from seriatim.spark.topics.address import Place, refuse_unknown, whole_number, yes_or_no
+from seriatim.spark.topics.address import TopicAddress, refuse_unknown, whole_number, yes_or_no
 from seriatim.spark.topics.packs import read_batches
 from seriatim.spark.topics.ranges import Range, divide, end_of
 
@@ -49,7 +49,7 @@ _STREAMING = ("maxRowsPerTrigger", "readerName", "registerReader")
 class Reading:
     """What batch and streaming reads have in common."""
 
-    place: Place
+    address: TopicAddress
     start: str
     rows_per_partition: int
     max_partitions: int
@@ -58,7 +58,7 @@ class Reading:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Reading:
         return cls(
-            Place.of(options),
+            TopicAddress.of(options),
             options.get("startingOffsets", EARLIEST).lower(),
             whole_number(options, "rowsPerPartition", ROWS_PER_PARTITION),
             whole_number(options, "maxPartitions", MAX_PARTITIONS),
@@ -67,14 +67,14 @@ class Reading:
 
     def plan(self, store: StoreReader, topic: TopicRow, first: int, end: int) -> list[InputPartition]:
         ranges = divide(
-            store.spans(topic.id, first, end), first, end, size=self.rows_per_partition, most=self.max_partitions
+            store.spans(topic.id, first, end), first, end, size=self.rows_per_partition, max_tasks=self.max_partitions
         )
         return [TopicRange(topic.id, one, socket.gethostname()) for one in ranges]
 
     def read(self, partition: TopicRange) -> Iterator[pa.RecordBatch]:
         planned, found = partition.range, 0
-        self.place.require_one_machine(partition.planned_on)
-        with self.place.open_reader() as store:
+        self.address.require_one_machine(partition.planned_on)
+        with self.address.open_reader() as store:
             packs = store.packs(partition.topic_id, planned.first, planned.end)
             for batch in read_batches(packs, planned.first, planned.end):
                 found += batch.num_rows
@@ -82,7 +82,7 @@ class Reading:
         if found != planned.messages:
             self.lost(
                 f"{planned.messages - found} of {planned.messages} messages from offset {planned.first} to {planned.end} of "
-                f"topic {self.place.topic!r} were removed while they were being read"
+                f"topic {self.address.topic!r} were removed while they were being read"
             )
 
     def lost(self, what: str) -> None:
@@ -135,8 +135,8 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         reading = self._reading
-        with reading.place.open_reader() as store:
-            topic = reading.place.find_topic(store)
+        with reading.address.open_reader() as store:
+            topic = reading.address.find_topic(store)
             first = resolve(reading.start, store, topic, "startingOffsets")
             end = resolve(self._end, store, topic, "endingOffsets")
             if reading.start.isdecimal():
@@ -175,8 +175,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._begun
 
     def _begin(self) -> Offset:
-        with self._place.open_reader() as store:
-            topic = self._place.find_topic(store)
+        with self._address.open_reader() as store:
+            topic = self._address.find_topic(store)
             start = resolve(self._reading.start, store, topic, "startingOffsets")
         offset: Offset = {"topic": topic.name, "id": topic.id, "offset": start}
         if not self._is_registered:
@@ -186,17 +186,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return self._within_what_is_kept(offset)
         except SeriatimError:
-            self._place.ask(lambda broker: broker.delete_reader(name))  # or the log would wait for nobody
+            self._address.ask(lambda broker: broker.delete_reader(name))  # or the log would wait for nobody
             raise
 
     def _register(self, name: str, position: int) -> None:
-        self._place.ask(lambda broker: broker.register_reader(name, self._place.topic, position))
+        self._address.ask(lambda broker: broker.register_reader(name, self._address.topic, position))
         self._stands = position
 
     def _within_what_is_kept(self, offset: Offset) -> Offset:
         """Looked at when the reader is registered: what goes before that is noticed here, and nothing goes after it."""
-        with self._place.open_reader() as store:
-            topic = self._place.find_topic(store)
+        with self._address.open_reader() as store:
+            topic = self._address.find_topic(store)
             if self._reading.start in {EARLIEST, LATEST}:
                 return {**offset, "offset": max(offset["offset"], store.earliest(topic.id))}
             self._reading.require_kept(store, topic, offset["offset"])
@@ -208,11 +208,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        with self._place.open_reader() as store:
-            self._last = self._place.find_topic(store).next_offset
+        with self._address.open_reader() as store:
+            self._last = self._address.find_topic(store).next_offset
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        with self._place.open_reader() as store:
+        with self._address.open_reader() as store:
             topic = self._continue(store, start)
             first, end = start["offset"], topic.next_offset
             if self._last is not None:
@@ -222,12 +222,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**start, "offset": end}
 
     def reportLatestOffset(self) -> Offset:
-        with self._place.open_reader() as store:
-            topic = self._place.find_topic(store)
+        with self._address.open_reader() as store:
+            topic = self._address.find_topic(store)
         return {"topic": topic.name, "id": topic.id, "offset": topic.next_offset}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        with self._place.open_reader() as store:
+        with self._address.open_reader() as store:
             topic = self._continue(store, start)
             if start["offset"] == end["offset"]:
                 return []
@@ -241,18 +241,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Everything below ``end`` was processed, and will not be asked for again."""
         name, stands, offset = end.get("reader"), self._stands, end["offset"]
         if name is not None and stands is not None and stands < offset:
-            self._place.ask(lambda broker: broker.move_reader(name, stands, offset))
+            self._address.ask(lambda broker: broker.move_reader(name, stands, offset))
             self._stands = offset
 
     # -- continuing -----------------------------------------------------------------------------------------------------
 
     @property
-    def _place(self) -> Place:
-        return self._reading.place
+    def _address(self) -> TopicAddress:
+        return self._reading.address
 
     def _continue(self, store: StoreReader, start: Offset) -> TopicRow:
         """The topic, when what a checkpoint says of it still holds. What must be looked at only once is looked at once."""
-        topic = self._place.find_topic(store)
+        topic = self._address.find_topic(store)
         _require_same(topic, start)
         if not self._checked:
             self._checked = True
@@ -278,7 +278,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lost_reader(self, start: Offset) -> None:
         """Since it was deleted, clean-up did not wait for the query."""
         self._reading.lost(
-            f"reader {start['reader']!r} of this query was deleted: messages of topic {self._place.topic!r} from offset "
+            f"reader {start['reader']!r} of this query was deleted: messages of topic {self._address.topic!r} from offset "
             f"{start['offset']} on may be gone"
         )
         self._register(start["reader"], start["offset"])

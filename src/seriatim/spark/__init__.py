@@ -14,7 +14,7 @@ Packages, of which each imports only those before it:
 ``column_roles.py``  which columns mean what
 ``tagged.py``        the tagged table that all ways of ordering give; ``ordered`` and ``ledger`` take it apart
 ``identity.py``      which query and which batch is at work
-``failures.py``      what Spark reports, in our words again
+``failures.py``      errors as Spark reports them, turned back into ours
 ``state_admin.py``   the state of a stream: what waits, how much there is, another partition count
 """
 

@@ -1,4 +1,4 @@
-"""What Spark reports, in our words again, and in one line.
+"""Errors as Spark reports them, turned back into one line and an error of ours.
 
 An error that a task raises reaches the driver as text: the traceback of the worker, within the message of a job, within that of
 the query. The line that says what happened and what to do is in there.

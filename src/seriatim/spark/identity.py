@@ -1,4 +1,4 @@
-"""Which query and which batch is at work: what Spark tells every task of a streaming query, and its driver."""
+"""Which query and which batch is running: what Spark tells every task of a streaming query, and its driver."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ def query_of(frame: DataFrame) -> str:
     """Within ``foreachBatch``: the id of the streaming query, under which its batches are written once."""
     query = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
     if query is None:
-        raise FailedPrecondition("no streaming query is at work here: ask for its id within foreachBatch")
+        raise FailedPrecondition("there is no streaming query here: ask for its id within foreachBatch")
     return query

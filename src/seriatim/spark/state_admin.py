@@ -106,9 +106,9 @@ def held(spark: SparkSession, state: str) -> DataFrame:
 
 
 def repartition_state(spark: SparkSession, state: str, partitions: int) -> list[int]:
-    """Divide the state of a stopped query anew. Start it again with the new count, or without naming one.
+    """Change the partition count of a stopped query's state. Start the query again with the new count, or without naming one.
 
-    Gives the batches that can be gone on from. If it is interrupted, either the old count or the new one holds.
+    Returns the batches that the query can continue from. If it is interrupted, either the old count or the new one holds.
     """
     query = bound_folder(state).binding.query
     if query in {active.id for active in spark.streams.active}:

@@ -1,4 +1,4 @@
-"""What the kernel gives out, which keys take the slow path and why, and what it does with rows that nobody can judge."""
+"""What the kernel gives out, which keys take the slow path and why, and what it does with rows that can't be judged."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_a_busy_key_that_holds_few_at_a_time_needs_no_slow_path_for_its_capacity
     assert stream.run(stream.rows(*numbers)).counters.slow_keys == 0
 
 
-# -- rows that nobody can judge -----------------------------------------------------------------------------------------
+# -- rows that can't be judged -----------------------------------------------------------------------------------------
 
 INVALID: dict[str, dict[str, Any]] = {
     "it has no key": {"key": None},

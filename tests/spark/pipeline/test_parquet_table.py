@@ -101,7 +101,7 @@ def test_another_query_is_refused_and_a_folder_that_is_no_table(rows, path, tmp_
         write_batch(rows(4, 8), path, 1, writer="another")
     Path(tmp_path, "other").mkdir()
     Path(tmp_path, "other", "part-0.parquet").touch()
-    with pytest.raises(FailedPrecondition, match="is no table of ours, and there is 'part-0"):
+    with pytest.raises(FailedPrecondition, match="is not a table of ours, and there is 'part-0"):
         write_batch(rows(0, 4), tmp_path / "other", 0, writer=QUERY)
 
 

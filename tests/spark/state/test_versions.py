@@ -323,7 +323,7 @@ def test_a_version_that_somebody_put_there_is_refused(other):
     files = MemoryFiles()
     Query(files).run(0, rows(0))
     files.write(state_path(0), foreign)
-    with pytest.raises(StateMismatch, match="it was put there by somebody"):
+    with pytest.raises(StateMismatch, match="it was put there by something else"):
         Query(files).run(1, rows(1))
 
 

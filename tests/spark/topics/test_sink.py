@@ -101,7 +101,7 @@ def test_rows_of_another_machine_are_not_written_to_a_file(url, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("socket.gethostname", lambda: "elsewhere")
         message = writer.write(rows(range(5)))
-    with pytest.raises(FailedPrecondition, match="is on one machine, and Spark is at work on elsewhere and on"):
+    with pytest.raises(FailedPrecondition, match="is on one machine, and Spark runs on elsewhere and on"):
         writer.commit([message])
     assert stored(url, "ordered") == []
 

@@ -113,7 +113,7 @@ def test_a_task_on_another_machine_reads_from_postgresql_but_not_from_a_file(raw
     partitions = reader.partitions()
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     if raw.startswith("sqlite"):
-        with pytest.raises(FailedPrecondition, match=r"is on one machine, and Spark is at work on .* and on elsewhere"):
+        with pytest.raises(FailedPrecondition, match=r"is on one machine, and Spark runs on .* and on elsewhere"):
             read(reader, partitions)
     else:
         assert read(reader, partitions) == list(range(20))

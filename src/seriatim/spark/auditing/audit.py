@@ -9,8 +9,8 @@ Rules
    that of the first duplicate.
 3. Without a column of arrival nobody can say what came first: ``no_inversion`` and ``guarantee`` are null, and so are
    ``reordered`` and ``max_displacement``. Duplicates, conflicts and losses need no order.
-4. A row that nobody can judge (no key, no number, no time) counts as ``invalid`` and takes part in nothing else. The first one
-   of a key is its last witness. Rows without a key are told of together, under the key null.
+4. A row that can't be judged (no key, no number, no time) counts as ``invalid`` and takes part in nothing else. The first one
+   of a key is its last witness. Rows without a key are reported together, under the key null.
 
 Theory of operation
 -------------------
@@ -73,7 +73,7 @@ def total(verdicts: DataFrame) -> DataFrame:
 def _together(count: str) -> Column:
     if count == "max_displacement":
         return F.max(count)
-    # Where order was not judged, nobody counted what was reordered.
+    # Where order was not judged, what was reordered was not counted.
     is_unknown = F.count("*") > F.count(count)
     return F.when(~is_unknown, F.coalesce(F.sum(count), F.lit(0))).cast("bigint")
 
@@ -81,7 +81,7 @@ def _together(count: str) -> Column:
 def worst_first(key: str) -> list[Column]:
     """The order of keys from the worst to the best: by level, then by the number of faults.
 
-    Nothing can be promised of a key with rows that nobody can judge, so such keys are among those of the lowest level.
+    Nothing can be promised of a key with rows that can't be judged, so such keys are among those of the lowest level.
     """
     bits = [F.when(F.col("no_inversion") & F.col(name), 1).otherwise(0) for name in BITS]
     level = F.when(F.col("invalid") > 0, 0).otherwise(bits[0] + bits[1] + bits[2])
@@ -95,7 +95,7 @@ def worst_first(key: str) -> list[Column]:
 def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     """The rows of a frame, narrow, with what their neighbours in both orders tell.
 
-    ``number`` is null for a row that nobody can judge. ``at`` counts the rows of a key by arrival, and ``highest`` is the
+    ``number`` is null for a row that can't be judged. ``at`` counts the rows of a key by arrival, and ``highest`` is the
     highest number before (both null without an arrival). ``previous`` is the next lower number, or the same for a copy;
     ``first_digest`` is that of the first copy. ``complaint`` says why a row can't be judged.
     """
@@ -148,7 +148,7 @@ def _present(rows: DataFrame, *names: str) -> list[str]:
 def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
     if roles.arrival is None:
         return rows.withColumns({AT: F.lit(None).cast("bigint"), HIGHEST: F.lit(None).cast("bigint")})
-    # The rule of ``tie_breaking.py``, as far as it matters here: what is equal in all of these is told of alike.
+    # The rule of ``tie_breaking.py``, as far as it matters here: rows that are equal in all of these get the same verdict.
     order = _present(rows, ARRIVAL, OFFSET, NUMBER, DIGEST)
     by_arrival = Window.partitionBy(GROUP, KEY).orderBy(*order)
     before = by_arrival.rowsBetween(Window.unboundedPreceding, -1)

@@ -37,7 +37,7 @@ class Bucket(NamedTuple):
 
 
 class KeyRow(NamedTuple):
-    """What is wrong with one key. What nobody could judge is None."""
+    """What is wrong with one key. What could not be judged is None."""
 
     key: str
     rows: int

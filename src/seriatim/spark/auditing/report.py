@@ -40,7 +40,7 @@ class Audited(NamedTuple):
 
 
 def write_report(path: Path, *audits: Audited) -> None:
-    """Write the page about an audit, or about what was before and after; whoever looks finds all of it or none."""
+    """Write the page about an audit, or about what was before and after; readers find all of it or none."""
     first = gather(audits[0])
     others = [gather(audited, [trail.key for trail in first.trails]) for audited in audits[1:]]
     text = draw(first, *others)

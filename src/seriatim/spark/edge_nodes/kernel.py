@@ -71,7 +71,7 @@ class MessageColumns:
     timestamp: str | None
     device: str | None
     arrival: tuple[str, ...]
-    """Of rows that are equal in these nobody knows which came first: the time of arrival, and an offset if there is one."""
+    """Which of the rows that are equal in these came first is unknown: the time of arrival, and an offset if there is one."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class NodeKernel:
     # -- in -------------------------------------------------------------------------------------------------------------
 
     def _take_in(self, table: pa.Table, order: Ints, latest: float) -> tuple[dict[Any, list[_Arrival]], Ints, Objects]:
-        """The messages of each node as they arrived, and the rows that nobody can judge, with the reasons."""
+        """The messages of each node as they arrived, and the rows that can't be judged, with the reasons."""
         keys, times = (table[name].to_pylist() for name in (self.roles.key, self.roles.time))
         messages, rows = self._messages(table, 0), order.tolist()
         found = ((row, _fault(keys[row], times[row], messages[row], latest)) for row in rows)

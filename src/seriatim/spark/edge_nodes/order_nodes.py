@@ -46,7 +46,7 @@ def order_nodes(
     """A transformation that puts the messages of Sparkplug edge nodes in order: ``df.transform(order_nodes())``.
 
     It gives a tagged frame, which ``ordered`` and ``ledger`` take apart: what ``OrderingService`` gives out when the messages
-    reach it at their times of ``arrival``. Ordered rows have ``_epoch``, how often its numbers began anew, and ``_flag``. An
+    reach it at their times of ``arrival``. Ordered rows have ``_epoch``, how often its numbers started over, and ``_flag``. An
     ignored NDEATH is a ledger entry.
 
     ``key`` is the column that names the node, ``kind`` has NBIRTH, NDEATH, NDATA, DBIRTH, DDEATH or DDATA. ``seq`` is null in

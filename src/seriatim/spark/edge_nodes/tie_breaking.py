@@ -1,6 +1,6 @@
 """The order of messages of one edge node that have the same time of arrival, as those of a capture in milliseconds do.
 
-Which of them came first nobody knows, so they are taken in the order that makes sense of all of them:
+Which of them came first is unknown, so they are taken in the order that makes sense of all of them:
 
 1. What was stamped before a birth that is among them: the end of the session before.
 2. Deaths of sessions whose birth is not among them. A broker tells of a death when it has passed on all that the node said.

@@ -7,6 +7,6 @@
 ``stream.py``        a stream: a shuffle by key, a sort, and the kernel with its state
 ``ticks.py``         brings batches to a stream when time alone has something to decide
 ``preparation.py``   the columns and the order that the kernel needs
-``columns.py``       whether columns can play their roles, and which rows nobody can judge
+``columns.py``       whether columns can play their roles, and which rows can't be judged
 ``tie_breaking.py``  which of two rows came first
 """

@@ -1,4 +1,4 @@
-"""The columns of a frame: whether they can play their roles, and which rows nobody can judge."""
+"""The columns of a frame: whether they can play their roles, and which rows can't be judged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def found_in(frame: DataFrame, roles: ColumnRoles) -> ColumnRoles:
 
 
 def faults_in(frame: DataFrame, roles: ColumnRoles) -> Iterator[Fault]:
-    """What can be wrong with a row; the first that applies is told. Columns that can't be null are not asked."""
+    """What can be wrong with a row; the first fault that applies counts. Columns that can't be null are not checked."""
     named = ((roles.key, "key"), (roles.sequence, "number"), (roles.arrival, "time"), (roles.epoch, "epoch"))
     for name, role in named:
         if name is not None and frame.schema[name].nullable:

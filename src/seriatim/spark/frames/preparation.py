@@ -1,4 +1,4 @@
-"""What Spark does for the kernel before and after it: columns that the kernel needs, an order, and the types of the way out.
+"""What Spark does for the kernel before and after it: columns that the kernel needs, an order, and the types of the output.
 
 The kernel reads times as numbers and compares payloads by a digest, so columns are added where the frame has none that
 will do. They are kept with held rows, and dropped on the way out.
@@ -119,7 +119,7 @@ def table_of(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], schema: p
 
 
 def batches_of(tagged: pa.Table, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The columns of the way out, in pieces that fit into a message to the JVM."""
+    """The columns of the output, in pieces that fit into a message to the JVM."""
     return iter(tagged.select(names).to_batches(max_chunksize=ROWS_A_PIECE))
 
 

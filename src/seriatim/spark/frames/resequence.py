@@ -68,14 +68,14 @@ def resequence(
 
     ``arrival`` is the column with the order of arrival, a number or a timestamp (by default ``offset``, if there is one). Where
     durations are chosen a number counts seconds. Rows that arrived together are taken in the order of ``tie_breaking.py``.
-    ``epoch`` is the column with the number of a source's session: sequences begin anew with each. ``start`` is the first
+    ``epoch`` is the column with the number of a source's session: sequences start over with each. ``start`` is the first
     number of a session, ``first`` (whatever arrives first) or ``lowest``: the lowest of a table, or, with a
     ``gap_timeout``, the lowest that arrives within that time of the first. ``wrap=256`` means numbers from 0 to 255.
 
     ``gap_timeout`` is how long a missing number is waited for, by the times of ``arrival`` (``time="event"``) or of the batches
     (``time="processing"``). ``on_duplicate="conflict"`` compares the columns ``payload`` of a copy with those of the first; on
     a stream only as long as the first is held, because what was released is not kept.
-    ``on_invalid="raise"`` fails for a row that nobody can judge. The others are those of the core's ``Resequencing``.
+    ``on_invalid="raise"`` fails for a row that can't be judged. The others are those of the core's ``Resequencing``.
 
     A streaming frame needs ``state``, a folder for what the query remembers. ``partitions`` is how many parts it has, for good.
     ``idle_after`` is when a key to which nothing happens is forgotten; ``tick`` is how often an idle stream looks whether

@@ -7,7 +7,7 @@ Rules
    Of copies that arrived together ``tie_breaking.py`` says which is the first.
 2. Everything else has a ledger entry: a further copy (``duplicate``, or ``conflict`` where its payload is another), a range
    of numbers that is not there (``lost``; its time is the arrival of the row behind it), a row before a literal start
-   (``late``), a row that nobody can judge (``invalid``).
+   (``late``), a row that can't be judged (``invalid``).
 3. The output is that of the streaming kernel: one tagged table (``tagged.py``), so that whoever works with the one can work
    with the other.
 

@@ -130,7 +130,7 @@ class FastPath:
         order = stable_order(places)
         self.order = order  # places among what was held, and the rows behind it
         self.was_held = order < held_count
-        self.row = order - held_count  # meant where not was_held
+        self.row = order - held_count  # valid where not was_held
         self.place = places[order]
         counts = np.bincount(batch.held.owner, minlength=len(batch)) + batch.ends - batch.starts
         self.of = np.repeat(arange(len(batch)), counts)

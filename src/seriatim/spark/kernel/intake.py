@@ -1,4 +1,4 @@
-"""The way in: from an Arrow table to rows that the kernel can judge, and those that nobody could.
+"""The kernel's input: from an Arrow table to rows that it can judge, and those that it can't.
 
 A row can't be judged when it has no key, no number, no time or no epoch (where there is a column of epochs), or when
 its number is none of the sequence space. Such a row takes part in nothing, not even in the passing of time: it gets a
@@ -77,7 +77,7 @@ def take_in(
     keys, starts, order = _group(flat(table[roles.key]), order)
     rows = Rows(columns.sequence[order], columns.epoch[order], columns.time[order], order)
     complaints = filled(len(invalid), None)
-    for mask, complaint in reversed(faults):  # the first that applies is told
+    for mask, complaint in reversed(faults):  # the first that applies counts
         complaints[mask[invalid]] = complaint
     return Intake(keys, starts, np.append(starts, len(rows))[1:], rows, invalid, complaints)
 

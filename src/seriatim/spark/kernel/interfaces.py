@@ -1,4 +1,4 @@
-"""What tables and streams ask of whoever puts a partition in order, and of what it remembers.
+"""What tables and streams require of a kernel, and of the state that it keeps.
 
 There are two who do: the ``Kernel`` for rows that are numbered, and the ``NodeKernel`` for the messages of Sparkplug's edge
 nodes. What reads rows, keeps time and looks after state works with either (``table.py``, ``stream.py``, ``versions.py``,

@@ -11,7 +11,7 @@ Rules
    batch. Everything else follows, key by key in the order in which it happened; then invalid rows, then keys that
    expired.
 4. A key that holds nothing and to which nothing happened for ``idle_after`` is forgotten, with a ledger entry. If it
-   comes back it is a new key: the start rule applies anew, its position begins at 0, and copies of what was released
+   comes back it is a new key: the start rule applies again, its position begins at 0, and copies of what was released
    before are not noticed.
 
 Theory of operation
@@ -222,7 +222,7 @@ class Kernel:
 
 
 class _Messages:
-    """The rows of a batch, and behind them what was held and leaves: copying what stays held would be in vain."""
+    """The rows of a batch, and behind them what was held and leaves: copying what stays held would be wasted work."""
 
     def __init__(self, rows: pa.Table, partition: Partition, batch: Batch, gone: Bools) -> None:
         self.partition, self.batch, self.row_count = partition, batch, rows.num_rows

@@ -1,4 +1,4 @@
-"""The way out of the kernel: the tagged table (``tagged.py``)."""
+"""The kernel's output: the tagged table (``tagged.py``)."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that can run Spark. ``home`` is what Spark is told as JAVA_HOME."""
+    """A Java that can run Spark. ``home`` is the JAVA_HOME for Spark."""
 
     home: Path
     version: int

@@ -55,10 +55,10 @@ _SETTINGS = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # How large a batch for Python may be is told by its rows. Asked for its bytes, Spark adds them up anew with every row,
+    # The size of a batch for Python is limited by its rows. Given a limit in bytes, Spark adds them up again with every row,
     # which costs more than writing the row; the largest number there is means that it is not to ask.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    # Python workers need much memory for a moment in every batch. Giving it back and asking for it anew, page by page, costs
+    # Python workers need much memory for a moment in every batch. Returning it and requesting it again, page by page, costs
     # a quarter of their time: let Arrow keep it for ten seconds, and the C library 256 MB of it.
     "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(2**28),
@@ -112,4 +112,4 @@ def _start_java(conf: SparkConf, log_file: Path | None) -> None:
             log.seek(0)
             said = log.read().decode("utf-8", "replace").strip()
             raise FailedPrecondition(f"Spark's Java did not start: {said or error}") from error
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (the only way to pass what Popen is told)
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 (the only way to pass arguments to Popen)

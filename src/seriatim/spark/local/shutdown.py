@@ -21,7 +21,7 @@ from seriatim.extras import require_extra
 require_extra("spark", "pyspark", what="Spark")
 
 EXIT_TIMEOUT_S = 5.0
-"""So many seconds Java, and then the rest, may take to end by themselves."""
+"""How long Java, and then its children, may take to exit before they are killed."""
 LOOK_INTERVAL_S = 0.02
 
 
@@ -55,7 +55,7 @@ def _say_nothing(request: object, address: object) -> None:
 
 
 def _hush() -> None:
-    """Keep Py4J from logging, some of it in its own name and some in nobody's, what it raises as well."""
+    """Keep Py4J from logging what it also raises; it uses its own logger and the root logger."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
 
@@ -72,7 +72,7 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
         leader.kill()
         leader.wait()
     deadline = time.monotonic() + EXIT_TIMEOUT_S
-    while left := list(_members(leader.pid)):  # not our children: nobody tells when they end
+    while left := list(_members(leader.pid)):  # not our children, so they can't be waited for
         if time.monotonic() > deadline:
             for process in left:
                 with suppress(ProcessLookupError):
@@ -81,7 +81,7 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
 
 
 def _members(session: int) -> Iterator[int]:
-    """The processes of a session that run. Where there is no /proc nobody can say, and they end a moment after Java."""
+    """The processes of a session that run. Without /proc none is found, and they end a moment after Java."""
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             # After the name, which may hold anything: state, parent, group, session.

@@ -5,10 +5,10 @@ Rules
     - ``${NAME}`` stands for a variable of the environment. It is kept as it is written, and filled in only where a value is
       handed to Spark (``Declaration.filled_in``): whatever is printed shows the name, never the secret.
     - A relative path belongs to the folder of the file, wherever the command runs: a checkpoint that moves with the working
-      folder would begin anew without a word.
+      folder would silently start over.
     - Options of a format may be written with dots (``kafka.bootstrap.servers = "…"``), which TOML takes to be tables.
 
-Nothing here needs Spark. What can only be told with a frame at hand (columns, types) is told when the pipeline starts.
+Nothing here needs Spark. What depends on a frame (columns, types) is checked when the pipeline starts.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class _Substitution:
 
     def text(self, where: str, text: str) -> str:
         def value(found: re.Match[str]) -> str:
-            if found[1]:  # $${NAME} is meant as it is, with one $
+            if found[1]:  # $${NAME} stands for itself, with one $
                 return found[0][1:]
             if found[2] not in self._environ:
                 raise InvalidArgument(f"{where}: there is no variable {found[2]} in the environment: set it")

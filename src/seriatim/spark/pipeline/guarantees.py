@@ -204,5 +204,5 @@ def _loses_its_key(sink: Sink) -> bool:
 
 
 def _without_key(name: str) -> Stage:
-    why = "the messages have no key (columns), and nobody keeps the order of such messages"
+    why = "the messages have no key (columns), and messages without a key have no order"
     return Stage(name, Guarantee.ABSOLUTE & ~Guarantee.NO_INVERSION, why=why)

@@ -9,7 +9,7 @@ Rules
        noted. A batch that comes again adds nothing, whatever rows it has then.
     4. A batch without rows is noted and leaves nothing to be seen, unless it is the first: a table has columns from then on.
     5. One process writes at a time, under a lock that ends with it. So whatever is staged when a batch begins was left
-       behind by somebody who is gone, and is removed.
+       behind by a process that is gone, and is removed.
 
 Layout::
 
@@ -65,7 +65,7 @@ def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str, 
 
 @contextmanager
 def cached(frame: DataFrame) -> Iterator[None]:
-    """Keep the rows of a frame for several actions, unless somebody else does."""
+    """Keep the rows of a frame for several actions, unless the caller does."""
     level = frame.storageLevel
     if level.useMemory or level.useDisk:
         yield
@@ -136,7 +136,7 @@ class ParquetTable:
         """A table in a folder that has nothing in it."""
         if others := [name for name in self._files.names("") if name != FOLDER]:
             raise FailedPrecondition(
-                f"the folder '{self._folder}' is no table of ours, and there is {others[0]!r} in it: name a new folder"
+                f"the folder '{self._folder}' is not a table of ours, and there is {others[0]!r} in it: name a new folder"
             )
         return TableManifest(self._writer, ())
 
@@ -144,7 +144,7 @@ class ParquetTable:
         if manifest.writer != own.writer:
             raise FailedPrecondition(
                 f"the table '{self._folder}' belongs to query {manifest.writer} and not to {own.writer}: give each query its "
-                "own table; a query that begins anew, with a new checkpoint, needs a new one, too"
+                "own table; a query that starts over with a new checkpoint needs a new one, too"
             )
         if set(manifest.columns) != set(own.columns):
             raise FailedPrecondition(
@@ -177,7 +177,7 @@ class ParquetTable:
         return max((int(number) for name, _, number in names if name == BATCH and number.isdecimal()), default=-1)
 
     def _clear(self) -> None:
-        """Remove what is not finished: under the lock, nobody is at work on it."""
+        """Remove what is not finished: under the lock, no other process is writing it."""
         self._files.delete_folder(STAGING)
         for name in self._files.names(FOLDER):
             if name.endswith(TEMPORARY):
@@ -186,12 +186,12 @@ class ParquetTable:
     def _write(self, frame: DataFrame, staged: str, rows: int | None) -> int:
         """Let the tasks write their rows, and return how many there are.
 
-        They are counted by an action of their own where nobody has: Spark's ``Observation`` may never arrive.
+        They are counted by an action of their own unless the caller did: Spark's ``Observation`` may never arrive.
         """
         if rows is None:
             with cached(frame):
                 return self._write(frame, staged, frame.count())
-        # Spark's own mark of success is of no use to anybody here.
+        # Spark's own mark of success is not needed here.
         writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet(f"file://{self._folder / staged}")
         found, written = self._rows_in(staged), rows

@@ -1,4 +1,4 @@
-"""A declared pipeline at work: one tagged stream, computed once a batch, and written to every sink.
+"""A running pipeline: one tagged stream, computed once a batch, and written to every sink.
 
 Rules
     1. A batch is computed once. What the kernel gives out is kept until every sink has it: an action for each sink would run
@@ -125,7 +125,7 @@ class Run:
         totals.ledger.update({reason: counts[f"{Tag.LEDGER}/{reason}"] for reason in REASONS})
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, after so many seconds at most. Raises what made it fail."""
+        """Wait up to this many seconds; True when it has ended. Raises what made it fail."""
         try:
             return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]  # it takes fractions
         except PySparkException as error:
@@ -169,13 +169,13 @@ class Run:
         with cached(tagged):
             counts = count(tagged)
             for sink in self._declared.sinks:
-                # An empty table has columns; other places need not hear of nothing.
+                # An empty table has columns; other sinks need no empty batch.
                 if counts[sink.what] or sink.format == TABLE:
                     rows = part(tagged, sink, self._declared.order["key"])
                     batch = SinkBatch(rows, counts[sink.what], f"{query}:{sink.what}", number)
                     write(batch, sink.format, sink.options)
         self._written[number] = counts
-        self._written.pop(number - MAX_RECENT_BATCHES, None)  # nobody asked for the totals
+        self._written.pop(number - MAX_RECENT_BATCHES, None)  # in case the totals are never read
 
     def _in_one_line(self, error: BaseException) -> SeriatimError:
         """What happened, in one line that has no secret in it."""

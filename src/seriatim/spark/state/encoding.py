@@ -37,7 +37,7 @@ class Header:
     """What a version says about itself. ``base`` is the full version that it rests on: itself, if it is full.
 
     ``base_entries`` is how much that one holds, ``delta_entries`` how much the deltas on it do, this one included.
-    ``due`` is when something falls due next, so that whoever waits for it need not read the rest. ``rewritten`` marks a
+    ``due`` is when something falls due next, so that a tick need not read the rest. ``rewritten`` marks a
     version that no batch wrote, but a change of the partition count.
     """
 
@@ -123,5 +123,5 @@ def tables_in(version: Version, name: str) -> list[pa.Table]:
 def _damaged(name: str, what: str) -> DamagedStore:
     return DamagedStore(
         f"{name} is damaged: {what}; restore the state folder and the query's checkpoint from the same moment, "
-        "or begin anew with an empty state folder and a new checkpoint"
+        "or start over with an empty state folder and a new checkpoint"
     )

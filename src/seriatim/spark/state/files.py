@@ -77,7 +77,7 @@ def files_at(location: str) -> Files:
 
 
 def temporary_name(path: str) -> str:
-    """A name beside ``path`` that nobody else uses: attempts must not disturb each other."""
+    """A unique name beside ``path``: attempts must not disturb each other."""
     return f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
 
 
@@ -111,7 +111,9 @@ class LocalFiles:
             self._sync_folder(target.parent)
 
     def write_new(self, path: str, content: bytes) -> None:
-        if not Path(self.root, path).exists():  # here a rename replaces in one step, if somebody else is faster now
+        if not Path(
+            self.root, path
+        ).exists():  # if another attempt is faster now, a rename replaces its file in one step
             self.write(path, content)
 
     def _write_through(self, path: Path, content: bytes) -> None:

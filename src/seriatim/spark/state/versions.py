@@ -59,7 +59,7 @@ BINDING = "binding.json"
 PAYLOAD, ZONE = "payload", "zone"
 """What the meaning of a state calls the columns that are compared, and the time zone in which times without one are read."""
 _REMEDY = (
-    "restore the state folder and the query's checkpoint from the same moment, or begin anew with an empty state folder and a "
+    "restore the state folder and the query's checkpoint from the same moment, or start over with an empty state folder and a "
     "new checkpoint"
 )
 MAX_DELTAS = 20
@@ -235,7 +235,7 @@ class StateFolder:
         if found != (self.binding.query, self.binding.partitions, partition, batch):
             raise StateMismatch(
                 f"{self._name(partition, batch)} is batch {header.batch} of partition {header.partition} "
-                f"of {header.partitions} of the query {header.query}: it was put there by somebody; {_REMEDY}"
+                f"of {header.partitions} of the query {header.query}: it was put there by something else; {_REMEDY}"
             )
 
     def _missing(self, partition: int, batch: int) -> StateMismatch:
@@ -390,11 +390,11 @@ def _require_same_meaning(root: str, bound: Mapping[str, str], own: Mapping[str,
         raise StateMismatch(
             f"the state in {root} was not made with on_duplicate='conflict' (or by a version that did not note which columns "
             "it compared): the rows that wait have nothing to be compared by. Go on with the on_duplicate that it was made "
-            "with, or begin anew with an empty state folder and a new checkpoint"
+            "with, or start over with an empty state folder and a new checkpoint"
         )
     raise StateMismatch(
         f"the state in {root} was made with {_listing(bound)}, and the query runs with {_listing(own)}: put that back, or "
-        "begin anew with an empty state folder and a new checkpoint"
+        "start over with an empty state folder and a new checkpoint"
     )
 
 
@@ -461,7 +461,7 @@ def repartition(
     complete = old.complete_batches()
     if not complete:
         raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_REMEDY}")
-    # What an interrupted repartition may have left; nobody is bound to it.
+    # What an interrupted repartition may have left; no query is bound to it.
     files.delete_folder(count_folder(partitions))
     for batch in complete:
         parts = [old.read(number, batch).partition for number in range(count)]

@@ -1,7 +1,7 @@
 """Where a topic is: the options that source and sink share, and the two ways to its store.
 
-Logs are read directly, by whoever reads (``open_reader``). Whatever changes the store is asked of its owner (``ask``); when
-there is none, this process is the owner for that moment. A store in a file is for the processes of one machine.
+Logs are read directly (``open_reader``). Changes are requested from the owner of the store (``ask``); when there is none, this
+process is the owner for that moment. A store in a file is for the processes of one machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TopicAddress:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> TopicAddress:
-        """The place that options name. A file is meant where the driver is at work: others may be elsewhere."""
+        """The topic that options name. A relative path is one of the driver's: executors may have another working folder."""
         if missing := [name for name in COMMON if not options.get(name)]:
             raise InvalidArgument(f"format 'seriatim' needs the option {missing[0]!r}: .option({missing[0]!r}, ...)")
         url = options["url"]
@@ -63,7 +63,7 @@ class TopicAddress:
         here = socket.gethostname()
         if self.file is not None and host != here:
             raise FailedPrecondition(
-                f"the store '{self.file}' is on one machine, and Spark is at work on {host} and on {here}: use PostgreSQL "
+                f"the store '{self.file}' is on one machine, and Spark runs on {host} and on {here}: use PostgreSQL "
                 "for a cluster of several machines"
             )
 

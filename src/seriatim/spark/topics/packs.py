@@ -33,7 +33,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 PACK_MESSAGES = 1024
 PACK_BYTES = 256 * 1024
-"""A pack that is staged holds at most so many messages, and ends with the one that reaches so many bytes."""
+"""The limits of a pack that is staged; it ends with the message that reaches the second one."""
 
 MICROSECONDS = 1_000_000
 
@@ -134,7 +134,7 @@ def pack_batch(batch: pa.RecordBatch) -> Iterator[Pack]:
     """The messages of a batch in packs as they are staged, in order. Columns: data, and key and attributes if it has them."""
     keys, data, attributes = _key_column(batch), _data_column(batch), _attributes_column(batch)
     missing = keys.is_null().to_numpy(zero_copy_only=False)
-    keys = keys.fill_null("")  # what is behind a null is anybody's guess
+    keys = keys.fill_null("")  # what is behind a null is undefined
     key_ends, data_ends = _ends_of(keys), _ends_of(data)
     key_sizes = np.diff(key_ends)
     if (key_sizes >= NO_KEY).any():

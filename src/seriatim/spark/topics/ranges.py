@@ -10,7 +10,7 @@ from seriatim.store.base import Span
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The messages from offset ``first`` to below ``end``; there were so many when it was planned."""
+    """The messages from offset ``first`` to below ``end``; ``messages`` is how many there were when it was planned."""
 
     first: int
     end: int

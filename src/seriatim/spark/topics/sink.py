@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from seriatim.store.base import Pack
 
 MAX_APPEND_TRIES = 3
-"""How often a batch is handed over when nobody knows what became of it: it is written once however often that is."""
+"""How often a batch is handed over while its outcome is unknown. It is written once, however often that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Staging:
                 )
 
     def clear(self, writer: str, batch: int) -> None:
-        """Remove what was staged for a batch and those before it: nobody will ask for them any more."""
+        """Remove what was staged for a batch and those before it: they will not be asked for again."""
         folder = self._folder_of(writer)
         for old in list(folder.iterdir()) if folder.is_dir() else ():
             if old.name.isdecimal() and int(old.name) <= batch:

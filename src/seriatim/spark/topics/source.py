@@ -169,7 +169,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- where to begin -------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> Offset:
-        """Where a new query begins. Spark asks until the first batch is there, and must always hear the same."""
+        """Where a new query begins. Spark asks until the first batch is there, and must always get the same answer."""
         if self._begun is None:
             self._begun = self._begin()
         return self._begun
@@ -186,7 +186,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return self._within_what_is_kept(offset)
         except SeriatimError:
-            self._address.ask(lambda broker: broker.delete_reader(name))  # or the log would wait for nobody
+            self._address.ask(lambda broker: broker.delete_reader(name))  # or it would hold back clean-up
             raise
 
     def _register(self, name: str, position: int) -> None:

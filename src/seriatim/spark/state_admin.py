@@ -18,7 +18,8 @@ from seriatim.spark.edge_nodes.state import EDGE_NODES, NodePartition
 from seriatim.spark.kernel.arrays import Ints, arange
 from seriatim.spark.kernel.partition import Partition
 from seriatim.spark.state.files import files_at
-from seriatim.spark.state.versions import PartitionKinds, StateFolder, bound_folder, repartition
+from seriatim.spark.state.repartition import repartition
+from seriatim.spark.state.versions import PartitionKinds, StateFolder, bound_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

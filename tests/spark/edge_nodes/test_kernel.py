@@ -25,7 +25,8 @@ from seriatim.spark.edge_nodes.state import NodePartition
 from seriatim.spark.frames.table import END_OF_TIME
 from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
 from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, OnInvalid
-from seriatim.spark.state.versions import Cache, StateFolder, repartition
+from seriatim.spark.state.repartition import repartition
+from seriatim.spark.state.versions import Cache, StateFolder
 from seriatim.spark.state_admin import KINDS
 from tests.core.edge_traces import ORDERINGS
 from tests.spark.edge_nodes.captures import END, Captured, capture, places_to_cut, service_tells, told_in

@@ -23,7 +23,8 @@ from seriatim.errors import (
 )
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.state.files import ArrowFiles, Files, LocalFiles, files_at
-from seriatim.spark.state.versions import MAX_DELTAS, Cache, StateFolder, repartition
+from seriatim.spark.state.repartition import repartition
+from seriatim.spark.state.versions import MAX_DELTAS, Cache, StateFolder
 from tests.spark.kernel.traces import ROLES, SCHEMA, Row, known_to, table
 from tests.spark.state.memory_files import MemoryFiles
 

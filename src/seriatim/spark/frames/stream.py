@@ -39,8 +39,9 @@ from seriatim.spark.frames.ticks import read_ticks
 from seriatim.spark.identity import task_identity
 from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
 from seriatim.spark.kernel.interfaces import MACHINE, PartitionKernel
+from seriatim.spark.state.binding import PAYLOAD, ZONE, read_binding
 from seriatim.spark.state.files import files_at
-from seriatim.spark.state.versions import PAYLOAD, ZONE, PartitionKinds, StateFolder, read_binding, require_continuable
+from seriatim.spark.state.versions import PartitionKinds, StateFolder, require_continuable
 
 EXCLUDED_RULES = "spark.sql.adaptive.optimizer.excludedRules"
 EMPTY_RELATIONS = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"

@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
 from seriatim.errors import DamagedStore
 from seriatim.spark.kernel.interfaces import StateChange
+from seriatim.spark.state.binding import REMEDY
 
 MAGIC = b"seriatim-state-1\n"
 LENGTH_BYTES = 8
 CHECKSUM_BYTES = 16
 HEAD_BYTES = 4096
 """A header is shorter than this: its parts have bounded sizes, and a query id is refused when it is not short."""
-
-
-@dataclass(frozen=True)
-class Binding:
-    """Whose state it is. ``meaning`` has what must not change under it: which columns are meant, and how numbers count."""
-
-    query: str
-    partitions: int
-    meaning: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,4 @@ def tables_in(version: Version, name: str) -> list[pa.Table]:
 
 
 def _damaged(name: str, what: str) -> DamagedStore:
-    return DamagedStore(
-        f"{name} is damaged: {what}; restore the state folder and the query's checkpoint from the same moment, "
-        "or start over with an empty state folder and a new checkpoint"
-    )
+    return DamagedStore(f"{name} is damaged: {what}; {REMEDY}")

@@ -24,25 +24,23 @@ folder.
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from seriatim.core.options import require_whole
-from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StateMismatch
-from seriatim.spark.kernel.arrays import Ints
+from seriatim.errors import InvalidArgument, StateMismatch
 from seriatim.spark.kernel.interfaces import MACHINE, BatchOutcome, PartitionState, StateChange
 from seriatim.spark.kernel.partition import Partition, require_same_keys
 from seriatim.spark.kernel.schema_evolution import misfits, refuse_misfits
+from seriatim.spark.state.binding import REMEDY, Binding, read_binding, require_bound, require_same_meaning
 from seriatim.spark.state.encoding import (
     CHECKSUM_BYTES,
     HEAD_BYTES,
-    Binding,
     Header,
     Version,
     decode,
@@ -51,17 +49,10 @@ from seriatim.spark.state.encoding import (
     sections_of,
     tables_in,
 )
-from seriatim.spark.state.files import TEMPORARY, Files, files_at
+from seriatim.spark.state.files import Files, files_at
 
 P = TypeVar("P", bound=PartitionState)
 
-BINDING = "binding.json"
-PAYLOAD, ZONE = "payload", "zone"
-"""What the meaning of a state calls the columns that are compared, and the time zone in which times without one are read."""
-_REMEDY = (
-    "restore the state folder and the query's checkpoint from the same moment, or start over with an empty state folder and a "
-    "new checkpoint"
-)
 MAX_DELTAS = 20
 MAX_DELTA_RATIO = 2
 """How many times as much as the last full version the deltas on it may hold together."""
@@ -134,7 +125,7 @@ class StateFolder:
                 f"partition {partition} does not exist: the state in {self.files.root} has "
                 f"{self.binding.partitions} partitions, and the shuffle must have as many"
             )
-        self._check_binding(batch)
+        require_bound(self.files, self.binding, batch)
         if batch == 0:
             return PartitionVersion(new(), None, None)
         header, checksum = self._look(partition, batch - 1)
@@ -148,7 +139,7 @@ class StateFolder:
             below = self._version(partition, chain[-1].header.batch - 1)
             if below.checksum != chain[-1].header.parent:
                 name = self._name(partition, below.header.batch)
-                raise StateMismatch(f"{name} is not the version that the one after it was made from: {_REMEDY}")
+                raise StateMismatch(f"{name} is not the version that the one after it was made from: {REMEDY}")
             chain.append(below)
         kind = self._kind()
         changes = [self._change_in(link, kind) for link in reversed(chain)]
@@ -197,51 +188,18 @@ class StateFolder:
 
     # -- whose it is ----------------------------------------------------------------------------------------------------
 
-    def _check_binding(self, batch: int) -> None:
-        bound = read_binding(self.files) or (self._bind() if batch == 0 else None)
-        if bound is None:
-            raise StateMismatch(
-                f"there is no state in {self.files.root}, but batch {batch} goes on from batch {batch - 1}: {_REMEDY}"
-            )
-        if bound.query != self.binding.query:
-            raise StateMismatch(
-                f"the state in {self.files.root} belongs to the query {bound.query}, and this is {self.binding.query} "
-                f"(its checkpoint was deleted, copied or is another's): {_REMEDY}"
-            )
-        if bound.partitions != self.binding.partitions:
-            raise StateMismatch(
-                f"the state in {self.files.root} has {bound.partitions} partitions, and the query runs with "
-                f"{self.binding.partitions}: start it again, or, to change the count, stop it and run 'seriatim state "
-                f"repartition {self.files.root} --partitions {self.binding.partitions}'"
-            )
-
-        _require_same_meaning(self.files.root, bound.meaning, self.binding.meaning)
-
-    def _bind(self) -> Binding | None:
-        """Make the folder this query's, unless another task was faster; whose it is then."""
-        strangers = [name for name in self.files.names("") if name != BINDING and TEMPORARY not in name]
-        if not strangers:
-            self.files.write_new(BINDING, _as_json(self.binding))
-        bound = read_binding(self.files)
-        if bound is None:
-            raise StateMismatch(
-                f"{self.files.root} is not empty (there is {strangers[0]}), and nothing says that it is this query's state: "
-                "name an empty folder"
-            )
-        return bound
-
     def _check_header(self, header: Header, partition: int, batch: int) -> None:
         found = (header.query, header.partitions, header.partition, header.batch)
         if found != (self.binding.query, self.binding.partitions, partition, batch):
             raise StateMismatch(
                 f"{self._name(partition, batch)} is batch {header.batch} of partition {header.partition} "
-                f"of {header.partitions} of the query {header.query}: it was put there by something else; {_REMEDY}"
+                f"of {header.partitions} of the query {header.query}: it was put there by something else; {REMEDY}"
             )
 
     def _missing(self, partition: int, batch: int) -> StateMismatch:
         versions = self.batches(partition)
         there = f"batches {versions[0]} to {versions[-1]} are there" if versions else "there is none for this partition"
-        return StateMismatch(f"{self._name(partition, batch)} is missing ({there}): {_REMEDY}")
+        return StateMismatch(f"{self._name(partition, batch)} is missing ({there}): {REMEDY}")
 
     # -- writing --------------------------------------------------------------------------------------------------------
 
@@ -250,7 +208,9 @@ class StateFolder:
         known.partition.apply(outcome.change, outcome.places)
         version = self._next_version(known, partition, batch, outcome.change)
         self._write_once(version)
-        self._check_binding(batch)  # a repartition that saw no version of this batch must not be followed by one
+        require_bound(
+            self.files, self.binding, batch
+        )  # a repartition that saw no version of this batch must not be followed by one
         self.cache.put(
             self._name(partition, batch), PartitionVersion(known.partition, version.header, version.checksum)
         )
@@ -274,7 +234,7 @@ class StateFolder:
             raise StateMismatch(
                 f"{self._name(partition, batch)} was written before, by a run of batch {batch} that decided otherwise: the "
                 "source did not give the same rows again (or progress is tracked asynchronously, which is not supported), or "
-                f"options were changed before the batch was done. Put them back until it is; otherwise {_REMEDY}"
+                f"options were changed before the batch was done. Put them back until it is; otherwise {REMEDY}"
             )
         self.files.write(path, version.content)
 
@@ -286,21 +246,8 @@ class StateFolder:
             or batch - before.base >= MAX_DELTAS
         ):
             return self._full_version(known.partition, partition, batch)
-        sections = sections_of(change)
-        header = Header(
-            query=self.binding.query,
-            partitions=self.binding.partitions,
-            partition=partition,
-            batch=batch,
-            base=before.base,
-            parent=known.checksum,
-            base_entries=before.base_entries,
-            delta_entries=before.delta_entries + change.entries,
-            clock=float(change.clock).hex(),
-            due=known.partition.next_due().hex(),
-            sections=tuple(map(len, sections)),
-        )
-        return encode(header, sections)
+        rests_on = (before.base, known.checksum, before.base_entries, before.delta_entries + change.entries)
+        return self._version_of(known.partition, partition, batch, change, rests_on)
 
     def write_full(self, state: PartitionState, partition: int, batch: int) -> None:
         """Write a version that no batch made."""
@@ -309,17 +256,27 @@ class StateFolder:
 
     def _full_version(self, state: PartitionState, partition: int, batch: int, *, rewritten: bool = False) -> Version:
         whole = state.as_change()
-        sections = sections_of(whole)
+        return self._version_of(state, partition, batch, whole, (batch, None, whole.entries, 0), rewritten=rewritten)
+
+    def _version_of(
+        self,
+        state: PartitionState,
+        partition: int,
+        batch: int,
+        change: StateChange,
+        rests_on: tuple[int, str | None, int, int],
+        *,
+        rewritten: bool = False,
+    ) -> Version:
+        """A change as a version. ``rests_on``: base, parent, and how much base and deltas hold (``Header``)."""
+        sections = sections_of(change)
         header = Header(
-            query=self.binding.query,
-            partitions=self.binding.partitions,
-            partition=partition,
-            batch=batch,
-            base=batch,
-            parent=None,
-            base_entries=whole.entries,
-            delta_entries=0,
-            clock=float(state.clock).hex(),
+            self.binding.query,
+            self.binding.partitions,
+            partition,
+            batch,
+            *rests_on,
+            clock=float(change.clock).hex(),
             due=state.next_due().hex(),
             sections=tuple(map(len, sections)),
             rewritten=rewritten,
@@ -380,24 +337,6 @@ class StateFolder:
         return [(int(name[len("batch-") :].partition(".")[0]), name) for name in names]
 
 
-def _require_same_meaning(root: str, bound: Mapping[str, str], own: Mapping[str, str]) -> None:
-    """Refuse to go on from a state in which keys, numbers, times or payloads mean something else."""
-    if ZONE in own and ZONE not in bound:  # it was not always noted
-        own = {name: value for name, value in own.items() if name != ZONE}
-    if bound == own:
-        return
-    if PAYLOAD in own and PAYLOAD not in bound:
-        raise StateMismatch(
-            f"the state in {root} was not made with on_duplicate='conflict' (or by a version that did not note which columns "
-            "it compared): the rows that wait have nothing to be compared by. Go on with the on_duplicate that it was made "
-            "with, or start over with an empty state folder and a new checkpoint"
-        )
-    raise StateMismatch(
-        f"the state in {root} was made with {_listing(bound)}, and the query runs with {_listing(own)}: put that back, or "
-        "start over with an empty state folder and a new checkpoint"
-    )
-
-
 def require_continuable(
     location: str | Files, meaning: Mapping[str, str], schema: pa.Schema, key: str, kinds: PartitionKinds = RESEQUENCED
 ) -> None:
@@ -406,7 +345,7 @@ def require_continuable(
     bound = read_binding(files)
     if bound is None:
         return
-    _require_same_meaning(files.root, bound.meaning, meaning)
+    require_same_meaning(files.root, bound.meaning, meaning)
     folder = bound_folder(files, kinds)
     columns = folder.columns()
     if columns is None:
@@ -416,23 +355,8 @@ def require_continuable(
         refuse_misfits(columns, schema, held, f"the state in {files.root}")
 
 
-def _listing(meaning: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(meaning.items())) or "nothing said"
-
-
 def count_folder(partitions: int) -> str:
     return f"of-{partitions:05d}"
-
-
-def read_binding(files: Files) -> Binding | None:
-    """Whose state it is; None when there is none."""
-    content = files.read(BINDING)
-    if content is None:
-        return None
-    try:
-        return Binding(**json.loads(content))
-    except (ValueError, TypeError):
-        raise DamagedStore(f"{files.root}/{BINDING} is damaged: {_REMEDY}") from None
 
 
 def bound_folder(location: str | Files, kinds: PartitionKinds = RESEQUENCED) -> StateFolder:
@@ -442,43 +366,3 @@ def bound_folder(location: str | Files, kinds: PartitionKinds = RESEQUENCED) -> 
     if bound is None:
         raise StateMismatch(f"there is no state in {files.root}: name the folder that a query was given as state=…")
     return StateFolder(files, query=bound.query, partitions=bound.partitions, meaning=bound.meaning, kinds=kinds)
-
-
-def repartition(
-    location: str | Files, partitions: int, assign: Callable[[pa.Array], Ints], kinds: PartitionKinds = RESEQUENCED
-) -> list[int]:
-    """Rewrite the state for another partition count, while the query is stopped; the batches that were rewritten.
-
-    ``assign`` gives the number of the partition of each key: the partition function of the shuffle. Every batch that all
-    partitions have is rewritten, because only the checkpoint knows with which of the last two the query will go on.
-    """
-    require_whole("partitions", partitions, 1)
-    old = bound_folder(location, kinds)
-    files, count = old.files, old.binding.partitions
-    if count == partitions:
-        raise InvalidArgument(f"the state in {files.root} has {partitions} partitions already")
-    new = StateFolder(files, query=old.binding.query, partitions=partitions, meaning=old.binding.meaning)
-    complete = old.complete_batches()
-    if not complete:
-        raise StateMismatch(f"no batch of the state in {files.root} is there for all partitions: {_REMEDY}")
-    # What an interrupted repartition may have left; no query is bound to it.
-    files.delete_folder(count_folder(partitions))
-    for batch in complete:
-        parts = [old.read(number, batch).partition for number in range(count)]
-        for number, part in enumerate(type(parts[0]).join(parts).split(assign, partitions)):
-            new.write_full(part, number, batch)
-    _bind(files, new.binding)
-    # From now on no batch of the old count can end: a task looks at the binding when its version is written.
-    if old.complete_batches()[-1:] != complete[-1:]:
-        _bind(files, old.binding)
-        raise FailedPrecondition(f"the query of the state in {files.root} is running: stop it, and try again")
-    files.delete_folder(count_folder(count))
-    return complete
-
-
-def _bind(files: Files, binding: Binding) -> None:
-    files.write(BINDING, _as_json(binding))
-
-
-def _as_json(binding: Binding) -> bytes:
-    return json.dumps(asdict(binding), sort_keys=True).encode()

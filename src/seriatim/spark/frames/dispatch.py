@@ -1,4 +1,4 @@
-"""Who puts a frame in order: one of three, all of which give the same tagged table (``tagged.py``).
+"""Which of the three ways puts a frame in order; all of them give the same tagged table (``tagged.py``).
 
 ========================================================  ==========================================
 a table, where nothing depends on the order of arrival    SQL alone (``sql.py``)

@@ -1,4 +1,4 @@
-"""Options that all who put frames in order have in common, checked before a frame is there. Nothing here needs Spark."""
+"""The options that ``resequence`` and ``order_nodes`` share, checked before a frame is there. Nothing here needs Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings of the fast path, put into the words of a verdict."""
+"""The verdict of the fast path, made from what it found."""
 
 from __future__ import annotations
 

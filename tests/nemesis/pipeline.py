@@ -20,7 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from seriatim.spark.session import LOG4J
+from seriatim.spark.local.session import LOG4J
 from tests.nemesis.checker import Anomaly
 from tests.nemesis.disk import Disk, FullDisk
 from tests.nemesis.fault import Fault
@@ -31,7 +31,7 @@ from tests.nemesis.pipeline_checker import Entry, Id, Row, Written, check_pipeli
 from tests.nemesis.producer import RAW, WHO, ProducerLife
 from tests.nemesis.program import WITH_ITS_PARENT, Program
 from tests.nemesis.reader import Reading, check_same, make_topics, messages_read, subscription_of
-from tests.spark.pipelines import rows_of
+from tests.spark.pipeline.pipelines import rows_of
 
 ORDERED, LATE = "ordered", "late"
 LIVE, AUDIT = "live", "audit"

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 from tests.nemesis.program import Program
 
-POLITE_END_S = 60.0
+POLITE_END_S = 100.0
+"""More than our client lets a call to a server take that can't be reached."""
 
 
 class Fault(ABC):

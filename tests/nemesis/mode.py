@@ -57,7 +57,11 @@ class Mode(ABC):
     def finish(self) -> None:
         """End all programs politely: clients first, then what they depend on, last started first."""
         clients = [program for program in self.programs if program.is_client]
-        for program in [*clients, *reversed([one for one in self.programs if not one.is_client])]:
+        for client in clients:
+            client.ask_to_end()
+        for client in clients:
+            client.expect_end(POLITE_END_S)
+        for program in reversed([program for program in self.programs if not program.is_client]):
             program.end(POLITE_END_S)
 
     @abstractmethod

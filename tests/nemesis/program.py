@@ -130,10 +130,17 @@ class Program:
             for one in self.surroundings:
                 one.forget(self._process.pid)
 
-    def end(self, seconds: float) -> None:
-        """Ask it to end. That it does not is a finding."""
+    def ask_to_end(self) -> None:
         self._record_for(self.dependents, "impaired")
         self.send(self.ending)
+
+    def end(self, seconds: float) -> None:
+        """Ask it to end, and wait for that."""
+        self.ask_to_end()
+        self.expect_end(seconds)
+
+    def expect_end(self, seconds: float) -> None:
+        """That it does not end is a finding."""
         if not self.wait(seconds):
             self.troubles.append(f"{self.name} did not end within {seconds:.0f} s of being asked to")
 

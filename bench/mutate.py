@@ -218,7 +218,7 @@ def run_mutants(target: Target, tests: tuple[str, ...], children: int, only: set
     plan, outcomes = target.workshop / "plan.json", target.workshop / "outcomes.json"
     plan.write_text(json.dumps(checks | reached))
     options = ["--rootdir=.", f"--mutants={plan}", f"--outcomes={outcomes}", f"--children={children}"]
-    pytest = ["-m", "pytest", "-p", "bench.mutant_runner", *options, "-s", *pytest_options(target), *tests]
+    pytest = ["-m", "pytest", "-p", "bench.mutant_runner", *options, "-s", "--tb=native", *pytest_options(target), *tests]
     mutants = target.workshop / "mutants"
     paths = os.pathsep.join(map(str, (mutants / "src", mutants, ROOT)))  # the mutants come before the source
     call(target, mutants, *pytest, PYTHONPATH=paths, MUTANT_UNDER_TEST="")

@@ -273,3 +273,68 @@ def test_a_receiver_that_goes_away_says_what_was_taken():
     take(machine, data(0, b"0", b"1"))
     assert machine.farewell(0.0) == [Confirm(S, R, 2, 2)]
     assert machine.farewell(0.0) == []
+
+
+# --- what frames and entries say --------------------------------------------------------------------------------------
+
+
+def test_a_welcome_and_a_confirmation_echo_the_stamp_that_they_answer():
+    machine = receiver()
+    assert machine.receive(Hello(S, 77), 0.0) == [Welcome(S, R, 4096, 77)]
+    machine.receive(Data(S, R, 0, 0, (b"a",), 88), 0.0)
+    machine.receive(Data(S, R, 0, 1, (), 99), 0.0)
+    assert machine.advance(0.0) == [Confirm(S, R, 0, 1, (), 0, 99)]
+
+
+def test_a_last_confirmation_asks_for_nothing():
+    machine = receiver()
+    machine.receive(Hello(S), 0.0)
+    assert machine.farewell(0.0) == []
+    take(machine, data(0, b"a"))
+    machine.receive(data(2, b"c"), 0.0)
+    assert machine.farewell(9.0) == [Confirm(S, R, 1, 3, (), 0, 0)]
+
+
+def test_room_and_confirmations_count_from_where_the_receiver_stands():
+    machine = receiver(position=5000, confirm_every=2, confirm_after=0.5)
+    assert take(machine, data(5000, b"a", floor=5000)) == [b"a"]
+    assert machine.deadline == 0.5, "one message is confirmed after a moment"
+    assert take(machine, data(5001, b"b", floor=5000)) == [b"b"]
+    assert machine.advance(0.0) == [Confirm(S, R, 5002, 5002, (), 0, 0)]
+
+
+def test_a_request_waits_for_the_round_trip_that_an_answer_told():
+    machine = receiver(request_after=0.02)
+    machine.receive(Data(S, R, 0, 0, (b"a",), 0, stamp_of(1.0)), 2.0)
+    machine.receive(data(2, b"c"), 2.0)
+    assert machine.deadline == 2.02
+    machine.advance(2.02)
+    machine.settle(0, 1)
+    machine.advance(2.5)
+    assert machine.deadline == 2.02 + 1.0 + 4 * 0.5
+
+
+def test_traffic_that_brings_nothing_of_what_is_missing_makes_no_request_sooner():
+    machine = receiver(request_after=0.02, min_timeout=0.02)
+    machine.receive(data(0, b"a"), 0.0)
+    machine.receive(data(2, b"c"), 0.0)
+    for now in (0.02, 0.04):
+        machine.advance(now)
+    assert machine.deadline == 0.08
+    machine.receive(data(3, b"d"), 0.05)
+    assert machine.deadline == 0.08
+    machine.receive(data(5, b"f"), 0.051)
+    machine.receive(data(1, b"b"), 0.052)
+    assert machine.deadline == 0.072, "4 is missing now, and may be on its way"
+
+
+def test_what_is_given_up_and_what_finds_no_room_is_reported_with_time_and_numbers():
+    machine = receiver(level=Level.STRICT, capacity=4)
+    machine.receive(data(0, b"a"), 0.0)
+    machine.receive(data(2, b"c"), 0.0)
+    effects = machine.receive(data(7, b"h", b"i", floor=2), 3.0)
+    assert effects == [
+        LedgerEntry(None, 0, Reason.LOST, 1, 1, 1, 3.0, "the sender gave it up"),
+        Delivered(2, (b"c",)),
+        LedgerEntry(None, S, Reason.OVERFLOW, 7, 8, 2, 3.0, "the output takes too long"),
+    ]

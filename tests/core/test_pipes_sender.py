@@ -375,3 +375,75 @@ def test_what_is_given_up_is_told_from_what_is_lost():
     lost = machine.advance(1.0)[0]
     assert isinstance(lost, LedgerEntry)
     assert (lost.detail, lost.time, lost.epoch) == ("not confirmed in time", 1.0, S)
+
+
+# --- what frames and entries say --------------------------------------------------------------------------------------
+
+
+def test_a_greeting_carries_its_time_and_its_answer_tells_the_first_round_trip():
+    machine = PipeSender(PipeOptions(confirm_every=1), S, first=0)
+    assert machine.advance(1.0) == [Hello(S, stamp_of(1.0))]
+    machine.receive(Welcome(S, R, 100, stamp_of(1.0)), 1.5)
+    machine.push(b"a", 2.0)
+    machine.advance(2.0)
+    assert machine.deadline == pytest.approx(2.0 + 0.5 + 4 * 0.25)
+
+
+def test_what_is_sent_again_on_request_says_which_request_it_answers():
+    machine = sender(*numbered(3))
+    machine.advance(0.0)
+    assert machine.receive(confirm(0, 3, (1, 1), stamp=4.0), 5.0) == [
+        Data(S, R, 0, 1, (b"1",), stamp_of(5.0), stamp_of(4.0))
+    ]
+
+
+def test_what_is_given_up_is_reported_with_its_time_and_its_numbers():
+    machine = sender(*numbered(2), first=10, level=Level.STRICT)
+    machine.advance(0.0)
+    entry = LedgerEntry(None, S, Reason.LOST, 10, 11, 2, 5.0, "under way when the receiver restarted")
+    assert machine.receive(Welcome(S, R + 1, 100), 5.0) == [entry, Finished(10, 12)]
+
+
+def test_the_oldest_message_is_reported_and_the_others_are_waited_for():
+    machine = sender(b"a", b"b", first=10, level=Level.STRICT, queue=2, on_full=OnFull.DROP_OLDEST, timeout=0.5)
+    machine.advance(0.0)
+    entry = LedgerEntry(None, S, Reason.OVERFLOW, 10, 10, 1, 5.0, "no room to keep it")
+    assert machine.push(b"c", 5.0) == [entry, Finished(10, 11)]
+    assert sent(machine.advance(5.0)) == [12]
+    assert machine.deadline == 5.5
+
+
+def test_the_newest_message_is_reported_with_what_it_says():
+    machine = sender(b"a", first=10, level=Level.STRICT, queue=1, on_full=OnFull.DROP_NEWEST)
+    entry = LedgerEntry(None, S, Reason.OVERFLOW, 11, 11, 1, 5.0, "no room to keep it", b"b")
+    assert machine.push(b"b", 5.0) == [entry]
+    assert (machine.kept, machine.next_index) == (1, 11)
+
+
+def test_a_full_queue_says_what_to_do():
+    with pytest.raises(CapacityExceeded) as refusal:
+        sender(b"a", b"b", queue=1)
+    assert refusal.value.message == (
+        "no room for another message: 1 are not confirmed; wait until the receiver has taken some, "
+        "or raise the queue of the pipe"
+    )
+
+
+def test_frames_hold_as_many_messages_as_allowed_and_as_fit_wherever_the_count_began():
+    few = sender(*numbered(5), first=10, frame_messages=2)
+    assert [frame.messages for frame in few.advance(0.0)] == [(b"0", b"1"), (b"2", b"3"), (b"4",)]  # type: ignore[union-attr]
+    small = sender(*[b"x" * 6] * 3, first=10, max_bytes=20)
+    assert [len(frame.messages) for frame in small.advance(0.0)] == [2, 1]  # type: ignore[union-attr]
+
+
+def test_what_is_kept_is_right_after_some_was_confirmed_wherever_the_count_began():
+    machine = sender(*numbered(8), first=10)
+    machine.advance(0.0)
+    for expected in range(11, 18):
+        machine.receive(confirm(expected), 0.0)
+        again = machine.receive(confirm(expected, 18, (expected, expected)), 0.0)
+        assert [frame.messages for frame in again] == [(b"%d" % (expected - 10),)]  # type: ignore[union-attr]
+
+
+def test_sixty_thousand_bytes_fit_into_a_frame_unless_told_otherwise():
+    assert PipeSender(PipeOptions(), S).max_message == 60_000 - 4

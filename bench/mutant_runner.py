@@ -13,13 +13,14 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-PATIENCE_S = 15
-"""A mutant may take this long, and this many times the usual time of its tests."""
+PATIENCE = 2
+"""A mutant may use this many seconds of the processor, and as many times what its tests took, before it counts as endless."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,10 +72,10 @@ def run_mutant(session: pytest.Session, mutant: str, items: list[pytest.Item], s
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, sys.stdout.fileno())
         os.dup2(silence, sys.stderr.fileno())
-        limit = round(PATIENCE_S * (1 + seconds))
+        limit = ceil(PATIENCE * (1 + seconds))
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(4 * limit)  # a busy machine may give it a quarter of a core
+        signal.alarm(60 * limit)  # for one that sleeps; a busy machine may give it a small part of a core
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if session.testsfailed:

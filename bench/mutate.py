@@ -96,13 +96,18 @@ class Result:
     source: str
     mutants: int
     killed: int
-    timed_out: int
+    timed_out: int | None
+    """None in results of runs that did not count them apart."""
     survivors: list[Survivor]
+
+    @property
+    def endless(self) -> str:
+        return "?" if self.timed_out is None else str(self.timed_out)
 
     @property
     def caught(self) -> int:
         # A mutant that loops for ever is noticed, too.
-        return self.killed + self.timed_out
+        return self.killed + (self.timed_out or 0)
 
 
 # --- what to mutate ---------------------------------------------------------------------------------------------------
@@ -191,7 +196,7 @@ def run_survivors(target: Target, children: int) -> Result:
         date=today(),
         seconds=kept.seconds + round(time.monotonic() - began),
         killed=kept.killed + counts["killed"],
-        timed_out=kept.timed_out + counts["timed out"],
+        timed_out=(kept.timed_out or 0) + counts["timed out"],
         survivors=[survivor for survivor in kept.survivors if outcomes[survivor.mutant] not in CAUGHT],
     )
 
@@ -218,7 +223,8 @@ def run_mutants(target: Target, tests: tuple[str, ...], children: int, only: set
     plan, outcomes = target.workshop / "plan.json", target.workshop / "outcomes.json"
     plan.write_text(json.dumps(checks | reached))
     options = ["--rootdir=.", f"--mutants={plan}", f"--outcomes={outcomes}", f"--children={children}"]
-    pytest = ["-m", "pytest", "-p", "bench.mutant_runner", *options, "-s", "--tb=native", *pytest_options(target), *tests]
+    options += ["-s", "--tb=native", *pytest_options(target)]
+    pytest = ["-m", "pytest", "-p", "bench.mutant_runner", *options, *tests]
     mutants = target.workshop / "mutants"
     paths = os.pathsep.join(map(str, (mutants / "src", mutants, ROOT)))  # the mutants come before the source
     call(target, mutants, *pytest, PYTHONPATH=paths, MUTANT_UNDER_TEST="")
@@ -354,6 +360,7 @@ def page() -> str:
         "",
         "Written by `make mutate`. mutmut changes a module in many small ways, one at a time, and runs the module's tests on",
         "each change; a change that no test notices has survived. Modules are run one by one, so each result names its commit.",
+        "A module may have changed since; `make mutate ONLY=--stale` runs those that have.",
         "A mutant that ran out of time (an endless loop, as a rule) counts as killed and is also counted apart.",
         "",
         f"Goal: {GOAL:.0%} of the mutants killed. Result: **{in_words(every_result())}**.",
@@ -376,7 +383,7 @@ def table(package: str) -> list[str]:
         "| module | mutants | killed | of these timed out | survived | killed, share | commit | date |",
         "|---|--:|--:|--:|--:|--:|---|---|",
         *(
-            f"| `{module}` | {result.mutants} | {result.caught} | {result.timed_out} | {len(result.survivors)} | "
+            f"| `{module}` | {result.mutants} | {result.caught} | {result.endless} | {len(result.survivors)} | "
             f"{share([result]):.1%} | {result.commit} | {result.date} |"
             for module, result in found.items()
         ),

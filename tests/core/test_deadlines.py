@@ -241,3 +241,16 @@ def test_leases_with_shorter_deadlines_come_out_earlier():
     deadlines.add([2, 3], 5)
     assert deadlines.next() == 5
     assert deadlines.pop_due(10) == [2, 3, 0, 1]
+
+
+def test_leases_that_are_moved_again_and_again_are_due_once_and_those_that_were_due_never_again():
+    live = {1, 2}
+    deadlines = LeaseDeadlines(live)
+    deadlines.add([1, 2], 5.0)
+    deadlines.move(1, 3.0)
+    assert deadlines.pop_due(4.0) == [1], "it stays leased until somebody ends it"
+    for when in range(5, 2000):
+        deadlines.move(2, float(when))
+    assert deadlines.next() == 1999.0
+    assert (deadlines.pop_due(1998.0), deadlines.pop_due(1999.0)) == ([], [2])
+    assert deadlines.next() is None

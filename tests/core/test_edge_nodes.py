@@ -151,7 +151,7 @@ def test_a_device_is_cleared_where_it_is_known():
     nodes.receive("a", ddata(3), 1.0)
     (entry, change) = nodes.clear_device("a", "d", 2.0)
     assert isinstance(entry, LedgerEntry)
-    assert (entry.message, entry.detail) == (ddata(3), "its device was cleared")
+    assert (entry.message, entry.time, entry.detail) == (ddata(3), 2.0, "its device was cleared")
     assert change == StatusChanged("a", "d", Status.OFFLINE, None)
     assert nodes.clear_device("b", "d", 2.0) == []
     assert nodes.clear("b", 2.0) == []

@@ -161,3 +161,28 @@ def naive(tree, attributes) -> bool:
 def test_any_text_is_a_filter_or_refused_as_invalid(text):
     with suppress(InvalidArgument):
         parse_filter(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "attributes:color",
+        "NOT attributes:color",
+        'attributes:color AND (attributes.a = "1" OR NOT attributes:b)',
+        'attributes:"two words"',
+    ],
+)
+def test_a_filter_is_printed_without_needless_signs(text):
+    assert str(parse_filter(text)) == text
+
+
+def test_a_filter_that_ends_too_early_says_what_was_expected_and_finds_nothing():
+    with pytest.raises(InvalidArgument) as refusal:
+        parse_filter("attributes:color AND")
+    assert "found" not in refusal.value.message
+
+
+def test_the_last_letter_of_unicode_can_be_escaped_and_nothing_beyond():
+    assert parse_filter(r'attributes.a = "\U0010FFFF"') == parse_filter('attributes.a = "\U0010ffff"')
+    with pytest.raises(InvalidArgument):
+        parse_filter(r'attributes.a = "\U00110000"')

@@ -1,0 +1,100 @@
+"""What a round reports: faults that can't be done here, anomalies, and programs that say what they should not."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+
+from tests.nemesis.checker import Anomaly
+from tests.nemesis.fault import Fault
+from tests.nemesis.history import Event
+from tests.nemesis.mode import Arena, Mode
+from tests.nemesis.program import Program
+from tests.nemesis.round import Report, Round
+
+LOST = Anomaly("lost", "s", "k", 1, "planted")
+
+
+class Impossible(Fault):
+    name, counted_as = "impossible", "impossible things"
+
+    def missing(self) -> str | None:
+        return "nobody can"
+
+    def apply(self, program: Program, random: Random) -> float:
+        raise AssertionError("it was applied")
+
+
+class Calm(Mode):
+    """A program that waits, and whatever a test plants."""
+
+    name = "calm"
+    says = ""
+    anomalies: Sequence[Anomaly] = ()
+    impossible: Sequence[Fault] = ()
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(arena)
+        code = f"import sys, time; print({self.says!r}, file=sys.stderr, flush=True); time.sleep(60)"
+        self.programs = [Program("p", arena.folder, lambda _: [sys.executable, "-c", code])]
+        self.faults += self.impossible
+
+    def has_begun(self) -> bool:
+        said = self.arena.folder / "p.stderr"
+        return said.exists() and said.stat().st_size > 0
+
+    def drain(self) -> None:
+        pass
+
+    def judge(self, events: Sequence[Event]) -> list[Anomaly]:
+        return list(self.anomalies)
+
+
+@pytest.fixture
+def reports() -> Iterator[list[Report]]:
+    made: list[Report] = []
+    yield made
+    for report in made:
+        shutil.rmtree(report.folder, ignore_errors=True)
+
+
+def run(mode: type[Mode], reports: list[Report]) -> Report:
+    reports.append(Round(mode, seed=1, seconds=0.1).run())
+    return reports[-1]
+
+
+def test_a_round_without_findings_leaves_nothing_behind(reports):
+    report = run(Calm, reports)
+    assert report.found == []
+    assert not report.folder.exists()
+
+
+def test_an_anomaly_is_reported_and_what_everybody_saw_is_kept(reports):
+    class Losing(Calm):
+        anomalies = (LOST, LOST)
+
+    report = run(Losing, reports)
+    assert report.found == [f"lost: 2, such as {LOST}"]
+    assert report.folder.exists()
+
+
+def test_a_trace_on_standard_error_is_a_finding(reports):
+    class Complaining(Calm):
+        says = "Traceback (most recent call last):"
+
+    assert set(run(Complaining, reports).found) == {"p: Traceback (most recent call last):"}
+
+
+def test_a_fault_that_this_machine_cant_do_is_left_out_and_named(reports, monkeypatch):
+    class Limited(Calm):
+        impossible = (Impossible(),)
+
+    monkeypatch.delenv("CI", raising=False)
+    assert run(Limited, reports).missing == {"impossible": "nobody can"}
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(RuntimeError, match="nobody can"):
+        run(Limited, reports)

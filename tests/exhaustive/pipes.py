@@ -64,6 +64,7 @@ def small() -> Iterator[PipeWorld]:
     )
     yield pipe("strict indexed, drops the oldest", {**STRICT, **OLDEST, "queue": 2, "window": 3}, ready=1, **PROMPT)
     yield pipe("strict indexed, drops the newest", {**STRICT, **NEWEST, "queue": 1}, messages=2)
+    yield pipe("strict sequential, room for one", {**KINDS["strict sequential"], "capacity": 1}, ready=2, messages=2)
     yield pipe("resend", {"kind": PipeKind.RESEND}, ready=3)
     yield pipe("strict, holds", KINDS["strict, holds"], ready=2, messages=2, loses_frames=False)
 
@@ -74,10 +75,11 @@ def large() -> Iterator[PipeWorld]:
         for durable_sender, durable_receiver in product((True, False), repeat=2):
             if durable_receiver and options.get("kind") is PipeKind.RESEND:
                 continue  # there is none: a position says nothing about what was handed over in any order
-            memory = {"durable_sender": durable_sender, "durable_receiver": durable_receiver}
+            memory: dict[str, Any] = {"durable_sender": durable_sender, "durable_receiver": durable_receiver}
             ends = f"{_end(durable_sender, 'sender')}, {_end(durable_receiver, 'receiver')}"
-            yield pipe(f"{name}, {ends}, sender crashes", options, ready=2, messages=2, sender_crashes=1, **memory)
-            yield pipe(f"{name}, {ends}, receiver crashes", options, ready=2, messages=2, receiver_crashes=1, **memory)
+            two: dict[str, Any] = {"ready": 2, "messages": 2, "prompt_output": durable_sender != durable_receiver}
+            yield pipe(f"{name}, {ends}, sender crashes", options, sender_crashes=1, **two, **memory)
+            yield pipe(f"{name}, {ends}, receiver crashes", options, receiver_crashes=1, **two, **memory)
             both = {"sender_crashes": 1, "receiver_crashes": 1, **memory}
             yield pipe(f"{name}, {ends}, both crash", options, ready=1, messages=1, **both)
     yield from _large_in_other_ways()

@@ -168,7 +168,7 @@ class PipeState:
     # -- what can happen ----------------------------------------------------------------------------------------------
 
     def commands(self) -> Iterator[Command]:
-        if len(self.pushed) < self.scope.messages:
+        if self._is_reading_outbox or len(self.pushed) < self.scope.messages:
             yield Command(["push"])
         if self.sender.deadline is not None:
             yield Command(["sender advances"])
@@ -223,13 +223,21 @@ class PipeState:
         assert (self.receiver.sender or 0) >= heard, "the receiver went back to a former life of its sender"
         return accepted
 
+    @property
+    def _is_reading_outbox(self) -> bool:
+        """Whether a sender that was restarted has not read all of its outbox yet. It does so one by one."""
+        return self.sender.next_index in self.pushed
+
     def _push(self) -> bool:
-        number, index = len(self.pushed), self.sender.next_index
+        """The next message of the outbox, or a new one."""
+        index, is_known = self.sender.next_index, self._is_reading_outbox
+        number = self.pushed.index(index) if is_known else len(self.pushed)
         try:
             self._of_sender(self.sender.push(b"%d" % number, self.sender_now))
         except CapacityExceeded:
             return False
-        self.pushed += (index if self.sender.next_index > index else None,)
+        if not is_known:
+            self.pushed += (index if self.sender.next_index > index else None,)
         return True
 
     def _advance_sender(self) -> None:
@@ -276,14 +284,11 @@ class PipeState:
         self.receiver = self._new_receiver(self.receiver.epoch + 1)
 
     def _crash_sender(self, first: int) -> None:
-        kept = range(first, self.sender.next_index)
+        if self.scope.durable_sender:
+            self.outbox_floor = first
+        else:
+            self.given_up |= set(range(first, self.sender.next_index))
         self.sender = self._new_sender(self.sender.epoch + 1, first)
-        if not self.scope.durable_sender:
-            self.given_up |= set(kept)
-            return
-        self.outbox_floor = first
-        for index in kept:
-            self._of_sender(self.sender.push(b"%d" % self.pushed.index(index), self.sender_now))
 
     # -- what comes of it ---------------------------------------------------------------------------------------------
 
@@ -367,15 +372,18 @@ class PipeState:
 
     @property
     def is_quiet(self) -> bool:
-        return not (self.sender.kept or self.waiting) and self.sender.peer is not None
+        is_done = not (self.sender.kept or self.waiting or self._is_reading_outbox)
+        return is_done and self.sender.peer is not None
 
     def turn(self) -> None:
-        """Everything that is under way arrives; then both ends have their turn."""
+        """Everything that is under way arrives, and what waits in the outbox is read; then both ends have their turn."""
         frames, self.frames = self.frames, frozenset()
         for frame in sorted(frames, key=str):
             self._arrive(frame)
         while self.waiting:
             self._take()
+        while self._is_reading_outbox and self._push():
+            pass
         if self.receiver.deadline is not None:
             self._advance_receiver()
         if self.sender.deadline is not None:

@@ -341,7 +341,8 @@ class PipeState:
 
     def check(self) -> None:
         options, sender = self.scope.options, self.sender
-        assert 0 <= sender.under_way <= options.window, "more is under way than the window allows"
+        window = min(options.window, options.capacity)
+        assert 0 <= sender.under_way <= window, "more is under way than the window and the receiver's room allow"
         assert sender.under_way <= sender.kept <= options.queue, "the sender keeps more than its queue holds"
         waits = _held(self.receiver) + len(self.waiting)
         assert waits <= options.capacity, (

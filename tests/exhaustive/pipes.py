@@ -50,6 +50,7 @@ def small() -> Iterator[PipeWorld]:
     forgetful: dict[str, Any] = {"durable_sender": False, "durable_receiver": False}
     yield pipe("absolute indexed", {}, ready=3)
     yield pipe("absolute indexed, short queue", {"queue": 1}, messages=2)
+    yield pipe("absolute indexed, room for one", {"capacity": 1}, ready=2, messages=2)
     yield pipe("absolute indexed, frames of two", {"frame_messages": 2, "confirm_every": 2}, messages=2)
     yield pipe("absolute indexed, receiver crashes", {}, ready=2, messages=2, receiver_crashes=1, **PROMPT)
     yield pipe("absolute indexed, sender crashes", {}, ready=2, messages=2, sender_crashes=1, **PROMPT)

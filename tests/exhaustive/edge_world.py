@@ -111,7 +111,7 @@ class EdgeState:
         verb, *arguments = command
         before = Counter(self.node.held())
         since = self._waiting_since()
-        given, wanted = self.node.bookmark().given, self.node.rebirth_outstanding
+        given, wanted, due = self.node.bookmark().given, self.node.rebirth_outstanding, self.node.order_deadline
         if verb == "resume":  # what was held and what was asked for died with the process
             before, wanted = Counter(), False
         if verb == "tick":
@@ -122,7 +122,8 @@ class EdgeState:
             effects = self._arrive(arguments[0])
         else:
             effects = self._operate(verb, *arguments)
-        self._count_reasons(verb, effects, wanted)
+        is_idle = verb == "tick" and (due is None or due > self.now)
+        self._count_reasons(is_idle, effects, wanted)
         for effect in effects:
             self.reader.hear(effect, self.now)
         self._check_books(before, effects, given)
@@ -188,13 +189,13 @@ class EdgeState:
         held = [item.arrival for _, item in self.node._queue.held()]
         return min([*held, *(waiting.arrival for waiting in self.node._waiting)], default=None)
 
-    def _count_reasons(self, verb: str, effects: Effects, wanted: bool) -> None:
+    def _count_reasons(self, is_idle: bool, effects: Effects, wanted: bool) -> None:
         """How many requests there may be from now on. Whatever happens may be another reason; time alone is none."""
         asked = [effect for effect in effects if isinstance(effect, RebirthRequested)]
         if not wanted and (asked or self.node.rebirth_outstanding):
             self.reader.most_requests = self.scope.options.rebirth_attempts
             assert not asked or asked[0].attempt == 1, "the first request is not counted as the first"
-        elif verb != "tick" or len(effects) > len(asked):
+        elif not is_idle:
             self.reader.most_requests = max(self.reader.most_requests, 1)
 
     def _check_books(self, before: Counter[Message], effects: Effects, given: int) -> None:

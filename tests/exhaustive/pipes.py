@@ -78,11 +78,13 @@ def large() -> Iterator[PipeWorld]:
                 continue  # there is none: a position says nothing about what was handed over in any order
             memory: dict[str, Any] = {"durable_sender": durable_sender, "durable_receiver": durable_receiver}
             ends = f"{_end(durable_sender, 'sender')}, {_end(durable_receiver, 'receiver')}"
-            two: dict[str, Any] = {"ready": 2, "messages": 2, "prompt_output": durable_sender != durable_receiver}
-            yield pipe(f"{name}, {ends}, sender crashes", options, sender_crashes=1, **two, **memory)
-            yield pipe(f"{name}, {ends}, receiver crashes", options, receiver_crashes=1, **two, **memory)
-            both = {"sender_crashes": 1, "receiver_crashes": 1, **memory}
-            yield pipe(f"{name}, {ends}, both crash", options, ready=1, messages=1, **both)
+            is_slow = not options and durable_sender == durable_receiver
+            memory["prompt_output"] = not is_slow  # a slow output multiplies the states by ten: one kind has to do
+            two: dict[str, Any] = {"ready": 2, "messages": 2, **memory}
+            yield pipe(f"{name}, {ends}, sender crashes", options, sender_crashes=1, **two)
+            yield pipe(f"{name}, {ends}, receiver crashes", options, receiver_crashes=1, **two)
+            one: dict[str, Any] = {"ready": 1, "messages": 1, **memory}
+            yield pipe(f"{name}, {ends}, both crash", options, sender_crashes=1, receiver_crashes=1, **one)
     yield from _large_in_other_ways()
 
 

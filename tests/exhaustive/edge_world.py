@@ -30,7 +30,7 @@ from seriatim.core.edge_messages import (
 from seriatim.core.rebirth import RebirthGovernor
 from seriatim.core.resequencer import SavedResequencer
 from seriatim.core.resequencing import LedgerEntry, Reason
-from seriatim.core.sparkplug import EdgeNode, NodeEvent, NodeState
+from seriatim.core.sparkplug import LEFT_OVER, EdgeNode, NodeEvent, NodeState
 from tests.exhaustive.clones import clone
 from tests.exhaustive.edge_reader import Reader
 from tests.exhaustive.explorer import Row, World
@@ -137,7 +137,15 @@ class EdgeState:
             return self._birth(message)
         if message.kind is Kind.NDEATH:
             return self._death(message)
-        return self.node.receive(message, self.now)
+        effects = self.node.receive(message, self.now)
+        if any(
+            isinstance(each, LedgerEntry) and each.detail == LEFT_OVER and each.message is message for each in effects
+        ):
+            birth = self.reader.birth
+            assert birth is not None, f"{message.body} is left over, and there was no birth"
+            is_recent = self.now - birth.at <= self.scope.options.reorder_timeout
+            assert is_recent, f"{message.body} came too long after the birth for its stamp to decide"
+        return effects
 
     def _birth(self, message: Message) -> Effects:
         allowed = self.reader.verdicts_on_birth(message, self.now)

@@ -213,7 +213,7 @@ class PipeState:
                 self._crash_receiver()
                 return True
             case "receiver leaves":
-                self._of_receiver(self.receiver.farewell(self.receiver_now))
+                self._of_receiver(self.receiver.farewell(self.receiver_now), set())
                 self._crash_receiver()
                 return True
             case _:
@@ -248,7 +248,8 @@ class PipeState:
     def _advance_receiver(self) -> None:
         assert self.receiver.deadline is not None
         self.receiver_now = max(self.receiver_now, self.receiver.deadline)
-        self._of_receiver(self.receiver.advance(self.receiver_now))
+        held = _held(self.receiver)
+        self._of_receiver(self.receiver.advance(self.receiver_now), held)
 
     def _take(self) -> None:
         """The output takes a message, with its position if it is durable."""
@@ -261,8 +262,9 @@ class PipeState:
     def _arrive(self, frame: Frame) -> None:
         before = self._ends() if self._is_of_a_former_life(frame) else None
         if isinstance(frame, Hello | Data):
+            held = _held(self.receiver)
             effects = self.receiver.receive(frame, self.receiver_now)
-            self._of_receiver(effects)
+            self._of_receiver(effects, held)
         else:
             effects = self.sender.receive(frame, self.sender_now)
             self._of_sender(effects)
@@ -300,7 +302,13 @@ class PipeState:
             else:
                 self._of_either(effect)
 
-    def _of_receiver(self, effects: list[Effect]) -> None:
+    def _of_receiver(self, effects: list[Effect], held: set[int]) -> None:
+        """``held``: the indexes that waited behind a gap before."""
+        handed_over = {
+            index for effect in effects if isinstance(effect, Delivered) for index in range(effect.first, effect.end)
+        }
+        forgotten = held - _held(self.receiver) - handed_over
+        assert not forgotten, f"{forgotten} had come, and were not handed over"
         for effect in effects:
             if isinstance(effect, Delivered):
                 self.waiting += tuple(enumerate(effect.messages, effect.first))
@@ -344,7 +352,7 @@ class PipeState:
         window = min(options.window, options.capacity)
         assert 0 <= sender.under_way <= window, "more is under way than the window and the receiver's room allow"
         assert sender.under_way <= sender.kept <= options.queue, "the sender keeps more than its queue holds"
-        waits = _held(self.receiver) + len(self.waiting)
+        waits = len(_held(self.receiver)) + len(self.waiting)
         assert waits <= options.capacity, (
             f"{waits} messages wait in the receiver, which has room for {options.capacity}"
         )
@@ -444,9 +452,9 @@ def _without_stamps(frame: Frame) -> Frame:
     return frame._replace(**stamps)
 
 
-def _held(receiver: PipeReceiver) -> int:
+def _held(receiver: PipeReceiver) -> set[int]:
     intake = receiver._intake
-    return intake._order.held_count if isinstance(intake, InOrder) else 0
+    return {index for index, _ in intake._order.held()} if isinstance(intake, InOrder) else set()
 
 
 def _of_the_sender(sender: PipeSender, now: float) -> tuple[object, ...]:

@@ -57,6 +57,15 @@ def small() -> Iterator[PipeWorld]:
     yield pipe(
         "absolute indexed without memory, both crash", {}, messages=1, sender_crashes=1, receiver_crashes=1, **forgetful
     )
+    yield pipe(
+        "absolute indexed without outbox, sender crashes",
+        {},
+        ready=1,
+        messages=2,
+        sender_crashes=1,
+        durable_sender=False,
+        **PROMPT,
+    )
     yield pipe("continuous indexed", {"level": Level.CONTINUOUS}, ready=2, messages=2)
     yield pipe("continuous sequential", KINDS["continuous sequential"], ready=2, messages=2)
     yield pipe("strict indexed, receiver crashes", STRICT, ready=2, messages=2, receiver_crashes=1, **forgetful)
@@ -80,7 +89,7 @@ def large() -> Iterator[PipeWorld]:
             ends = f"{_end(durable_sender, 'sender')}, {_end(durable_receiver, 'receiver')}"
             is_slow = not options and durable_sender == durable_receiver
             memory["prompt_output"] = not is_slow  # a slow output multiplies the states by ten: one kind has to do
-            two: dict[str, Any] = {"ready": 2, "messages": 2, **memory}
+            two: dict[str, Any] = {"ready": 2 if durable_sender else 1, "messages": 2, **memory}
             yield pipe(f"{name}, {ends}, sender crashes", options, sender_crashes=1, **two)
             yield pipe(f"{name}, {ends}, receiver crashes", options, receiver_crashes=1, **two)
             one: dict[str, Any] = {"ready": 1, "messages": 1, **memory}

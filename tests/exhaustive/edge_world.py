@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from seriatim.core.edge_messages import (
@@ -258,6 +259,9 @@ class EdgeState:
             for held in snapshot.held:
                 assert held.since + options.reorder_timeout > self.now, f"{held.message.body} waits for too long"
             self._check_that_a_birth_heals()
+        if self.reader.asked_at > -inf:
+            anew = self.reader.asked_at + self.reader.backoff + 2 * options.rebirth_backoff_limit
+            assert node.forgettable_at == anew, "the next request waits for another time than the rules say"
         restored = EdgeNode.restore(node.save(), options, "k")
         assert restored.save() == node.save(), "a node that was saved is restored as another"
 
@@ -361,7 +365,7 @@ def _of_the_queue(saved: SavedResequencer[Message], node: EdgeNode[str], now: fl
         saved.epoch == node.epoch,
         tuple(position - here for position, _ in held),
         _messages(((item.message, item.arrival) for _, item in held), node, now),
-        tuple((first - here, last - here, deadline - now, *more) for first, last, deadline, *more in saved.gaps),
+        tuple((lo - here, hi - here, max(due - now, -TICK), *more) for lo, hi, due, *more in saved.gaps),
         tuple((first - here, last - here) for first, last in saved.given_up),
         saved.behind_run,
         None if saved.behind_last is None else saved.behind_last - here,

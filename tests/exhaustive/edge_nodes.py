@@ -24,6 +24,7 @@ LIMITED: dict[str, Any] = {
     "rebirth_attempts": 1,
     "rebirths_per_second": 0.5,
 }
+AT_ONCE: dict[str, Any] = {"rebirth_backoff": 0.0, "rebirth_backoff_limit": 0.0, "rebirths_per_second": 1.0}
 CONNECTION = ("disconnect", "reconnect")
 OPERATIONS = (*CONNECTION, "ask", "clear", "resume")
 
@@ -60,7 +61,7 @@ def correct_nodes() -> Iterator[HonestWorld]:
 
 
 def several(name: str, *verbs: str, **options: Any) -> NodesWorld:
-    return NodesWorld(NodesScope(name, NodeOrdering(reorder_timeout=1.0, **{**LIMITED, **options}), verbs=verbs))
+    return NodesWorld(NodesScope(name, NodeOrdering(**{"reorder_timeout": 1.0, **LIMITED, **options}), verbs=verbs))
 
 
 def small() -> Iterator[EdgeWorld | HonestWorld | NodesWorld]:
@@ -78,7 +79,7 @@ def small() -> Iterator[EdgeWorld | HonestWorld | NodesWorld]:
     yield node("asked for rebirths", DEVICE[:1], ("ask", "clear", *CONNECTION), **PERSISTENT)
     yield from correct_nodes()
     yield several("one place for two nodes", "birth", "data", "clear", "ask", "tick", max_nodes=1)
-    yield several("two nodes take turns", "ask", "data", "tick")
+    yield several("two nodes take turns", "birth", "ask", "tick", "late", reorder_timeout=0.0, **AT_ONCE)
 
 
 def large() -> Iterator[EdgeWorld | HonestWorld | NodesWorld]:
@@ -97,7 +98,7 @@ def large() -> Iterator[EdgeWorld | HonestWorld | NodesWorld]:
     yield node("wraps, operations", WRAPPING, OPERATIONS)
     yield node("asked for rebirths", TWO_SESSIONS[:2], OPERATIONS, **PERSISTENT)
     yield from correct_nodes()
-    yield several("two nodes take turns", "birth", "ask", "tick")
+    yield several("two nodes take turns", "birth", "ask", "tick", "late")
     yield several("two nodes lose their connection", "birth", "tick", *CONNECTION)
     yield several("two nodes are cleared", "birth", "ask", "clear", "tick")
     yield several("one place for two nodes", "birth", "data", "clear", "ask", "tick", *CONNECTION, max_nodes=1)

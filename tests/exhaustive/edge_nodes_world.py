@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from seriatim.core.edge_messages import EdgeMessage, Kind, NodeEffect, NodeOrdering, RebirthRequested
 from seriatim.core.edge_nodes import EdgeNodes
@@ -19,7 +20,8 @@ from tests.exhaustive.explorer import Row, World
 BIRTH = EdgeMessage(Kind.NBIRTH, "birth", 0, 10, None, 0)
 DATA = EdgeMessage(Kind.NDATA, "data", 1, 11)
 OF_A_NODE = ("birth", "data", "ask", "clear")
-OF_ALL = ("tick", "disconnect", "reconnect")
+OF_ALL = ("tick", "late", "disconnect", "reconnect")
+"""``late``: time passes, and whoever should call ``advance`` is late."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,14 @@ def _always(_: Hashable) -> bool:
 
 
 class NodesState:
-    __slots__ = ("asked", "nodes", "now", "options", "tokens", "twins")
+    __slots__ = ("asked", "is_late", "nodes", "now", "options", "tokens", "twins")
 
     def __init__(self, options: NodeOrdering) -> None:
         self.options = options
         self.nodes: EdgeNodes[str] = EdgeNodes(options, _always)
         self.twins: dict[str, EdgeNode[str]] = {}
         self.now = 0.0
+        self.is_late = False
         self.tokens = max(1.0, options.rebirths_per_second)
         self.asked: tuple[str, ...] = ()
         """The nodes whose requests wait for their turn, in the order in which they were made."""
@@ -49,8 +52,11 @@ class NodesState:
     def apply(self, verb: str, key: str | None) -> bool:
         if key is not None:
             return self._of_a_node(verb, key)
-        if verb == "tick":
-            self._tick()
+        if verb in ("tick", "late"):
+            self._pass_time()
+            self.is_late = verb == "late"
+            if not self.is_late:
+                self._advance()
         elif verb == "disconnect":
             self._compare(self.nodes.disconnect(), [e for twin in self.twins.values() for e in twin.disconnect()])
         else:
@@ -90,16 +96,18 @@ class NodesState:
         self.twins[key] = twin
         return twin
 
-    def _tick(self) -> None:
+    def _pass_time(self) -> None:
         self.now += TICK
         self.tokens = min(max(1.0, self.options.rebirths_per_second), self.tokens + self.options.rebirths_per_second)
+
+    def _advance(self) -> None:
         turns = list(self._turns())
-        due = sorted(
-            (twin.deadline, key)
-            for key, twin in self.twins.items()
-            if twin.deadline is not None and twin.deadline <= self.now
-        )
-        alone = [effect for _, key in due for effect in self.twins[key].advance(self.now)]
+        due = [str(node.key) for node in clone(self.nodes).take_due(self.now)[0]]
+        deadlines = {key: twin.deadline for key, twin in self.twins.items() if twin.deadline is not None}
+        overdue = [(when, key) for key, when in deadlines.items() if when <= self.now]
+        assert sorted(due) == sorted(key for _, key in overdue), "what is due is not on the schedule, or too early"
+        assert [deadlines[key] for key in due] == sorted(when for when, _ in overdue), "not the earliest is first"
+        alone = [effect for key in due for effect in self.twins[key].advance(self.now)]
         self._compare(self.nodes.advance(self.now), alone, turns)
 
     def _turns(self) -> Iterator[str]:
@@ -145,7 +153,7 @@ class NodesState:
                 assert due <= node.deadline, "a deadline is on no schedule"
         wanted = [key for key in self.asked if self.twins[key].rebirth_outstanding]
         assert not wanted or due is not None, "a request waits for a turn that never comes"
-        assert not wanted or self.tokens < 1, "a request waits although there is room for it"
+        assert not wanted or self.is_late or self.tokens < 1, "a request waits although there is room for it"
 
 
 class NodesWorld(World[NodesState, Command]):
@@ -181,10 +189,12 @@ class NodesWorld(World[NodesState, Command]):
         cleared = {**nodes._cleared._queue, **{key: when for key, (when, *_) in nodes._cleared._moved.items()}}
         return (
             tuple((str(node.key), of_the_node(node, now)) for node in nodes),
+            tuple(map(str, clone(nodes._deadlines).pop_due(inf))),
             tuple(map(str, nodes._postponed)),
             round(available, 6),
             round(state.tokens, 6),
             state.asked,
+            state.is_late,
             # What a node has said since it was cleared keeps it known.
             tuple(sorted((str(key), max(when - now, -TICK)) for key, when in cleared.items() if nodes[key].is_blank)),
         )

@@ -177,7 +177,10 @@ class _Explorer(Generic[S, C]):
 
     def run(self) -> Exploration:
         state = self.world.start()
-        self.world.check(state)
+        try:
+            self.world.check(state)
+        except AssertionError as error:
+            raise Violation(self.world.name, [], str(error)) from error
         self._add(state, _digest(self.world.fingerprint(state)), -1, None)
         while self.next_layer:
             layer, self.next_layer = self.next_layer, []

@@ -226,7 +226,7 @@ class PipeState:
     @property
     def _is_reading_outbox(self) -> bool:
         """Whether a sender that was restarted has not read all of its outbox yet. It does so one by one."""
-        return self.sender.next_index in self.pushed
+        return self.scope.durable_sender and self.sender.next_index in self.pushed
 
     def _push(self) -> bool:
         """The next message of the outbox, or a new one."""
@@ -356,8 +356,10 @@ class PipeState:
         assert waits <= options.capacity, (
             f"{waits} messages wait in the receiver, which has room for {options.capacity}"
         )
+        used = [index for index in self.pushed if index is not None]
+        assert len(set(used)) == len(used), "an index was used for two messages"
         for index, message in self.waiting:
-            assert self.pushed[int(message)] == index, f"index {index} was used for two messages"
+            assert self.pushed[int(message)] == index, f"index {index} was handed over with another message"
 
     def check_the_end(self) -> None:
         """When nothing gets lost from here on, everything that is promised comes, and what is lost is in a ledger."""

@@ -46,6 +46,10 @@ MOST_TURNS = 100
 """So many turns over a network that loses nothing are enough for everything to come."""
 
 
+SHORT_WHILE = 0.5
+"""Half of the shortest timeout."""
+
+
 class Command(tuple[Any, ...]):
     """A verb and its arguments."""
 
@@ -111,6 +115,8 @@ class PipeScope:
     loses_frames: bool = True
     prompt_output: bool = False
     """Whether the output takes at once what is handed over."""
+    is_idle_at_times: bool = False
+    """Whether the receiver's clock may move by ``SHORT_WHILE`` although nothing is due."""
 
     def promised(self, crashed: bool) -> Guarantee:
         """What ``explain`` says of this pipe."""
@@ -174,6 +180,8 @@ class PipeState:
             yield Command(["sender advances"])
         if self.receiver.deadline is not None:
             yield Command(["receiver advances"])
+            if self.scope.is_idle_at_times and self.receiver.deadline > self.receiver_now + SHORT_WHILE:
+                yield Command(["receiver waits"])
         if self.waiting:
             yield Command(["output takes"])
         for frame in self.frames:
@@ -205,6 +213,8 @@ class PipeState:
                 self._advance_sender()
             case "receiver advances":
                 self._advance_receiver()
+            case "receiver waits":
+                self.receiver_now += SHORT_WHILE
             case "output takes":
                 self._take()
             case "arrives:":

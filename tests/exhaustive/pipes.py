@@ -108,9 +108,8 @@ def _large_in_other_ways() -> Iterator[PipeWorld]:
     yield pipe("absolute indexed, frames of 2", {"frame_messages": 2, "confirm_every": 2})
     yield pipe("absolute indexed, requests one range at a time", {"window": 3}, ready=3, max_ranges=1)
     yield pipe("strict indexed, requires room", {**STRICT, "window": 3, "capacity": 2}, ready=3)
-    yield pipe(
-        "strict indexed, four messages", {**STRICT, "window": 4, "gap_timeout": 1.0}, ready=4, messages=4, **PROMPT
-    )
+    four: dict[str, Any] = {"ready": 4, "messages": 4, "is_idle_at_times": True, **PROMPT}
+    yield pipe("strict indexed, four messages", {**STRICT, "window": 4, "gap_timeout": 1.0}, **four)
     yield pipe("strict indexed, drops the oldest", {**STRICT, **OLDEST, "queue": 2})
     yield pipe("strict sequential, drops the oldest", {**KINDS["strict sequential"], **OLDEST, "queue": 2})
     yield pipe("strict indexed, drops the newest", {**STRICT, **NEWEST, "queue": 2})

@@ -1063,3 +1063,86 @@ def test_a_choice_may_be_given_as_text():
 
 def test_the_kinds_are_those_of_an_edge_node():
     assert set(Kind) == {"NBIRTH", "NDEATH", "NDATA", "DBIRTH", "DDEATH", "DDATA"}
+
+
+# -- what is said about messages ------------------------------------------------------------------------------------------
+
+
+def entries(effects: list[Any]) -> list[tuple[Any, ...]]:
+    """Ledger entries with everything that they say, apart from numbers."""
+    return [(e.key, e.reason.value, e.time, e.detail) for e in effects if isinstance(e, LedgerEntry)]
+
+
+def test_entries_name_the_node_also_after_a_device_was_cleared_or_a_birth_took_out_what_it_brings():
+    script = Script()
+    script.send(nbirth(0, at=10), dbirth(1, at=11), ndata(3, at=13), ddata(5, at=15))
+    script.node.clear_device("d", script.clock.now())
+    script.wait(2)
+    assert {key for key, *_ in entries(script.effects)} == {"g/n"}
+    script = Script()
+    script.send(nbirth(0, at=10), ndata(3, at=13), ndata(2, at=22), ndata(5, at=15))
+    assert script.send(nbirth(1, bd=1, at=20)) == ["ndata 3", "ndata 5", "nbirth 1", "ndata 2"]
+    assert {key for key, *_ in entries(script.effects)} == {"g/n"}
+    assert script.ledger == [("lost", (1, 2)), ("lost", (4, 4))]
+
+
+def test_what_waits_for_a_birth_when_a_node_is_cleared_is_reported_with_its_time():
+    script = Script(before_birth=BeforeBirth.HOLD)
+    script.send(ndata(1))
+    assert entries(script.node.clear(1.5)) == [("g/n", "discarded", 1.5, "cleared")]
+
+
+def test_a_cleared_device_is_reported_with_the_time():
+    script = Script()
+    script.send(nbirth(0), dbirth(1), ddata(3))
+    assert entries(script.node.clear_device("d", 1.5)) == [("g/n", "discarded", 1.5, "its device was cleared")]
+
+
+def test_what_is_discarded_with_its_session_is_reported_with_its_time():
+    script = Script(on_session_end=OnEpoch.DISCARD)
+    script.send(nbirth(59, at=100), ndata(1, at=201))
+    script.clock.set(1.5)
+    script.send(nbirth(0, bd=1, at=300))
+    assert entries(script.effects) == [("g/n", "discarded", 1.5, "its session ended")]
+
+
+def test_a_birth_of_a_session_that_has_ended_is_late():
+    script = Script()
+    script.send(nbirth(0, bd=3, at=10), ndeath(3))
+    script.clock.set(1.5)
+    assert script.send(nbirth(0, bd=3, at=10)) == []
+    assert entries(script.effects) == [("g/n", "late", 1.5, "its session has ended already")]
+
+
+def test_a_death_that_is_ignored_says_why_and_is_given_back():
+    script = Script()
+    for message in (ndeath(None), ndeath(7), nbirth(0, bd=3), ndeath(None), ndeath(7)):
+        script.send(message)
+    nobody = "it carries no bdSeq, so nobody can say which session ended"
+    assert [effect for effect in script.effects if isinstance(effect, DeathIgnored)] == [
+        DeathIgnored("g/n", nobody, ndeath(None)),
+        DeathIgnored("g/n", "it ends session 7, and no session lives", ndeath(7)),
+        DeathIgnored("g/n", nobody, ndeath(None)),
+        DeathIgnored("g/n", "it ends session 7, and session 3 lives", ndeath(7)),
+    ]
+
+
+def test_without_a_broker_only_what_was_online_is_stale_and_nobody_is_asked():
+    script = Script()
+    script.send(nbirth(0), dbirth(1, device="a"), dbirth(2, device="b"), ddeath(3, device="b"), ndata(5))
+    script.node.disconnect()
+    assert script.node.devices == {"a": Status.STALE, "b": Status.OFFLINE}
+    script.wait(100)
+    assert script.requests == []
+    script.effects += script.node.reconnect(script.clock.now())
+    assert [request.attempt for request in script.requests] == [1]
+
+
+def test_the_bookmark_of_a_node_that_never_spoke_is_empty():
+    assert Script().node.bookmark() == Bookmark(0, 0, 0, 0, False, None)
+
+
+def test_a_new_birth_makes_devices_stale_at_its_own_time():
+    script = Script()
+    script.send(nbirth(0, at=10), dbirth(1, at=11), nbirth(0, bd=1, at=20))
+    assert script.statuses[-1] == ("d", "stale", 20)

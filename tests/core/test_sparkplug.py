@@ -1146,3 +1146,27 @@ def test_a_new_birth_makes_devices_stale_at_its_own_time():
     script = Script()
     script.send(nbirth(0, at=10), dbirth(1, at=11), nbirth(0, bd=1, at=20))
     assert script.statuses[-1] == ("d", "stale", 20)
+
+
+def test_whatever_is_given_out_is_counted_in_the_bookmark():
+    script = Script()
+    script.send(ndeath(None), ndeath(7), nbirth(0, bd=3), ndeath(7), ndeath(8), ndata(1), ndata(1), ndata(3))
+    script.wait(2)
+    script.send(ndeath(3))
+    given = [effect for effect in script.effects if isinstance(effect, Ordered | LedgerEntry | DeathIgnored)]
+    assert script.node.bookmark().given == len(given) == 10
+
+
+def test_a_death_is_the_last_message_of_its_session():
+    script = Script()
+    script.send(nbirth(0, bd=3), ndeath(3))
+    assert script.effects[-1] == Ordered("g/n", 1, None, ndeath(3))
+
+
+def test_a_birth_that_comes_after_its_death_is_late_for_as_long_as_a_message_may_be():
+    for wait, released in ((2.0, []), (2.1, ["nbirth 0"])):
+        script = Script()
+        script.clock.set(5.0)
+        script.send(nbirth(0, bd=3, at=10), ndeath(3))
+        script.clock.set(5.0 + wait)
+        assert script.send(nbirth(0, bd=3, at=10)) == released

@@ -191,7 +191,12 @@ class Reader:
             assert effect.message.kind is not Kind.DBIRTH, "a DBIRTH did not wait for its node's birth"
         else:
             assert self.options.on_timeout is OnTimeout.RELEASE, f"{effect.message.body} was released without a birth"
-        self.session, self.stamps = NodeState.ASSUMED, None
+        self.assume()
+
+    def assume(self) -> None:
+        """Nobody knows the session, and its messages are released all the same."""
+        if self.session in (NodeState.UNBORN, NodeState.DEAD):
+            self.session, self.stamps = NodeState.ASSUMED, None
 
     def _flag(self) -> Flag | None:
         if self.session is NodeState.ASSUMED:

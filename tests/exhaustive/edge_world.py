@@ -113,6 +113,7 @@ class EdgeState:
         before = Counter(self.node.held())
         since = self._waiting_since()
         given, wanted, due = self.node.bookmark().given, self.node.rebirth_outstanding, self.node.order_deadline
+        has_cleared = any(type(waiting.message) is not EdgeMessage for waiting in self.node._waiting)
         if verb == "resume":  # what was held and what was asked for died with the process
             before, wanted = Counter(), False
         if verb == "tick":
@@ -125,6 +126,8 @@ class EdgeState:
             effects = self._operate(verb, *arguments)
         is_idle = verb == "tick" and (due is None or due > self.now)
         self._count_reasons(is_idle, effects, wanted)
+        if has_cleared and self.node.state is NodeState.ASSUMED:
+            self.reader.assume()  # because of messages that were cleared, and so are not given out
         for effect in effects:
             self.reader.hear(effect, self.now)
         self._check_books(before, effects, given)

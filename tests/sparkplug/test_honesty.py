@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -174,6 +174,33 @@ def test_a_host_that_is_stopped_when_its_connection_was_lost_while_it_subscribed
     clients.clear()
     gc.collect()
     assert complaints == []
+
+
+def test_a_host_ends_although_a_publish_that_is_confirmed_just_then_forgets_the_cancellation(
+    mosquitto, store, monkeypatch
+):
+    """As asyncio.wait_for does in Python 3.11."""
+    asked = asyncio.Event()
+
+    class Forgetful(aiomqtt.Client):
+        async def publish(self, topic: str, *args: Any, **options: Any) -> None:
+            if "NCMD" in topic:
+                asked.set()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+            else:
+                await super().publish(topic, *args, **options)
+
+    async def scenario() -> list[dict[str, Any]]:
+        async with ear_on(mosquitto, "spBv1.0/STATE/#") as ear:
+            monkeypatch.setattr("seriatim.sparkplug.host.aiomqtt.Client", Forgetful)
+            async with host_on(mosquitto, store), node_on(mosquitto) as node:
+                await node.data(7)
+                await asked.wait()
+            await until(lambda: len(ear.heard) == 2)
+        return ear.states()
+
+    assert [state["online"] for state in run_bounded(scenario())] == [True, False]
 
 
 def test_what_is_released_while_a_rebirth_is_asked_for_is_stored_in_order(store):

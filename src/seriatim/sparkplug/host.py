@@ -68,6 +68,8 @@ require_extra("mqtt", "aiomqtt", "paho.mqtt", what="the Sparkplug host")
 
 import aiomqtt  # noqa: E402
 
+FAREWELL_S = 25.0
+"""Longer than it takes to say offline and to disconnect, where the broker does not answer."""
 _REFUSED = 0x80
 """The answers to a subscription from here on are refusals."""
 
@@ -272,7 +274,7 @@ class Host:
         try:
             await self._read(client, say_online)
         finally:
-            await _cancel(commands)
+            await _cancel(commands, again_after=0.5)  # it has nothing to clean up
 
     async def _read(self, client: aiomqtt.Client, say_online: Callable[[], Awaitable[None]]) -> None:
         async for message in client.messages:
@@ -443,9 +445,13 @@ class Host:
         self._carefully(lambda: self._apply(self.nodes.advance(self._loop.time())))
 
 
-async def _cancel(*works: asyncio.Task[None]) -> None:
-    for work in works:
-        work.cancel()
+async def _cancel(*works: asyncio.Task[None], again_after: float = FAREWELL_S) -> None:
+    """Cancel them until they have ended: Python 3.11 forgets a cancellation that comes just when a publish is confirmed."""
+    left = set(works)
+    while left:
+        for work in left:
+            work.cancel()
+        _, left = await asyncio.wait(left, timeout=again_after)
     await asyncio.gather(*works, return_exceptions=True)
 
 

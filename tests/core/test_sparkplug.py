@@ -17,7 +17,9 @@ from seriatim.core.edge_messages import (
     OnTimeout,
     Ordered,
     RebirthRequested,
+    ReleasedBy,
     Status,
+    StatusChanged,
 )
 from seriatim.core.edge_nodes import EdgeNodes
 from seriatim.core.rebirth import RebirthBudget
@@ -1170,3 +1172,81 @@ def test_a_birth_that_comes_after_its_death_is_late_for_as_long_as_a_message_may
         script.send(nbirth(0, bd=3, at=10), ndeath(3))
         script.clock.set(5.0 + wait)
         assert script.send(nbirth(0, bd=3, at=10)) == released
+
+
+def counts_elsewhere(**options: Any) -> Script:
+    """A node with a device that is online and one that is dead, which was not followed when its numbers began anew."""
+    script = Script(**options)
+    script.send(nbirth(59, bd=3, at=100), dbirth(60, at=101), dbirth(61, at=101, device="e"))
+    script.send(ddeath(62, at=102, device="e"), ndata(1, at=201), ndata(2, at=202))
+    script.effects.clear()
+    script.wait(2)
+    return script
+
+
+OUT_OF_SYNC = [
+    LedgerEntry("g/n", 1, Reason.SYNC_LOST, 1, 1, 1, 2.0, "1 is behind 63, which is expected, and no birth came"),
+    LedgerEntry(
+        "g/n", 1, Reason.LOST, 63, 0, 194, 2.0, "sync was lost; at least 194 missing: numbers repeat after 256"
+    ),
+    StatusChanged("g/n", "d", Status.STALE, None),
+    StatusChanged("g/n", None, Status.STALE, None),
+]
+NO_BIRTH = RebirthRequested("g/n", "messages waited for a birth that did not come", 1)
+
+
+def test_a_node_that_is_followed_elsewhere_says_what_was_lost_and_goes_on_in_another_epoch():
+    script = counts_elsewhere()
+    assert script.effects == [
+        *OUT_OF_SYNC,
+        *(
+            Ordered("g/n", 2, number, ndata(number, at=200 + number), Flag.STALE, ReleasedBy.TIMEOUT)
+            for number in (1, 2)
+        ),
+        NO_BIRTH,
+    ]
+    assert script.node.bookmark() == Bookmark(8, 2, 3, 3, True, 202)
+    assert script.send(ndata(3, at=203)) == ["ndata 3"]
+
+
+def test_a_node_that_is_followed_elsewhere_without_what_waited_says_so_for_each_message():
+    script = counts_elsewhere(on_timeout=OnTimeout.DROP)
+    assert script.effects == [
+        *OUT_OF_SYNC,
+        *(
+            LedgerEntry(
+                "g/n", 2, Reason.DISCARDED, number, number, 1, 2.0, "no birth came", ndata(number, at=200 + number)
+            )
+            for number in (1, 2)
+        ),
+        NO_BIRTH,
+    ]
+    assert script.node.bookmark()[:5] == (8, 2, 3, 3, True)
+    assert script.send(ndata(3, at=203)) == ["ndata 3"]
+
+
+def test_what_finds_no_room_or_no_birth_is_reported_with_its_time():
+    script = Script(before_birth=BeforeBirth.HOLD, on_timeout=OnTimeout.HOLD, capacity=1)
+    script.clock.set(1.5)
+    script.send(ndata(1), ndata(2))
+    assert entries(script.effects) == [("g/n", "overflow", 1.5, "no room to wait for a birth")]
+    script = Script(before_birth=BeforeBirth.HOLD, on_timeout=OnTimeout.DROP)
+    script.send(ndata(1))
+    script.wait(2)
+    assert entries(script.effects) == [("g/n", "discarded", 2.0, "no birth came")]
+
+
+def test_a_node_without_room_is_asked_for_a_rebirth_at_once():
+    script = Script(capacity=1)
+    script.send(nbirth(0), ndata(2), ndata(4))
+    assert script.requests == [RebirthRequested("g/n", "messages are missing", 1)]
+    unborn = Script(before_birth=BeforeBirth.HOLD, capacity=1)
+    unborn.send(ndata(1), ndata(2))
+    assert [effect.released_by for effect in unborn.effects if isinstance(effect, Ordered)] == ["capacity", "order"]
+    assert unborn.requests == [NO_BIRTH]
+
+
+def test_data_before_any_birth_is_released_in_order():
+    script = Script()
+    script.send(ndata(5))
+    assert script.effects[0] == Ordered("g/n", 1, 5, ndata(5), Flag.BEFORE_BIRTH, ReleasedBy.ORDER)

@@ -10,6 +10,7 @@ from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
 from seriatim.engine.broker import SubscriptionInfo
 from seriatim.engine.commit import RETRY_PAUSE
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.subscription import SLICE
 from seriatim.errors import DamagedStore, StoreFailed
 from seriatim.store.base import TroubleRow
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down, work_off
@@ -39,6 +40,50 @@ def test_without_ordering_a_delayed_message_holds_up_nothing_of_its_key(run_memo
         await publish(engine, "later", delay=30)
         await publish(engine, "now")
         assert [one.record.data for one in await got.wait(1)] == [b"now"]
+
+    run_memory(scenario)
+
+
+def test_what_a_consumer_gives_back_is_delivered_again_and_was_no_attempt(run_memory):
+    async def scenario(engine):
+        await prepare(engine)
+        got = Collector()
+        engine.attach("s", got.consumer)
+        await publish(engine, "1")
+        got.consumer.give_back([(await got.wait(1))[0].lease])
+        assert [one.lease.attempt for one in await got.wait(2)] == [1, 1]
+
+    run_memory(scenario)
+
+
+def test_messages_are_handed_out_in_slices_so_that_acks_are_written_in_between(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine), Collector()
+        await publish(engine, *map(str, range(SLICE + 10)), key=None)
+        engine.attach("s", got.consumer)
+        subscription.pump()
+        assert len(got.got) == SLICE
+        await got.wait(SLICE + 10)
+
+    run_memory(scenario)
+
+
+def test_what_happens_to_messages_is_counted(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "0", "1", "2", key=None)
+        for one in await got.wait(3):
+            attachment.nack(one.lease, 0)
+        first, second, _ = (await got.wait(6))[3:]
+        attachment.ack(first.lease)
+        attachment.ack(second.lease)
+        got.patience = 60
+        await got.wait(7)  # the lease of the third expires
+        await got.wait(8)  # twice
+        counts = subscription.counts
+        assert (counts.delivered, counts.redelivered) == (8, 5)
+        assert (counts.acked, counts.nacked, counts.expired) == (2, 3, 2)
 
     run_memory(scenario)
 
@@ -94,7 +139,8 @@ def test_what_came_while_an_exchange_of_lanes_failed_is_delivered(run_memory, mo
         with reads_held_up(engine):
             changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
             await settle_down(engine)
-            await publish(engine, "1", "2")
+            await publish(engine, "1")
+            await publish(engine, "2")
         with pytest.raises(StoreFailed, match="not now"):
             await changing
         assert await work_off(engine, 2) == [b"1", b"2"]
@@ -200,6 +246,19 @@ def test_a_delivery_that_is_fenced_by_the_failure_of_one_before_it_is_no_attempt
             TroubleRow(0, 1, now + 60, "the first", False),
             TroubleRow(1, 1, 0.0, "failed once", False),
         ]
+
+    run_memory(scenario)
+
+
+def test_with_a_limit_of_attempts_a_delivery_is_noted_when_it_begins(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine, PIPELINED), Collector()
+        engine.attach("s", got.consumer)
+        await publish(engine, "0")
+        await got.wait(1)
+        await engine.drain()
+        noted = TroubleRow(0, 1, 0.0, "the process ended during delivery", False)
+        assert engine._store.troubles(subscription.id) == [noted]
 
     run_memory(scenario)
 

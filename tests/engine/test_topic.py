@@ -62,6 +62,12 @@ def cached(topic: TopicState, offsets: range) -> list[int]:
     return [offset for offset in offsets if topic.recent(offset) is not None]
 
 
+def test_a_topic_is_what_the_store_says():
+    topic = new_topic(5)
+    assert (topic.id, topic.name, topic.options.retention, topic.next_offset) == (1, "t", 60.0, 5)
+    assert topic.subscriptions.page() == []
+
+
 def test_an_offset_is_given_out_once():
     topic = new_topic(5)
     assert (topic.reserve(3), topic.reserve(1), topic.next_offset) == (5, 8, 9)

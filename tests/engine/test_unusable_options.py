@@ -68,7 +68,7 @@ def test_a_subscription_with_unusable_options_is_stopped_and_says_why(with_store
         assert (await engine.describe_subscription("s")).problem == problem
         assert (await engine.stats("s")).stopped == problem
         assert (await engine.list_keys("s"))[0].why == f"the subscription is stopped: {problem}"
-        assert f"subscription 's' is stopped, because it has {problem}" in caplog.text
+        assert f"subscription 's' is stopped, because it has {problem}" in caplog.messages
         got = Collector()
         engine.attach("s", got.consumer)
         await publish(engine, "3")

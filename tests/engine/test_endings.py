@@ -292,12 +292,13 @@ def test_after_an_unknown_outcome_nothing_is_given_out_and_closing_gives_the_sto
         store.failures.append(OutcomeUnknown("who knows"))
         with pytest.raises(OutcomeUnknown):
             await engine.publish("t", [Outgoing("k", b"2")])
+        given_out = len(collector.got)  # more than one if the machine is so busy that the lease expired before
         with pytest.raises(OutcomeUnknown):
             subscription.ack(one.lease)
         with pytest.raises(OutcomeUnknown):
             engine.publish("t", [Outgoing("k", b"3")])
         subscription.detach(collector.consumer)
-        assert len(collector.got) == 1
+        assert len(collector.got) == given_out
 
     watched(scenario)
 

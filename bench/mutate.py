@@ -54,6 +54,7 @@ class Target:
     tests: tuple[str, ...]
     slow: tuple[str, ...]
     deselect: str
+    pytest: tuple[str, ...]
     mutmut: dict[str, Any]
 
     @property
@@ -124,6 +125,7 @@ def targets() -> dict[str, Target]:
                 tests=tuple(f"tests/{path}" for path in own["tests"]),
                 slow=tuple(f"tests/{path}" for path in own.get("slow", [])),
                 deselect=own.get("deselect", group.get("deselect", "")),
+                pytest=tuple(group.get("pytest", [])),
                 mutmut=group.get("mutmut", {}) | own.get("mutmut", {}),
             )
             found[target.name] = target
@@ -235,7 +237,7 @@ def run_mutants(target: Target, tests: tuple[str, ...], children: int, only: set
 
 
 def pytest_options(target: Target) -> list[str]:
-    return ["-p", "no:xdist", "-p", "no:cacheprovider", "-k", target.deselect]
+    return ["-p", "no:xdist", "-p", "no:cacheprovider", *target.pytest, "-k", target.deselect]
 
 
 NOTHING, BROKEN = "none", "fail"

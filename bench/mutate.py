@@ -165,15 +165,15 @@ def prepare(target: Target, tests: tuple[str, ...]) -> None:
 
 def run(target: Target, children: int) -> Result:
     """Run the quick tests on every mutant."""
-    began = time.monotonic()
+    began, commit, source = time.monotonic(), commit_now(), target.source  # of the start: they may change meanwhile
     outcomes = run_mutants(target, target.tests, children)
     counts = Counter(outcomes.values())
     missed = [name for name, what in outcomes.items() if what not in CAUGHT]
     return Result(
-        commit=commit_now(),
+        commit=commit,
         date=today(),
         seconds=round(time.monotonic() - began),
-        source=target.source,
+        source=source,
         mutants=len(outcomes),
         killed=counts["killed"],
         timed_out=counts["timed out"],

@@ -10,6 +10,7 @@ import random
 import sqlite3
 from collections import defaultdict
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -199,13 +200,16 @@ def test_leases_are_fenced_and_their_consumers_are_told(run, disk):
     run(scenario)
 
 
-def test_a_subscription_with_messages_is_not_called_empty_while_the_store_is_opened_again(run, disk):
+@pytest.mark.parametrize("exchanges", [False, True], ids=["as it is", "while its lanes are exchanged"])
+def test_a_subscription_with_messages_is_not_called_empty_while_the_store_is_opened_again(run, disk, exchanges):
     async def scenario(engine):
         await publish(engine, "waits")
         waiting = asyncio.ensure_future(engine.wait_until_empty("s"))
         disk.commits, disk.failing_openings = [False], 3
         with pytest.raises(OutcomeUnknown):
-            await publish(engine, "lost")
+            await (
+                engine.update_subscription("s", replace(ORDERED, window=2)) if exchanges else publish(engine, "lost")
+            )
         asked_meanwhile = asyncio.ensure_future(engine.wait_until_empty("s"))
         await until_open_again(engine)
         await engine.drain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -110,17 +111,34 @@ def test_a_subscription_is_empty_when_the_last_ack_is_durable(run_memory):
     run_memory(scenario)
 
 
-def test_a_subscription_whose_lanes_are_exchanged_is_not_called_empty_before_what_came_meanwhile_is_there(run_memory):
+class SlowLoad:
+    """Lets a subscription load its lanes only when the test says so, and then fails or not."""
+
+    def __init__(self, monkeypatch, subscription, failure: StoreFailed | None = None) -> None:
+        self._load, self._failure = subscription.load, failure
+        self.go_on = threading.Event()
+        monkeypatch.setattr(subscription, "load", self._load_slowly)
+
+    def _load_slowly(self, store, options):
+        assert self.go_on.wait(10)
+        if self._failure is not None:
+            raise self._failure
+        return self._load(store, options)
+
+
+def test_a_subscription_whose_lanes_are_exchanged_is_not_called_empty_before_what_came_meanwhile_is_there(
+    run_memory, monkeypatch
+):
     async def scenario(engine):
         subscription = await prepare(engine)
-        with reads_held_up(engine):
-            changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
-            await settle_down(engine)
-            published = publish(engine, "1")
-            waiting = asyncio.ensure_future(subscription.wait_until_empty())
-            await settle_down(engine)
-            assert not waiting.done()
-        await asyncio.gather(changing, published)
+        loading = SlowLoad(monkeypatch, subscription)
+        changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
+        await settle_down(engine)
+        waiting = asyncio.ensure_future(subscription.wait_until_empty())
+        await publish(engine, "1")
+        assert not waiting.done()
+        loading.go_on.set()
+        await changing
         await settle_down(engine)
         assert not waiting.done()
         assert await work_off(engine, 1) == [b"1"]
@@ -130,20 +148,35 @@ def test_a_subscription_whose_lanes_are_exchanged_is_not_called_empty_before_wha
 
 
 def test_what_came_while_an_exchange_of_lanes_failed_is_delivered(run_memory, monkeypatch):
-    def fail(*_: object) -> None:
-        raise StoreFailed("not now")
-
     async def scenario(engine):
         subscription = await prepare(engine)
-        monkeypatch.setattr(subscription, "load", fail)
-        with reads_held_up(engine):
-            changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
-            await settle_down(engine)
-            await publish(engine, "1")
-            await publish(engine, "2")
+        loading = SlowLoad(monkeypatch, subscription, StoreFailed("not now"))
+        changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
+        await settle_down(engine)
+        await publish(engine, "1")
+        await publish(engine, "2")
+        loading.go_on.set()
         with pytest.raises(StoreFailed, match="not now"):
             await changing
         assert await work_off(engine, 2) == [b"1", b"2"]
+
+    run_memory(scenario)
+
+
+def test_a_delayed_message_holds_up_its_own_key_until_its_time_has_come(run_memory):
+    async def scenario(engine):
+        await prepare(engine)
+        got, began = Collector(), asyncio.get_running_loop().time()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "later", delay=30)
+        await publish(engine, "behind")
+        await publish(engine, "other", key="another")
+        attachment.ack((await got.wait(1))[0].lease)
+        got.patience = 60
+        await got.wait(2)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(30)
+        attachment.ack(got.got[1].lease)
+        assert [one.record.data for one in await got.wait(3)] == [b"other", b"later", b"behind"]
 
     run_memory(scenario)
 

@@ -439,3 +439,27 @@ def test_snapshots_survive_a_restart(run_with_restarts):
         assert await work_off(engine, 2) == [b"a", b"b"]
 
     run_with_restarts(before, after)
+
+
+def test_what_was_on_its_way_when_a_subscription_went_past_it_is_not_delivered():
+    async def scenario() -> None:
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        await engine.create_topic("t")
+        await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True))
+        store.watch()
+        store.gate.clear()
+        publishing = engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
+        await store.until_writing()
+        seeking = asyncio.ensure_future(engine.seek_to_time("s", engine.now() + 10))
+        await asyncio.sleep(0)
+        store.gate.set()
+        await publishing
+        await seeking
+        assert (await engine.stats("s")).total == 0
+        await engine.publish("t", [Outgoing("k", b"2")])
+        assert await work_off(engine, 1) == [b"2"]
+        await engine.close()
+
+    asyncio.run(scenario())

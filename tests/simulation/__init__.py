@@ -33,8 +33,8 @@ How it works
     its attempt, say), so a step that is left out disturbs the others as little as possible.
 
 How it is judged
-    When the steps are over the world is healed. Every call must come to an end. All processes close, one after another; what
-    the last of them sees of the store is compared with what a new process reads from the disk. That one lifts all pauses and
+    When the steps are over the world is healed. Every call must come to an end. When nothing is on its way any more, what
+    each process sees of the store is compared with what a new process reads from the disk. That one lifts all pauses and
     drains everything. The checker of the nemesis (``tests/nemesis/checker.py``) reads the histories. Errors that are not of our
     tree, exceptions that reach the loop, lines in the log that only a mistake can cause, tasks that are left: all are findings.
 

@@ -8,7 +8,7 @@ from typing import Any
 from seriatim import OnExhausted
 from seriatim.errors import StoreLost
 from tests.nemesis.checker import Promises, check
-from tests.simulation.program import FILTERED, FREE, GRAVES, LIMITED, STRICT, SUBSCRIPTIONS
+from tests.simulation.program import FILTERED, GRAVES, LIMITED, STRICT, SUBSCRIPTIONS
 from tests.simulation.world import Actor, World
 
 LOOSE = {"ghost"}
@@ -104,12 +104,12 @@ def _key(view: Any) -> dict[str, Any]:
     }
 
 
-def compare(before: Sight, after: Sight) -> list[str]:
+def compare(who: str, before: Sight, after: Sight) -> list[str]:
     """What an engine says must be what the next one reads from the disk."""
     if not before or not after:
         return []
     return [
-        f"engine and disk disagree: {name}: {before.get(name)} became {after.get(name)}"
+        f"engine and disk disagree: {who} saw {name}: {before.get(name)} became {after.get(name)}"
         for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name) and name not in (FREE,)
+        if before.get(name) != after.get(name)
     ]

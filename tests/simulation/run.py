@@ -63,7 +63,7 @@ def draw(seed: int) -> Program:
 
 
 def _draw_cancel(random: Random) -> Cancel | None:
-    if random.random() < 0.75:
+    if random.random() < 0.65:
         return None
     if random.random() < 0.6:
         return Cancel(random.randint(0, 8), "turns")
@@ -215,30 +215,31 @@ class _Driver:
         """Close everybody, open the store once more, compare, and work off what is left."""
         world = self._world
         world.is_calm = True
-        seen: Sight = {}
+        seen = await self._look_when_quiet()
         while world.actors:
-            actor = next(iter(world.actors.values()))
-            if len(world.actors) == 1 and actor.is_open:
-                seen = await self._look_when_quiet(actor)
-            await self._end(actor)
+            await self._end(next(iter(world.actors.values())))
         last = world.start("z")
         last.is_draining = True
         self._world.begin(last, last.pubsub.__aenter__, "open at last")
         await self._until_done(PATIENCE_S)
         again = await look_around(last)
-        world.findings += compare(seen, again)
+        for who, before in seen.items():
+            world.findings += compare(who, before, again)
         letters: dict[str, list[str]] = {}
         self._world.begin(last, partial(_work_off, last, letters), "drain")
         await self._until_done(DRAIN_S)
         await self._end(last)
         return letters
 
-    async def _look_when_quiet(self, actor: Actor) -> Sight:
-        for topic in ("events", "loose"):
-            self._world.begin(actor, actor.topic(topic).flush, f"flush {topic}")
+    async def _look_when_quiet(self) -> dict[str, Sight]:
+        """What everybody sees once nothing is on its way any more."""
+        actors = [actor for actor in self._world.actors.values() if actor.is_open]
+        for actor in actors:
+            for topic in ("events", "loose"):
+                self._world.begin(actor, actor.topic(topic).flush, f"flush {topic}")
         await self._until_done(PATIENCE_S)
         await asyncio.sleep(QUIET_S)
-        return await look_around(actor)
+        return {actor.name: await look_around(actor) for actor in actors}
 
     async def _end(self, actor: Actor) -> None:
         self._world.begin(actor, actor.pubsub.close, f"close {actor.name}")

@@ -360,7 +360,7 @@ async def seek_to_snapshot(actor: Actor, name: str) -> None:
     await actor.subscription(FREE).seek(snapshot=name)
 
 
-@verb(8, one_of("create", "create", "delete"), one_of(0, 1), one_of(None, 0, 1))
+@verb(14, one_of("create", "create", "delete"), one_of(0, 1), one_of(None, 0, 1))
 async def churn(actor: Actor, what: str, number: int, sub: int | None) -> None:
     """Topics and subscriptions that come and go."""
     topic = actor.topic(f"churn-{number}")

@@ -28,7 +28,8 @@ def load_lanes(
     lanes: Lanes, store: StoreReader, subscription_id: int, topic_id: int, options: SubscriptionOptions, sieve: Sieve
 ) -> Loaded:
     """Queue what waits in ``lanes``, whose time must be the present."""
-    cursor, until, rejected = store.cursor(subscription_id), -1, list[int]()
+    cursor, rejected = store.cursor(subscription_id), list[int]()
+    until = cursor.floor - 1  # also when nothing is there: what is below the floor is settled, whoever still brings it
     troubles = {row.offset: row for row in store.troubles(subscription_id)}
     letters, paused = store.dead_letters(subscription_id), store.paused_keys(subscription_id)
     buried = {row.offset for row in letters}

@@ -101,7 +101,7 @@ def test_a_stopped_process_reads_all_at_once_what_came_meanwhile_and_hears_of_a_
     async def scenario(loop: SimulatedLoop) -> None:
         network, heard = Network(loop, lambda: 0.01, high=1e9), Recorder()
         owner, other = Process(loop, "a"), Process(loop, "b")
-        serving = owner.run(serve(network, "path", heard))  # type: ignore[arg-type]
+        serving = owner.run(serve(network, "path", heard))
         await asyncio.sleep(0)
         calling = other.run(call(network, "path"))
         await serving

@@ -77,14 +77,34 @@ async def publish(actor: Actor, topic: str, index: int | None, count: int, delay
 
 
 async def publish_one(actor: Actor, topic: str, key: str | None, delay: float) -> None:
+    await confirm(actor, *begin_to_publish(actor, topic, key, delay))
+
+
+def begin_to_publish(
+    actor: Actor, topic: str, key: str | None, delay: float = 0.0
+) -> tuple[asyncio.Future[str], dict[str, Any]]:
+    """Publish the next message. The caller's attributes change afterwards, and its own must not."""
     number = actor.world.next_number()
-    seen = {"key": key or f"-{number}", "number": number}
+    seen: dict[str, Any] = {"key": key or f"-{number}", "number": number}
     actor.world.topics[number] = topic
     attributes = {"parity": "even" if number % 2 == 0 else "odd"}
+    data = str(number).encode()
     actor.record("publish", **seen)
     try:
-        future = actor.topic(topic).publish(str(number).encode(), ordering_key=key, attributes=attributes, delay=delay)
-        attributes["parity"] = "changed"
+        future: asyncio.Future[str] = actor.topic(topic).publish(
+            data, ordering_key=key, attributes=attributes, delay=delay
+        )
+    except SeriatimError as error:
+        future = actor.world.loop.create_future()
+        future.set_exception(error)
+        future.exception()  # nobody may wait for it
+    attributes["parity"] = "changed"
+    return future, seen
+
+
+async def confirm(actor: Actor, future: asyncio.Future[str], seen: dict[str, Any]) -> None:
+    """Wait for a publish, and record what became of it."""
+    try:
         id_ = await future
     except SeriatimError as error:
         if not isinstance(error, OutcomeUnknown | StoreError):
@@ -105,10 +125,8 @@ async def publish_and_flush(actor: Actor, index: int | None, given_up: int) -> N
     topic.set_publish_options(PublishOptions())
     was_healthy = world.is_healthy and key not in topic.paused_keys()
     for place in range(2):
-        numbers.append(world.next_number())
-        world.topics[numbers[-1]] = "loose"
-        actor.record("publish", key=key or f"-{numbers[-1]}", number=numbers[-1])
-        future = topic.publish(str(numbers[-1]).encode(), ordering_key=key)
+        future, seen = begin_to_publish(actor, "loose", key)
+        numbers.append(seen["number"])
         if place == given_up:
             future.cancel()
     await topic.flush()
@@ -119,21 +137,14 @@ async def publish_and_flush(actor: Actor, index: int | None, given_up: int) -> N
 @verb(3, one_of(*range(KEYS)))
 async def publish_and_withdraw(actor: Actor, index: int) -> None:
     """Where one message may be outstanding, a second one that is given up at once is never sent."""
-    topic = actor.topic("loose")
+    topic, key = actor.topic("loose"), f"{actor.name}/{index}"
     flow = FlowControl(max_outstanding_messages=1)
     topic.set_publish_options(PublishOptions(Batching(max_messages=1), flow_control=flow))
-    first = asyncio.ensure_future(publish_one(actor, "loose", f"{actor.name}/{index}", 0.0))
-    await asyncio.sleep(0)
-    number = actor.world.next_number()
-    actor.world.topics[number] = "loose"
-    seen = {"key": f"{actor.name}/{index}", "number": number}
-    actor.record("publish", **seen)
-    has_begun = not first.done()
-    second = topic.publish(str(number).encode(), ordering_key=f"{actor.name}/{index}")
-    if has_begun and not second.done() and actor.world.plan.write_s[0] == 0.0:
+    (first, seen), (second, given_up) = (begin_to_publish(actor, "loose", key) for _ in range(2))
+    if not first.done() and not second.done():
         second.cancel()
-        actor.record("refused", **seen)
-    await asyncio.wait([first])
+        actor.record("refused", **given_up)
+    await confirm(actor, first, seen)
 
 
 @verb(4, one_of("events", "loose"))

@@ -116,7 +116,7 @@ def publish(engine, *data: str, key: str | None = "k"):
 
 async def until_open_again(engine) -> None:
     await asyncio.sleep(0)
-    await engine._require_store()
+    await engine.require_store()
 
 
 def test_a_store_with_a_relative_path_is_opened_again_where_it_was(tmp_path, disk, monkeypatch):
@@ -302,6 +302,24 @@ def test_a_seek_that_is_asked_for_while_the_store_is_opened_again_is_done_afterw
         await engine.seek_to_offset("s", 1)
         assert (await got.wait(2))[1].record.data == b"b"
         assert len(engine.get_subscription("s").lanes) == 1
+
+    run(scenario)
+
+
+def test_a_key_that_is_paused_while_the_store_is_opened_again_is_paused_here_and_in_the_store(run, disk):
+    async def scenario(engine):
+        await publish(engine, "a")
+        disk.commits = [False]
+        with pytest.raises(OutcomeUnknown):
+            await publish(engine, "lost", key="other")
+        await engine.pause_key("s", "k", "while it is opened")
+        (view,) = await engine.list_keys("s")
+        assert (view.key, view.state, view.head) == ("k", "paused", 0)
+        assert [row.key for row in engine._store.paused_keys(engine.get_subscription("s").id)] == ["k"]
+        disk.commits = [False]
+        with pytest.raises(OutcomeUnknown):
+            await publish(engine, "lost", key="other")
+        assert await engine.skip("s", "k") == 0, "what waits is known again by then"
 
     run(scenario)
 
@@ -598,7 +616,7 @@ def test_under_load_nothing_is_lost_or_settled_twice_and_order_is_kept(run, disk
         async def break_things() -> None:
             for _ in range(10):
                 await asyncio.sleep(rng.random() * 0.01)
-                await engine._require_store()
+                await engine.require_store()
                 disk.commits = [rng.random() < 0.5, rng.random() < 0.5][
                     : rng.choice([1, 1, 2])
                 ]  # the second at the opening

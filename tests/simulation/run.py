@@ -116,6 +116,10 @@ def _run_in_loop(world: World) -> None:
         world.loop.run_until_complete(world.loop.create_task(driver.drive(), context=Context()))
     except Stuck as error:
         world.find("stuck", str(error))
+    except (SystemExit, KeyboardInterrupt) as error:
+        if not error.args:  # somebody is tired of waiting
+            raise
+        world.find("a handler ended the program", repr(error))
 
 
 def _bury(world: World) -> None:

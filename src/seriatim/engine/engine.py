@@ -642,10 +642,10 @@ class Engine(Operations, TimeTravel, Readers):
 
     async def read(self, question: Callable[[], T]) -> T:
         """Ask the store something, in the thread that reads."""
-        await self._require_store()
+        await self.require_store()
         return await self._loop.run_in_executor(self._readers, question)
 
-    async def _require_store(self) -> None:
+    async def require_store(self) -> None:
         """Wait while the store is opened again."""
         await self._in_order.wait()
         if self._down is not None:
@@ -656,7 +656,7 @@ class Engine(Operations, TimeTravel, Readers):
 
     async def load(self, work: Callable[[StoreReader], T]) -> T:
         """Ask the store something that may take long, in a thread of its own."""
-        await self._require_store()
+        await self.require_store()
         return await self._loop.run_in_executor(None, work, self._store)
 
     def topic(self, name: str) -> TopicState | None:

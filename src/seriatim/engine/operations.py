@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from heapq import nsmallest
@@ -49,8 +50,19 @@ class Operations(ABC):
         """Wait for work that is finished once it has begun."""
 
     @abstractmethod
+    async def require_store(self) -> None:
+        """Wait while the store is opened again, and all lanes are loaded anew."""
+
+    @abstractmethod
     def topic_name(self, topic_id: int | None) -> str | None:
         """The name of a topic, unless it is deleted."""
+
+    @asynccontextmanager
+    async def _steady(self, state: SubscriptionState) -> AsyncIterator[None]:
+        """Rely on the lanes: nobody replaces them meanwhile, and they are not those of a store that failed."""
+        async with state.steady:
+            await self.require_store()
+            yield
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -133,14 +145,14 @@ class Operations(ABC):
     async def retry_key(self, subscription: str, key: str | None) -> None:
         """Let what waits for its retry, or for its delay, go out now: the head of a key, and everything it overtook."""
         state = self.get_subscription(subscription)
-        async with state.steady:
+        async with self._steady(state):
             done = state.carry_out(state.lanes.retry(key, self.now()))
         await done
 
     async def skip(self, subscription: str, key: str | None) -> int:
         """Settle the head of a key unseen, and return its offset. A lease of it is fenced."""
         state = self.get_subscription(subscription)
-        async with state.steady:
+        async with self._steady(state):
             effects = state.lanes.skip(key)
             done = state.carry_out(effects)
         await done
@@ -149,7 +161,7 @@ class Operations(ABC):
     async def remove(self, subscription: str, offset: int) -> None:
         """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
         state = self.get_subscription(subscription)
-        async with state.steady:
+        async with self._steady(state):
             record = (await state.records([offset])).get(offset)
             if record is None:
                 raise NotFound(f"topic {state.topic.name!r} keeps no message {offset}")
@@ -163,7 +175,7 @@ class Operations(ABC):
         state, reason = self.get_subscription(subscription), reason_of(reason)
         if key is not None:
             check_key(key)
-        async with state.steady:
+        async with self._steady(state):
             if not _is_paused(state, key):
                 state.lanes.pause(key)
             state.pause_reasons[key] = reason
@@ -173,7 +185,7 @@ class Operations(ABC):
     async def resume_key(self, subscription: str, key: str | None) -> None:
         """Give messages of a key out again. One that had used up its attempts gets one more."""
         state = self.get_subscription(subscription)
-        async with state.steady:
+        async with self._steady(state):
             if not _is_paused(state, key):
                 raise FailedPrecondition(f"key {key!r} of subscription {subscription!r} is not paused")
             done = state.carry_out(state.lanes.resume(key), lambda work: work.resume_key(state.id, key))
@@ -198,7 +210,7 @@ class Operations(ABC):
     ) -> list[int]:
         """Dead-letter the head of a key, or all of it; returns the offsets. Leases of the key are fenced."""
         state, error = self.get_subscription(subscription), reason_of(error)
-        async with state.steady:
+        async with self._steady(state):
             effects = state.lanes.dead_letter(key, error, rest)
             done = state.carry_out(effects)
         await done
@@ -226,7 +238,7 @@ class Operations(ABC):
         """Put a dead letter back at its place, or at the end under a new offset; returns its offset then."""
         state = self.get_subscription(subscription)
         await state.accepted()
-        async with state.steady:
+        async with self._steady(state):
             now_at, done = await state.dead_letters.redrive(offset, append=append)
         await done
         return now_at
@@ -235,7 +247,7 @@ class Operations(ABC):
         """Give dead letters up for good."""
         state = self.get_subscription(subscription)
         await state.accepted()
-        async with state.steady:
+        async with self._steady(state):
             done = state.dead_letters.purge(offsets)
         await done
 

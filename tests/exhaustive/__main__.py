@@ -1,6 +1,6 @@
 """Explore the large worlds of every machine: all reachable states, and every command in each.
 
-    python -m tests.exhaustive --only lanes --record
+    make exhaustive ARGS="--only lanes --only edge-nodes --record"
 
 Prints how far each world is while it runs, and its states, transitions and time when it is exhausted. Exits with 1 when
 something does not hold, with a shortest script that shows it, or when a machine's table of transitions is not exact.
@@ -9,12 +9,13 @@ something does not hold, with a shortest script that shows it, or when a machine
 from __future__ import annotations
 
 import argparse
-import sys
+import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from tests.command_line import at_least_one, exit_with
 from tests.exhaustive.explorer import Exploration, Row, Violation, assert_table_is_exact, explore
 from tests.exhaustive.scopes import SCOPES
 from tests.proof import write_record
@@ -51,8 +52,11 @@ def explore_all(machines: Sequence[str], jobs: int) -> tuple[dict[str, list[Expl
     worlds = [(machine, index) for machine in machines for index in range(len(SCOPES[machine].large))]
     seen: dict[str, list[Exploration]] = {machine: [] for machine in machines}
     failures: list[str] = []
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
-        for (machine, _), outcome in zip(worlds, pool.map(explore_one, worlds), strict=True):
+    end_at_ctrl_c = (signal.SIGINT, signal.SIG_DFL)  # or a worker would go on with the next world
+    with ProcessPoolExecutor(jobs, get_context("fork"), signal.signal, end_at_ctrl_c) as pool:
+        futures = [pool.submit(explore_one, world) for world in worlds]
+        for (machine, _), future in zip(worlds, futures, strict=True):
+            outcome = future.result()
             if isinstance(outcome, str):
                 print(outcome, flush=True)
                 failures.append(outcome)
@@ -106,15 +110,18 @@ def record(seen: dict[str, list[Exploration]], failures: Sequence[str], seconds:
 
 
 def main(arguments: Iterable[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", choices=sorted(SCOPES), action="append", help="a machine (may be given several times)"
+    names = {machine.replace(" ", "-"): machine for machine in sorted(SCOPES)}
+    parser = argparse.ArgumentParser(
+        "python -m tests.exhaustive", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=2, help="how many worlds are explored at a time")
+    parser.add_argument(
+        "--only", choices=names, action="append", help="a machine (may be given several times); default: all"
+    )
+    parser.add_argument("--jobs", type=at_least_one, default=2, help="how many worlds are explored at a time (2)")
     parser.add_argument("--record", action="store_true", help="write a record of this run to docs/proof")
     options = parser.parse_args(None if arguments is None else list(arguments))
     began = time.monotonic()
-    machines = options.only or sorted(SCOPES)
+    machines = [names[only] for only in options.only or names]
     seen, failures = explore_all(machines, options.jobs)
     if not failures:
         failures += table_faults(seen)
@@ -122,10 +129,10 @@ def main(arguments: Iterable[str] | None = None) -> int:
     states = sum(found.states for each in seen.values() for found in each)
     print(f"{states:,} states in {seconds:.0f} s; " + ("\n".join(failures) or "everything holds"))
     if options.record:
-        only = "".join(f" --only {machine}" for machine in options.only or ())
-        record(seen, failures, seconds, f"python -m tests.exhaustive{only}")
+        only = " ".join(f"--only {name}" for name in options.only or ())
+        record(seen, failures, seconds, "make exhaustive" + (f' ARGS="{only}"' if only else ""))
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -1,6 +1,6 @@
 """Real processes, tormented: killed, stopped, cut off, out of disk, out of time; then judge what everybody saw.
 
-    python -m tests.nemesis --mode sqlite --minutes 10 --seed 7
+    make nemesis MINUTES=10 ARGS="--mode sqlite --seed 7"
 
 Each round has everything of its own and lasts half a minute. When it is over everything is healed, what is left is drained
 undisturbed, and the checker reads all histories. The folder of a round with findings is kept and named.
@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from tests.command_line import above_zero, exit_with
 from tests.nemesis.leftovers import remove_leftovers
 from tests.nemesis.mode import Mode
 from tests.nemesis.official import Official
@@ -67,11 +68,15 @@ def summarize(reports: Sequence[Report]) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m tests.nemesis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mode", choices=list(MODES), action="append", help="may be given several times; default: all")
-    parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--round", type=float, default=ROUND_S, help="seconds of a round")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=above_zero, default=2.0, help="begin no round after so many (2)")
+    parser.add_argument("--round", type=above_zero, default=ROUND_S, help="seconds of a round (30)")
+    parser.add_argument(
+        "--seed", type=int, default=int(time.time()), help="of the first round, then one more each (from the time)"
+    )
     parser.add_argument("--record", action="store_true", help="write a record of this run to docs/proof")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that everything is cleaned up
@@ -85,11 +90,10 @@ def main() -> int:
     if arguments.record:
         command = f"make nemesis MINUTES={arguments.minutes:g} ARGS='{_arguments(arguments)}'"
         seconds = sum(report.seconds for report in reports)
-        print(
-            write_record(
-                "nemesis", command=command, seconds=seconds, figures=figures, found=[*found, *sorted(left_out)]
-            )
+        path = write_record(
+            "nemesis", command=command, seconds=seconds, figures=figures, found=[*found, *sorted(left_out)]
         )
+        print(f"recorded in {path}")
     print(f"{len(found)} findings" if found else "no anomalies")
     return 1 if found else 0
 
@@ -100,4 +104,4 @@ def _arguments(given: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -7,7 +7,8 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -57,6 +58,16 @@ class _Ongoing:
     until: float
 
 
+@contextmanager
+def _removed_when_interrupted(folder: Path) -> Iterator[None]:
+    """Nobody will look at a round that was ended from outside, by Ctrl-C or SIGTERM. After an error it is kept."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        shutil.rmtree(folder)
+        raise
+
+
 class Round:
     """One round of one mode. Its decisions follow from the seed; the timing of the machine does not."""
 
@@ -70,7 +81,7 @@ class Round:
     def run(self) -> Report:
         begun = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
-        with ExitStack() as cleanup:
+        with _removed_when_interrupted(folder), ExitStack() as cleanup:
             arena = Arena(folder, self._seed, self._random, cleanup)
             mode = self._mode_type(arena)
             cleanup.callback(_kill_all, mode)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -73,6 +75,20 @@ def test_a_round_without_findings_leaves_nothing_behind(reports):
     assert not report.folder.exists()
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_a_round_that_is_interrupted_leaves_nothing_behind(interruption):
+    folders: list[Path] = []
+
+    class Interrupted(Calm):
+        def drain(self) -> None:
+            folders.append(self.arena.folder)
+            raise interruption
+
+    with pytest.raises(interruption):
+        run(Interrupted, [])
+    assert not folders[0].exists()
+
+
 def test_an_anomaly_is_reported_and_what_everybody_saw_is_kept(reports):
     class Losing(Calm):
         anomalies = (LOST, LOST)
@@ -89,10 +105,11 @@ def test_a_trace_on_standard_error_is_a_finding(reports):
     assert set(run(Complaining, reports).found) == {"p: Traceback (most recent call last):"}
 
 
-def test_a_fault_that_this_machine_cant_do_is_left_out_and_named(reports, monkeypatch):
+def test_a_fault_that_this_machine_cant_do_is_left_out_and_named(reports, monkeypatch, tmp_path):
     class Limited(Calm):
         impossible = (Impossible(),)
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
     assert run(Limited, reports).missing == {"impossible": "nobody can"}
     monkeypatch.setenv("CI", "true")

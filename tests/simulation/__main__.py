@@ -1,7 +1,7 @@
 """Run simulated worlds.
 
-    python -m tests.simulation --seeds 20000          many seeds, on all cores
-    python -m tests.simulation --seed 17 --trace      one seed, and everything that happened
+    make simulate SEEDS=20000                 many seeds, on all cores
+    make simulate ARGS="--seed 17 --trace"    one seed, and everything that happened
 
 A seed that fails is shrunk to a short script, printed with the command that replays it.
 """
@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import sys
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
 
+from tests.command_line import at_least_one, exit_with
 from tests.proof import write_record
 from tests.simulation.run import Outcome, draw, run, run_seed
 from tests.simulation.shrink import report
@@ -42,12 +43,14 @@ def run_many(first: int, seeds: int, jobs: int, record: bool) -> int:
             )
     elapsed = time.monotonic() - began
     reports = [report(draw(seed), findings) for seed, findings in sorted(failed)[:MOST_REPORTS]]
-    print("\n\n".join(reports))
+    if reports:
+        print("\n\n".join(reports))
     figures = _figures(seeds, counts, virtual, len(failed))
-    print(f"{', '.join(f'{value:,} {name}' for name, value in figures.items())}; {elapsed:.0f} s on {jobs} cores")
+    print(f"{', '.join(f'{value:,} {name}' for name, value in figures.items())}; {elapsed:.0f} s with {jobs} jobs")
     if record:
         command = f"make simulate SEEDS={seeds} FIRST={first}"
-        write_record("simulation", command=command, seconds=elapsed, figures=figures, found=reports)
+        path = write_record("simulation", command=command, seconds=elapsed, figures=figures, found=reports)
+        print(f"recorded in {path}")
     return 1 if failed else 0
 
 
@@ -55,11 +58,11 @@ def _outcomes(seeds: range, jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
         yield from map(run_seed, seeds)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap_unordered(run_seed, seeds, CHUNK)
 
 
-def _figures(seeds: int, counts: Counter[str], virtual: float, failed: int) -> dict[str, int]:
+def _figures(seeds: int, counts: Counter[str], virtual: float, failed: int) -> dict[str, float]:
     return {
         "seeds": seeds,
         "failed seeds": failed,
@@ -72,15 +75,15 @@ def _figures(seeds: int, counts: Counter[str], virtual: float, failed: int) -> d
         "cuts": counts["cuts"],
         "disk faults": counts["disk faults"],
         "cancelled steps": counts["cancelled"],
-        "virtual hours": round(virtual / 3600),
+        "virtual hours": round(virtual / 3600, 1),
     }
 
 
 def run_one(arguments: argparse.Namespace) -> int:
     program = original = draw(arguments.seed)
     if arguments.keep is not None:
-        program = program.only(_numbers(arguments.keep))
-    program = program.calm(_numbers(arguments.calm))
+        program = program.only(arguments.keep)
+    program = program.calm(arguments.calm or [])
     result = run(program)
     if arguments.trace:
         print("\n".join(result.trace))
@@ -93,24 +96,33 @@ def run_one(arguments: argparse.Namespace) -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",") if part.isdigit()]
+    parts = [] if text == "none" else text.split(",")
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"must be numbers of steps, such as 3,5,9, or none: {text!r}")
+    return [int(part) for part in parts]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=2000, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes run them")
-    parser.add_argument("--record", action="store_true", help="write a record for docs/explanation/proof.md")
-    parser.add_argument("--seed", type=int, help="run this one only")
-    parser.add_argument("--keep", help="of its steps only these, such as 3,5,9")
-    parser.add_argument("--calm", default="", help="do not cancel these steps")
+    parser = argparse.ArgumentParser(
+        "python -m tests.simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=at_least_one, default=2000, help="how many seeds (2000)")
+    parser.add_argument("--first", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--jobs", type=at_least_one, default=os.cpu_count() or 1, help="how many run at a time")
+    parser.add_argument("--record", action="store_true", help="write a record of this run to docs/proof")
+    parser.add_argument("--seed", type=int, help="run this one only, and show its steps")
+    parser.add_argument("--keep", type=_numbers, help="of its steps only these, such as 3,5,9")
+    parser.add_argument("--calm", type=_numbers, help="do not cancel these steps")
     parser.add_argument("--trace", action="store_true", help="show everything that happened")
     arguments = parser.parse_args()
     if arguments.seed is not None:
+        if arguments.record:
+            parser.error("--record is for a run of many seeds")
         return run_one(arguments)
+    if arguments.keep is not None or arguments.calm is not None or arguments.trace:
+        parser.error("--keep, --calm and --trace need --seed")
     return run_many(arguments.first, arguments.seeds, arguments.jobs, arguments.record)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -47,12 +47,14 @@ def _fewest(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> lis
 
 def replay_command(program: Program, original: Program) -> str:
     """How to run just this again."""
-    command = f"python -m tests.simulation --seed {program.seed}"
+    words = f"--seed {program.seed}"
     if len(program.steps) < len(original.steps):
-        command += f" --keep {','.join(str(step.number) for step in program.steps) or 'none'}"
+        words += f" --keep {','.join(str(step.number) for step in program.steps) or 'none'}"
     cancels = {step.number for step in original.steps if step.cancel is not None}
     calm = [str(step.number) for step in program.steps if step.number in cancels and step.cancel is None]
-    return command + (f" --calm {','.join(calm)}" if calm else "")
+    if calm:
+        words += f" --calm {','.join(calm)}"
+    return f'make simulate ARGS="{words}"'
 
 
 def report(program: Program, findings: Sequence[str]) -> str:

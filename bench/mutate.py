@@ -406,21 +406,22 @@ def survivors_by_reason(package: str) -> list[str]:
 
 def record(names: list[str]) -> Path:
     """Write a record of the results of the chosen targets."""
-    found = {target: results(target.package).get(target.module) for target in chosen(names)}
-    known = {target: result for target, result in found.items() if result}
+    found = [(target, results(target.package).get(target.module)) for target in chosen(names)]
+    known = [(target, result) for target, result in found if result]
     survivors = [
         explanations(target.package).get((target.module, survivor.change), UNEXPLAINED)
-        for target, result in known.items()
+        for target, result in known
         for survivor in result.survivors
     ]
     return write_record(
         "mutation",
         command=" ".join(["make mutate", *([f'ONLY="{" ".join(names)}"'] if names else [])]),
-        seconds=sum(result.seconds for result in known.values()),
+        seconds=sum(result.seconds for _, result in known),
         figures={
             "modules": len(known),
-            "mutants": sum(result.mutants for result in known.values()),
-            "killed": sum(result.caught for result in known.values()),
+            "modules that changed since their run": sum(result.source != target.source for target, result in known),
+            "mutants": sum(result.mutants for _, result in known),
+            "killed": sum(result.caught for _, result in known),
             "survivors explained": sum(reason != UNEXPLAINED for reason in survivors),
             "survivors not explained": survivors.count(UNEXPLAINED),
         },
@@ -432,7 +433,7 @@ def record(names: list[str]) -> Path:
                 "share killed": f"{share([result]):.1%}",
                 "commit": result.commit,
             }
-            for target, result in known.items()
+            for target, result in known
         ],
     )
 

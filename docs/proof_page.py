@@ -33,7 +33,7 @@ def _totals(records: Sequence[Record]) -> Iterator[str]:
         for name, figure in record.figures.items():
             if not isinstance(figure, str):
                 totals[name] += figure
-    words = [f"{_shown(total)} {name}" for name, total in totals.items() if total]
+    words = [f"{_shown(total)} {_named(name)}" for name, total in totals.items() if total]
     hours = sum(record.seconds for record in records) / 3600
     yield f"**In all**: {len(records)} {'run' if len(records) == 1 else 'runs'}, {hours:.1f} hours; {', '.join(words)}."
 
@@ -42,7 +42,7 @@ def _runs(records: Sequence[Record]) -> Iterator[str]:
     yield "| when (UTC) | commit | command | minutes | load | figures |"
     yield "|---|---|---|--:|--:|---|"
     for record in records:
-        figures = ", ".join(f"{name} {_shown(figure)}" for name, figure in record.figures.items())
+        figures = ", ".join(f"{_named(name)} {_shown(figure)}" for name, figure in record.figures.items())
         yield (
             f"| {record.date[:16].replace('T', ' ')} | {record.commit} | `{record.command}` "
             f"| {record.seconds / 60:.1f} | {record.load} on {record.cores} cores | {figures} |"
@@ -74,6 +74,12 @@ def _table(rows: Sequence[Mapping[str, Figure]]) -> Iterator[str]:
     yield f"|{'|'.join('--:' if number else '---' for number in is_number)}|"
     for row in rows:
         yield f"| {' | '.join(_shown(row[column]).replace('|', '¦') for column in columns)} |"
+
+
+def _named(figure: str) -> str:
+    """A figure of a part, such as "rounds, sqlite", without the comma that divides figures."""
+    whole, comma, part = figure.partition(", ")
+    return f"{whole} ({part})" if comma else figure
 
 
 def _shown(figure: Figure) -> str:

@@ -25,7 +25,14 @@ def test_every_kind_of_run_has_its_place():
 
 
 def test_figures_of_one_kind_are_added_up_and_findings_are_listed_once(tmp_path):
-    write_record("nemesis", command="a", seconds=1800, figures={"kills": 7}, found=["A hang."], folder=tmp_path / "1")
+    write_record(
+        "nemesis",
+        command="a",
+        seconds=1800,
+        figures={"rounds, sqlite": 3, "kills": 7},
+        found=["A hang."],
+        folder=tmp_path / "1",
+    )
     write_record(
         "nemesis",
         command="b",
@@ -36,7 +43,7 @@ def test_figures_of_one_kind_are_added_up_and_findings_are_listed_once(tmp_path)
     )
     records = [*read_records(tmp_path / "1"), *read_records(tmp_path / "2")]
     page = rewrite(_page_of("nemesis", "mutation"), records)
-    assert "2 runs, 1.0 hours; 12 kills." in page
+    assert "2 runs, 1.0 hours; 3 rounds (sqlite), 12 kills." in page
     assert page.count("- A hang.") == 1
     assert "No run of this kind is on record yet." in page
     assert "old" not in page

@@ -30,6 +30,7 @@ from tests.nemesis.program import Program, Surroundings
 
 DISK_MEGABYTES = 192
 PORT = 5432
+LEASE_S = 2
 EVERYBODY = f"host all all {SUBNET}.0/24 trust\n"
 SETTINGS = {
     "fsync": "on",
@@ -63,7 +64,8 @@ class Database(Program):
     ending = signal.SIGINT
 
     def url(self, schema: str) -> str:
-        return f"postgresql://postgres@{self._address}:{self._port}/postgres?schema={schema}"
+        """With a lease so short that a program which is stopped or cut off for some seconds is replaced by its standby."""
+        return f"postgresql://postgres@{self._address}:{self._port}/postgres?schema={schema}&lease={LEASE_S}"
 
     def local_url(self, schema: str) -> str:
         """The same store through the unix socket, for who is in no namespace of the round."""

@@ -8,12 +8,12 @@ import threading
 import pytest
 
 from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
-from seriatim.engine.broker import SubscriptionInfo
+from seriatim.engine.broker import Outgoing, SubscriptionInfo
 from seriatim.engine.commit import RETRY_PAUSE
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import SLICE
 from seriatim.errors import DamagedStore, StoreFailed
-from seriatim.store.base import TroubleRow
+from seriatim.store.base import Record, TroubleRow
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down, work_off
 
 PIPELINED = SubscriptionOptions(ordering=True, window=2, retry=RetryPolicy(max_attempts=5))
@@ -38,8 +38,7 @@ def test_without_ordering_a_delayed_message_holds_up_nothing_of_its_key(run_memo
         await prepare(engine, SubscriptionOptions())
         got = Collector()
         engine.attach("s", got.consumer)
-        await publish(engine, "later", delay=30)
-        await publish(engine, "now")
+        await engine.publish("t", [Outgoing("k", b"later", None, 30), Outgoing("k", b"now")])
         assert [one.record.data for one in await got.wait(1)] == [b"now"]
 
     run_memory(scenario)
@@ -355,6 +354,31 @@ def test_what_is_settled_behind_a_dead_letter_takes_the_places_of_earlier_ones(r
         await settle_down(engine)
         rows = engine._store.dead_letters(subscription.id)
         assert [(row.offset, row.overtaken) for row in rows] == [(0, True), (1, True)]
+
+    run_memory(scenario)
+
+
+def test_with_a_window_only_the_first_of_the_leases_that_expire_is_an_attempt(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine, PIPELINED), Collector()
+        engine.attach("s", got.consumer)
+        await publish(engine, "0", "1")
+        await got.wait(2)
+        got.patience = 60
+        again = (await got.wait(4))[2:]
+        assert [(one.lease.offset, one.lease.attempt) for one in again] == [(0, 2), (1, 1)]
+        assert subscription.counts.expired == 1
+
+    run_memory(scenario)
+
+
+def test_a_promise_is_kept_with_the_messages_that_belong_to_it_or_says_why_not(run_memory):
+    async def scenario(engine):
+        subscription, topic = await prepare(engine), engine.get_topic("t")
+        await subscription.promise_with(lambda _: None, {topic: [Record(topic.reserve(1), "k", b"copy")]})
+        assert await work_off(engine, 1) == [b"copy"]
+        with pytest.raises(ValueError, match="not this"):
+            await subscription.promise_with(raise_value_error, {})
 
     run_memory(scenario)
 

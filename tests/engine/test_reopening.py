@@ -324,6 +324,23 @@ def test_a_key_that_is_paused_while_the_store_is_opened_again_is_paused_here_and
     run(scenario)
 
 
+@pytest.mark.parametrize("happens", [True, False])
+def test_a_seek_while_the_store_is_opened_again_keeps_the_options_that_the_store_has(run, disk, happens):
+    async def scenario(engine):
+        before = engine.get_subscription("s").options.ack_deadline
+        disk.commits = [happens]
+        changing = asyncio.ensure_future(
+            engine.update_subscription("s", SubscriptionOptions(ack_deadline=1.0), ["ack_deadline"])
+        )
+        seeking = asyncio.ensure_future(engine.seek_to_offset("s", 0))
+        with pytest.raises(OutcomeUnknown):
+            await changing
+        await seeking
+        assert engine.get_subscription("s").options.ack_deadline == (1.0 if happens else before)
+
+    run(scenario)
+
+
 def test_clean_up_that_fails_with_unknown_outcome_also_opens_the_store_again(run, disk):
     async def scenario(engine):
         await publish(engine, "a")

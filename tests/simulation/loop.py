@@ -45,6 +45,7 @@ class Process:
         self.context.run(PROCESS.set, self)
         self.continued_at = -1.0
         self.deaf_until = -1.0  # a connection of it was cut, and it has not heard of that
+        self.has_lost_a_peer = False
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self._loop = loop
         self._ready: list[asyncio.Handle] = []

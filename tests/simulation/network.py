@@ -124,13 +124,14 @@ class Link:
     def hang_up(self, end: End, error: Exception | None) -> None:
         """One end is over: the other one hears of it after what was sent before."""
         if not end.is_over:
-            end.is_over = True
+            end.is_over = end.peer.process.has_lost_a_peer = True
             self.send(end, end.peer.hear_end, error)
 
     def cut(self, seconds: tuple[float, float]) -> None:
         """Lose what is on its way; each end hears of it after some seconds."""
         self.is_cut = True
         for end, delay in zip(self.ends, seconds, strict=True):
+            end.process.has_lost_a_peer = True
             end.process.deaf_until = max(end.process.deaf_until, self.network.loop.now + delay)
             self.network.loop.call_in_world(
                 self.network.loop.now + delay, end.hear_end, ConnectionResetError("the connection was cut")

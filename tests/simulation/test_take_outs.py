@@ -20,7 +20,8 @@ def test_every_mend_to_be_taken_out_stands_in_the_code_once(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["A11 create topic: applied by the caller", "A5 an async handler raises anything", "A3 publish: delay"]
+    "name",
+    ["A11 create topic: applied by the caller", "A5 an async handler raises anything", "A8 attributes are copied"],
 )
 def test_a_mend_that_is_taken_out_is_found(name: str) -> None:
     found = search(ENTRIES[name], 0, 200)

@@ -154,4 +154,4 @@ def test_a_program_is_shrunk_to_the_steps_and_cancellations_that_matter(monkeypa
     monkeypatch.setattr(shrink_module, "run", run)
     short = shrink(program, "planted")
     assert {step.number for step in short.steps} == guilty
-    assert replay_command(short, program).startswith("python -m tests.simulation --seed 3 --keep ")
+    assert "--seed 3 --keep " in replay_command(short, program)

@@ -79,5 +79,5 @@ class Leases:
             return False
         if process.continued_at < self._now():
             return True
-        # It was continued just now. That its owner died is read after everything that this owner said.
-        return name in self._lost and self._read.get(name, self._now()) == self._now()
+        # It was continued just now. That a connection is over is read after everything that came over it.
+        return not process.has_lost_a_peer and self._read.get(name, self._now()) == self._now()

@@ -194,7 +194,7 @@ class SubscriptionState:
         them is written before."""
         async with self._changing:
             self._fence_all()
-            await self._exchange_lanes(self.options, move)
+            await self._exchange_lanes(None, move)
 
     async def _write_detached(self, options: SubscriptionOptions) -> None:
         await self._write_options(options)
@@ -205,15 +205,16 @@ class SubscriptionState:
         await self._services.change(lambda work: work.update_subscription(id_, values))
 
     async def _exchange_lanes(
-        self, options: SubscriptionOptions, move: Callable[[], Awaitable[None]] | None = None
+        self, options: SubscriptionOptions | None, move: Callable[[], Awaitable[None]] | None = None
     ) -> None:
+        """``options`` None: those that are in force when ``move`` is done. The store may be opened again before."""
         self._exchanging, self._held_back, until = True, [], -1
         try:
             await self._until_quiet()
             async with self.steady:
                 await self._until_quiet()  # once more: an operator may have been at work
                 await self.accepted()  # what is noted about failed deliveries must be in the store
-                loaded = await self._load_anew(options, move)
+                loaded, options = await self._load_anew(options, move)
                 await self.accepted()  # what was loaded and is not here yet comes before this
                 self._use(loaded, options)
                 until = loaded.until
@@ -230,18 +231,21 @@ class SubscriptionState:
             await self._quiet.wait()
             self._require_open()
 
-    async def _load_anew(self, options: SubscriptionOptions, move: Callable[[], Awaitable[None]] | None) -> Loaded:
-        if move is None:  # written when everything else has succeeded: what fails before has changed nothing
-            loaded = await self._services.load(lambda store: self.load(store, options))
-            await self._write_options(options)
-            return loaded
-        await move()
+    async def _load_anew(
+        self, given: SubscriptionOptions | None, move: Callable[[], Awaitable[None]] | None
+    ) -> tuple[Loaded, SubscriptionOptions]:
+        if move is not None:
+            await move()
+        options = given or self.options
         try:
-            return await self._services.load(lambda store: self.load(store, options))
+            loaded = await self._services.load(lambda store: self.load(store, options))
         except StoreError as error:
-            # The store says something else than the lanes that there are: those must not go on.
-            self._services.failed(StoreBroken(f"subscription {self.name!r} could not be loaded again: {error}"))
+            if move is not None:  # the store says something else than the lanes that there are: those must not go on
+                self._services.failed(StoreBroken(f"subscription {self.name!r} could not be loaded again: {error}"))
             raise
+        if move is None:  # written when everything else has succeeded: what fails before has changed nothing
+            await self._write_options(options)
+        return loaded, options
 
     def _use(self, loaded: Loaded, options: SubscriptionOptions) -> None:
         self.lanes, self.options = loaded.lanes, options

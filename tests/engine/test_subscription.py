@@ -427,3 +427,19 @@ def test_whoever_takes_from_a_subscription_that_is_detached_hears_of_it(run_memo
         assert subscription.info().problem is None
 
     run_memory(scenario)
+
+
+def test_seeks_that_wait_for_their_turn_when_the_subscription_ends_are_told_why(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine, SubscriptionOptions(ordering=True, window=2)), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "1")
+        attachment.ack((await got.wait(1))[0].lease)  # its commit is still to come, so the lanes are not quiet
+        seeks = [asyncio.ensure_future(engine.seek_to_offset("s", 0)) for _ in range(2)]
+        await asyncio.sleep(0)
+        subscription.close(StoreFailed("ended"))
+        async with asyncio.timeout(60):
+            outcomes = await asyncio.gather(*seeks, return_exceptions=True)
+        assert [str(outcome) for outcome in outcomes] == ["ended", "ended"]
+
+    run_memory(scenario)

@@ -225,6 +225,7 @@ class SubscriptionState:
                 self._release_held_back(until)
 
     async def _until_quiet(self) -> None:
+        self._require_open()  # it may have ended while this waited for its turn, and then nobody says when it is quiet
         while not self.lanes.is_quiet():
             self._quiet.clear()
             self.wake()

@@ -7,40 +7,79 @@ The type says whose fault it is, ``code`` is the gRPC status that the error maps
     SeriatimError                 2  unknown
     ├── InvalidArgument           3  the caller passed a value that can never work
     │   └── InvalidSequence       3  a sequence number outside its space
-    ├── QueueEmpty                4  a queue had nothing to give within the timeout
+    ├── QueueEmpty                4  a queue stayed empty until the timeout
     ├── NotFound                  5  the named thing does not exist
-    ├── AlreadyExists             6  the named thing exists already
-    ├── PermissionDenied          7  the caller is known, and may not do this
-    ├── Unauthenticated          16  the caller did not say who it is
+    ├── AlreadyExists             6  the named thing already exists
+    ├── PermissionDenied          7  the caller is not allowed to do this
+    ├── Unauthenticated          16  missing or invalid credentials
     ├── ResourceExhausted         8  a limit is reached: slow down, or raise the limit
     │   ├── CapacityExceeded      8  too many messages are held
     │   └── FlowControlTimeout    8  no room to publish within the timeout
-    ├── NotSupported             12  it could be asked of Google Pub/Sub, and can't be of Seriatim
-    ├── StoreError                2  the store could not do what it was asked
-    │   ├── StoreBusy            14  somebody else owns or locks the store: try again, or reach the owner
-    │   │   └── StoreOwned       14  another process owns the store: reach it there
-    │   ├── StoreFull             8  no room on the disk: make room and try again, nothing was changed
+    ├── PublishFailed            10  some of many messages were not published: ``results`` says which
+    ├── NotSupported             12  a feature of Google Pub/Sub that Seriatim does not have
+    ├── StoreError                2  the store failed
+    │   ├── StoreBusy            14  another process owns or locks the store: try again, or connect to the owner
+    │   │   └── StoreOwned       14  another process owns the store: connect to it
+    │   ├── StoreFull             8  the disk is full: free some space and try again, nothing was changed
     │   ├── StoreFailed          13  the disk or the operating system failed, nothing was changed
-    │   ├── OutcomeUnknown       10  a commit failed half-way: open the store again and load what is there
-    │   ├── StoreLost             9  this handle may do nothing more: closed, forked, or another owner took over
-    │   │   └── StoreBroken       9  this handle failed, and the store is still ours: open it again
+    │   ├── OutcomeUnknown       10  a commit may or may not have happened: reopen the store and look
+    │   ├── StoreLost             9  this handle can't be used any more: closed, forked, or another owner took over
+    │   │   └── StoreBroken       9  this handle failed, but the store is still ours: reopen it
     │   ├── NewerSchema           9  the store was written by a newer Seriatim
-    │   ├── NotAStore             9  the file is something else, or lies where a store is not safe
+    │   ├── NotAStore             9  the file is not a store, or is on a disk where a store is not safe
     │   └── DamagedStore         15  what is stored is not what was written: restore a backup
-    └── FailedPrecondition        9  right call, wrong moment: the state must change first
+    └── FailedPrecondition        9  not possible in the current state: change that first
         ├── IllegalTransition     9  a state machine was sent an event that its state does not allow
         ├── LateMessage           9  a message arrived behind what was released (late policy ``raise``)
         ├── StaleLease            9  an ack, nack or extension of a lease that is no longer held
         ├── RedriveRefused        9  a dead letter cannot go back to its original place
         ├── PublishingPaused      9  a key is paused after a failed publish
-        ├── GuaranteeNotMet       9  a chain of stages promises more than it can keep
-        ├── StateMismatch         9  the state of a stream is missing, or is another query's, batch's or partition count's
-        └── MissingExtra          9  an optional part of Seriatim is not installed
+        ├── GuaranteeNotMet       9  a required guarantee does not hold
+        ├── StateMismatch         9  the state of a stream is missing, or belongs to another query, batch or partition count
+        └── MissingExtra          9  an extra of Seriatim is not installed
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
+
+__all__ = [
+    "AlreadyExists",
+    "CapacityExceeded",
+    "DamagedStore",
+    "FailedPrecondition",
+    "FlowControlTimeout",
+    "GuaranteeNotMet",
+    "IllegalTransition",
+    "InvalidArgument",
+    "InvalidSequence",
+    "LateMessage",
+    "MissingExtra",
+    "NewerSchema",
+    "NotAStore",
+    "NotFound",
+    "NotSupported",
+    "OutcomeUnknown",
+    "PermissionDenied",
+    "PublishFailed",
+    "PublishingPaused",
+    "QueueEmpty",
+    "RedriveRefused",
+    "ResourceExhausted",
+    "SeriatimError",
+    "StaleLease",
+    "StateMismatch",
+    "Status",
+    "StoreBroken",
+    "StoreBusy",
+    "StoreError",
+    "StoreFailed",
+    "StoreFull",
+    "StoreLost",
+    "StoreOwned",
+    "Unauthenticated",
+]
 
 
 class Status(IntEnum):
@@ -69,6 +108,7 @@ class SeriatimError(Exception):
 
     @property
     def message(self) -> str:
+        """What went wrong, and what to do next."""
         return str(self)
 
 
@@ -83,7 +123,7 @@ class InvalidSequence(InvalidArgument):
 
 
 class QueueEmpty(SeriatimError):
-    """A queue had nothing to give within the timeout."""
+    """A queue stayed empty until the timeout."""
 
     code = Status.DEADLINE_EXCEEDED
 
@@ -95,19 +135,19 @@ class NotFound(SeriatimError):
 
 
 class AlreadyExists(SeriatimError):
-    """The named thing exists already."""
+    """The named thing already exists."""
 
     code = Status.ALREADY_EXISTS
 
 
 class PermissionDenied(SeriatimError):
-    """The caller is known, and may not do this."""
+    """The caller is authenticated, but not allowed to do this."""
 
     code = Status.PERMISSION_DENIED
 
 
 class Unauthenticated(SeriatimError):
-    """The caller did not say who it is, or not truly."""
+    """Credentials are missing or invalid."""
 
     code = Status.UNAUTHENTICATED
 
@@ -127,27 +167,37 @@ class FlowControlTimeout(ResourceExhausted):
 
 
 class NotSupported(SeriatimError):
-    """It could be asked of Google Pub/Sub, and can't be of Seriatim."""
+    """A feature of Google Pub/Sub that Seriatim does not have."""
 
     code = Status.UNIMPLEMENTED
 
 
+class PublishFailed(SeriatimError):
+    """Some of many messages were not published. ``results`` has for each of them, in order, its id or its error."""
+
+    code = Status.ABORTED
+
+    def __init__(self, message: str, results: Sequence[str | BaseException] = ()) -> None:
+        super().__init__(message)
+        self.results = list(results)
+
+
 class StoreError(SeriatimError):
-    """The store could not do what it was asked."""
+    """The root of the errors of stores."""
 
 
 class StoreBusy(StoreError):
-    """Somebody else owns or locks the store; nothing was changed."""
+    """Another process owns or locks the store; nothing was changed."""
 
     code = Status.UNAVAILABLE
 
 
 class StoreOwned(StoreBusy):
-    """Another process owns the store, and will until it ends."""
+    """Another process owns the store until it ends."""
 
 
 class StoreFull(StoreError):
-    """There is no room on the disk; nothing was changed."""
+    """The disk is full; nothing was changed."""
 
     code = Status.RESOURCE_EXHAUSTED
 
@@ -159,19 +209,19 @@ class StoreFailed(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """A commit failed in a way that leaves open whether it took place: open the store again and load what is there."""
+    """A commit failed in a way that leaves open whether it happened: reopen the store and look."""
 
     code = Status.ABORTED
 
 
 class StoreLost(StoreError):
-    """This handle may do nothing more: it was closed or forked, a commit failed, or another owner took over."""
+    """This handle can't be used any more: it was closed or forked, a commit failed, or another owner took over."""
 
     code = Status.FAILED_PRECONDITION
 
 
 class StoreBroken(StoreLost):
-    """An earlier failure made this handle useless. Nothing says that somebody else owns the store: open it again."""
+    """An earlier failure broke this handle. Nothing indicates another owner: reopen the store."""
 
 
 class NewerSchema(StoreError):
@@ -181,7 +231,7 @@ class NewerSchema(StoreError):
 
 
 class NotAStore(StoreError):
-    """The file is something else, or it lies where a store is not safe."""
+    """The file is not a store, or is on a disk where a store is not safe."""
 
     code = Status.FAILED_PRECONDITION
 
@@ -193,7 +243,7 @@ class DamagedStore(StoreError):
 
 
 class FailedPrecondition(SeriatimError):
-    """Right call, wrong moment: the state must change first."""
+    """Not possible in the current state: change that first."""
 
     code = Status.FAILED_PRECONDITION
 
@@ -219,7 +269,7 @@ class PublishingPaused(FailedPrecondition):
 
 
 class GuaranteeNotMet(FailedPrecondition):
-    """A chain of stages promises more than it can keep."""
+    """A required guarantee does not hold: of a pipeline, or in an audit."""
 
 
 class StateMismatch(FailedPrecondition):
@@ -227,4 +277,4 @@ class StateMismatch(FailedPrecondition):
 
 
 class MissingExtra(FailedPrecondition):
-    """An optional part of Seriatim is not installed."""
+    """An extra of Seriatim is not installed."""

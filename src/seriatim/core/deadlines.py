@@ -5,9 +5,9 @@ live in a linked queue, which stays sorted by itself and forgets at once. A dead
 queue, and one that is moved, goes into a binary heap with lazy deletion; when stale entries outnumber live ones the heap is
 rebuilt, so memory stays proportional to what is scheduled and every operation costs O(log n) amortised at most.
 
-Leases are so many that even forgetting them one by one is felt. ``LeaseDeadlines`` is told of them a batch at a time and never
-hears of their end: whoever holds the leases shows which are live, and stale entries are skipped at the front, or swept out
-when they outnumber the live ones.
+There are so many leases that even forgetting them one by one can be measured. ``LeaseDeadlines`` is told of them a batch at a
+time and never hears of their end: whoever holds the leases shows which are live, and stale entries are skipped at the front, or
+swept out when they outnumber the live ones.
 """
 
 from __future__ import annotations
@@ -135,6 +135,10 @@ class LeaseDeadlines:
             self._heap = [(when, token) for token, when in self._moved.items() if when < inf]
             heapify(self._heap)
 
+    def of(self, token: int, given: float) -> float:
+        """The deadline of a lease that was given one."""
+        return self._moved.get(token, given)
+
     def next(self) -> float | None:
         """The earliest deadline, or None when nothing is leased."""
         self._drop_stale_front()
@@ -154,9 +158,6 @@ class LeaseDeadlines:
                 self._moved[due[-1][1]] = inf  # so that its other places, in the queue and in the heap, do not count
         return [token for _, token in due]
 
-    def _is_queued(self, token: int) -> bool:
-        return token in self._live and token not in self._moved
-
     def _drop_stale_front(self) -> None:
         tokens, live, moved = self._tokens, self._live, self._moved
         while tokens and (tokens[0] not in live or tokens[0] in moved):
@@ -169,8 +170,7 @@ class LeaseDeadlines:
             heappop(heap)
 
     def _sweep(self) -> None:
-        queued = [
-            (token, when) for token, when in zip(self._tokens, self._times, strict=True) if self._is_queued(token)
-        ]
+        entries = zip(self._tokens, self._times, strict=True)
+        queued = [(token, when) for token, when in entries if token in self._live and token not in self._moved]
         self._tokens = deque(token for token, _ in queued)
         self._times = deque(when for _, when in queued)

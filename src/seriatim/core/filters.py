@@ -24,20 +24,19 @@ Grammar
 
 Theory of operation
 -------------------
-A text is parsed to a small tree by recursive descent, one method a rule. ``str(tree)`` is a text again, and parses to the same
-tree. ``compile_filter`` makes one function of it, so that nothing of the tree is looked at for a message.
+A text is parsed by recursive descent, one method a rule. Each method returns a function that tests the attributes of a message,
+so that nothing of the text is looked at again for a message.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from seriatim.errors import InvalidArgument
 
-LONGEST_FILTER = 256
+MAX_FILTER_BYTES = 256
 """Bytes of UTF-8."""
 
 Attributes: TypeAlias = Mapping[str, str]
@@ -45,131 +44,18 @@ Predicate: TypeAlias = Callable[[Attributes | None], bool]
 _Test: TypeAlias = Callable[[Attributes], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Has:
-    """There is such an attribute."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"attributes:{_print_name(self.name)}"
-
-    def test(self) -> _Test:
-        name = self.name
-        return lambda attributes: name in attributes
-
-
-@dataclass(frozen=True, slots=True)
-class Equals:
-    """There is such an attribute, and it has this value."""
-
-    name: str
-    value: str
-
-    def __str__(self) -> str:
-        return f"attributes.{_print_name(self.name)} = {_quote(self.value)}"
-
-    def test(self) -> _Test:
-        name, value = self.name, self.value
-        return lambda attributes: attributes.get(name) == value
-
-
-@dataclass(frozen=True, slots=True)
-class HasPrefix:
-    """There is such an attribute, and its value begins with this."""
-
-    name: str
-    prefix: str
-
-    def __str__(self) -> str:
-        return f"hasPrefix(attributes.{_print_name(self.name)}, {_quote(self.prefix)})"
-
-    def test(self) -> _Test:
-        name, prefix = self.name, self.prefix
-        return lambda attributes: (value := attributes.get(name)) is not None and value.startswith(prefix)
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    term: Filter
-
-    def __str__(self) -> str:
-        if isinstance(self.term, Equals):
-            return f"attributes.{_print_name(self.term.name)} != {_quote(self.term.value)}"
-        return f"NOT ({self.term})" if isinstance(self.term, Not) else f"NOT {_group(self.term)}"
-
-    def test(self) -> _Test:
-        test = self.term.test()
-        return lambda attributes: not test(attributes)
-
-
-@dataclass(frozen=True, slots=True)
-class AllOf:
-    """Two terms or more, joined by AND."""
-
-    terms: tuple[Filter, ...]
-
-    def __str__(self) -> str:
-        return " AND ".join(map(_group, self.terms))
-
-    def test(self) -> _Test:
-        tests = [term.test() for term in self.terms]
-        return lambda attributes: all(test(attributes) for test in tests)
-
-
-@dataclass(frozen=True, slots=True)
-class AnyOf:
-    """Two terms or more, joined by OR."""
-
-    terms: tuple[Filter, ...]
-
-    def __str__(self) -> str:
-        return " OR ".join(map(_group, self.terms))
-
-    def test(self) -> _Test:
-        tests = [term.test() for term in self.terms]
-        return lambda attributes: any(test(attributes) for test in tests)
-
-
-Filter: TypeAlias = Has | Equals | HasPrefix | Not | AllOf | AnyOf
-
-
-def parse_filter(text: str) -> Filter:
-    """The tree of a filter, or InvalidArgument."""
-    size = len(text.encode("utf-8", "surrogatepass"))
-    if size > LONGEST_FILTER:
-        raise InvalidArgument(f"the filter has {size} bytes: use at most {LONGEST_FILTER}")
-    return _Parser(text).parse()
-
-
 def compile_filter(text: str) -> Predicate:
-    """A function that says whether a message with these attributes (None: with none) is wanted."""
-    test = parse_filter(text).test()
+    """A function that says whether a message with these attributes (None: with none) is wanted. A bad filter raises."""
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_FILTER_BYTES:
+        raise InvalidArgument(f"the filter has {size} bytes: use at most {MAX_FILTER_BYTES}")
+    test = _Parser(text).parse()
     return lambda attributes: test(attributes or _NO_ATTRIBUTES)
 
 
 _NO_ATTRIBUTES: Attributes = {}
 
-# -- printing -------------------------------------------------------------------------------------------------------------
-
 _BARE_NAME = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPED = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
-
-
-def _group(term: Filter) -> str:
-    return f"({term})" if isinstance(term, AllOf | AnyOf) else str(term)
-
-
-def _print_name(name: str) -> str:
-    return name if _BARE_NAME.fullmatch(name) else _quote(name)
-
-
-def _quote(text: str) -> str:
-    return '"' + "".join(_ESCAPED.get(letter, letter) for letter in text) + '"'
-
-
-# -- parsing --------------------------------------------------------------------------------------------------------------
-
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NEXT_WORD = re.compile(r"[A-Za-z0-9_]+|!=|.?", re.DOTALL)
 _STRING_PART = re.compile(
@@ -183,19 +69,19 @@ _LETTERS = {"\\": b"\\", '"': b'"', "n": b"\n", "r": b"\r", "t": b"\t"}
 
 
 class _Parser:
-    """One text, and how far it has been read."""
+    """One text, and how far it has been read. Each rule returns the test that its part of the text stands for."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
-    def parse(self) -> Filter:
+    def parse(self) -> _Test:
         found = self._filter()
         if self._at < len(self._text):
             raise self._expected("AND, OR or the end")
         return found
 
-    def _filter(self) -> Filter:
+    def _filter(self) -> _Test:
         terms, join = [self._term()], None
         while (word := self._word()) in ("AND", "OR"):
             if join not in (None, word):
@@ -205,15 +91,17 @@ class _Parser:
             terms.append(self._term())
         if join is None:
             return terms[0]
-        return AllOf(tuple(terms)) if join == "AND" else AnyOf(tuple(terms))
+        combine = all if join == "AND" else any
+        return lambda attributes: combine(test(attributes) for test in terms)
 
-    def _term(self) -> Filter:
+    def _term(self) -> _Test:
         if self._word() in ("NOT", "-"):
             self._take(self._word())
-            return Not(self._positive_term())
+            test = self._positive_term()
+            return lambda attributes: not test(attributes)
         return self._positive_term()
 
-    def _positive_term(self) -> Filter:
+    def _positive_term(self) -> _Test:
         if self._word() != "(":
             return self._comparison()
         self._take("(")
@@ -221,7 +109,7 @@ class _Parser:
         self._take(")")
         return found
 
-    def _comparison(self) -> Filter:
+    def _comparison(self) -> _Test:
         word = self._word()
         if word == "hasPrefix":
             return self._has_prefix()
@@ -230,28 +118,31 @@ class _Parser:
         self._take("attributes")
         if self._word() == ":":
             self._take(":")
-            return Has(self._name())
+            name = self._name()
+            return lambda attributes: name in attributes
         if self._word() == ".":
             return self._equality()
         raise self._expected("':' or '.' after 'attributes'")
 
-    def _equality(self) -> Filter:
+    def _equality(self) -> _Test:
         self._take(".")
         name, sign = self._name(), self._word()
         if sign not in ("=", "!="):
             raise self._expected("= or != after the name of an attribute")
         self._take(sign)
-        found = Equals(name, self._string())
-        return found if sign == "=" else Not(found)
+        value = self._string()
+        if sign == "=":
+            return lambda attributes: attributes.get(name) == value
+        return lambda attributes: attributes.get(name) != value
 
-    def _has_prefix(self) -> Filter:
+    def _has_prefix(self) -> _Test:
         for word in ("hasPrefix", "(", "attributes", "."):
             self._take(word)
         name = self._name()
         self._take(",")
         prefix = self._string()
         self._take(")")
-        return HasPrefix(name, prefix)
+        return lambda attributes: name in attributes and attributes[name].startswith(prefix)
 
     def _name(self) -> str:
         if self._word() == '"':

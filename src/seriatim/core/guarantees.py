@@ -78,6 +78,7 @@ class Level(StrEnum):
 
     @property
     def guarantee(self) -> Guarantee:
+        """The level as bits."""
         return Guarantee[self.name]
 
 
@@ -121,6 +122,7 @@ class DeliveryMode(StrEnum):
 
     @property
     def guarantee(self) -> Guarantee:
+        """What the mode promises, as bits."""
         return _MODE_GUARANTEES[self]
 
 
@@ -234,17 +236,14 @@ class Composition:
         return lines
 
     def _complaint(self, bit: Guarantee) -> str:
-        culprit = self._culprit(bit)
+        # The step that lost the bit for good, or none when it was never there: an earlier loss was made good since.
+        without = list(takewhile(lambda step: not step.guarantee & bit, reversed(self.steps)))
+        culprit = next((step for step in reversed(without) if step.lost & bit), None)
         if culprit is None:
             return f"{_BIT_NAMES[bit]} is missing from the source; {_remedy(bit, None)}"
         stage = culprit.stage
         because = f" ({stage.why})" if stage.why else ""
-        return f"{_BIT_NAMES[bit]} is lost at '{stage.name}'{because}; {_remedy(bit, stage)}"
-
-    def _culprit(self, bit: Guarantee) -> Step | None:
-        """The step that lost ``bit`` for good, or None when it was never there: an earlier loss was made good since."""
-        without = list(takewhile(lambda step: not step.guarantee & bit, reversed(self.steps)))
-        return next((step for step in reversed(without) if step.lost & bit), None)
+        return f"{_BIT_NAMES[bit]} is given up at '{stage.name}'{because}; {_remedy(bit, stage)}"
 
 
 def compose(stages: Iterable[Stage], source: Guarantee = Guarantee.ABSOLUTE) -> Composition:

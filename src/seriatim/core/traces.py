@@ -84,6 +84,7 @@ class Verdict:
 
     @property
     def level(self) -> Level:
+        """The strongest named guarantee that held."""
         return level(self.guarantee)
 
     @property
@@ -139,7 +140,8 @@ class TraceChecker:
         if self._highest is None or position > self._highest:
             self._highest = position
         elif position < self._highest:
-            self._note_inversion(at, sequence, self._highest)
+            overtaker = self._ids.label(self._highest)
+            self._note("inversion", at, sequence, overtaker, f"was received after {overtaker!r}, which was sent later")
             if not is_duplicate:
                 self._reordered += 1
                 self._max_displacement = max(self._max_displacement, self._highest - position)
@@ -171,10 +173,6 @@ class TraceChecker:
             max_displacement=self._max_displacement,
         )
 
-    def _note_inversion(self, at: int, sequence: Hashable, highest: int) -> None:
-        overtaker = self._ids.label(highest)
-        self._note("inversion", at, sequence, overtaker, f"was received after {overtaker!r}, which was sent later")
-
     def _note(self, kind: WitnessKind, at: int, sequence: Hashable, other: Hashable, what: str) -> None:
         if kind not in self._first:
             self._first[kind] = Witness(kind, at, sequence, other, f"{sequence!r} at index {at} {what}")
@@ -189,16 +187,13 @@ class TraceChecker:
     def _witnesses(self, missing: Sequence[tuple[int, int]]) -> tuple[Witness, ...]:
         found = [self._first[kind] for kind in _DENIES if kind in self._first]
         if missing:
-            lo, hi = missing[0]
-            found.append(self._loss(lo, hi + 1 if hi + 1 in self._seen else None))
+            sequence, other = self._ids.label(missing[0][0]), None
+            text, following = f"{sequence!r} was sent but never received", missing[0][1] + 1
+            if following in self._seen:
+                other = self._ids.label(following)
+                text = f"{sequence!r} is missing before {other!r}"
+            found.append(Witness("loss", None, sequence, other, text))
         return tuple(found)
-
-    def _loss(self, missing: int, next_seen: int | None) -> Witness:
-        sequence = self._ids.label(missing)
-        if next_seen is None:
-            return Witness("loss", None, sequence, None, f"{sequence!r} was sent but never received")
-        other = self._ids.label(next_seen)
-        return Witness("loss", None, sequence, other, f"{sequence!r} is missing before {other!r}")
 
 
 def classify(

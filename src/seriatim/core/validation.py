@@ -11,13 +11,13 @@ from seriatim.errors import InvalidArgument
 
 Choice = TypeVar("Choice", bound=StrEnum)
 
-LONGEST_DURATION_S = 3_155_760_000
+MAX_DURATION_S = 3_155_760_000
 """100 years. Any time that is this far from now is still a date."""
 
-LATEST_TIME_S = 253_402_300_799
+MAX_TIME_S = 253_402_300_799
 """The end of the year 9999, after which no date can be shown."""
 
-LARGEST_WHOLE = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 """What a store can keep as a number."""
 
 SHOWN_CHARACTERS = 200
@@ -57,11 +57,11 @@ def require_whole(name: str, value: object, at_least: int, at_most: int | None =
 
 
 def require_duration(name: str, value: object) -> None:
-    """Raise InvalidArgument unless ``value`` is a number, not a bool, from 0 to ``LONGEST_DURATION_S``."""
+    """Raise InvalidArgument unless ``value`` is a number, not a bool, from 0 to ``MAX_DURATION_S``."""
     require_span(name, value)
     assert is_number(value)
-    if value > LONGEST_DURATION_S:
-        raise InvalidArgument(f"{name} must be {LONGEST_DURATION_S} (100 years) or less, not {shown(value)}")
+    if value > MAX_DURATION_S:
+        raise InvalidArgument(f"{name} must be {MAX_DURATION_S} (100 years) or less, not {shown(value)}")
 
 
 def require_span(name: str, value: object) -> None:
@@ -72,7 +72,7 @@ def require_span(name: str, value: object) -> None:
 
 def require_time(name: str, value: object) -> None:
     """Raise InvalidArgument unless ``value`` is a time in seconds since 1970, not after the year 9999."""
-    if not is_number(value) or not 0 <= value <= LATEST_TIME_S:
+    if not is_number(value) or not 0 <= value <= MAX_TIME_S:
         raise InvalidArgument(
             f"{name} must be a finite number of seconds from 1970 to the year 9999, not {shown(value)}"
         )

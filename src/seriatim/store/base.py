@@ -1,25 +1,25 @@
-"""The storage seam: what an engine asks of a store, in the words of the domain.
+"""The storage interface: what the engine needs from a store.
 
-A store keeps topics (append-only logs), subscriptions (what of a topic is settled), and whatever else must survive a crash. It
-decides nothing about order: it writes down what the core decided and gives it back.
+A store keeps topics (append-only logs), subscriptions (which messages of a topic are settled), and everything else that must
+survive a crash. It makes no decisions about order: it records what the core decided, and returns it on demand.
 
 Rules
 -----
-1. **A transaction is all or nothing, and committed means durable**: when it has ended without an error, a crash of the process
-   or of the machine takes nothing of it back.
-2. A transaction that raises has changed nothing, unless it raises ``OutcomeUnknown``: then nobody can know. Close the store,
-   open it again, and load what is there.
-3. Offsets are given by the caller and rise within a topic. Appending one that is not above the last is refused, and so is one
-   that a cursor (``create_subscription``, ``seek``) or a reader has passed when it was put there: it would look settled.
-4. Clean-up belongs to the store (``upkeep``): what every subscription has settled and every reader has passed is removed, and
-   what is left over among it is packed together. What is in trouble, dead-lettered or pinned by a snapshot stays. The topic
-   options ``retain_settled`` and, for what was published before any of them began, ``retention`` (seconds; None: for ever) say
-   how long it stays at least; see ``retention.py``.
+1. **A transaction is atomic, and committed means durable**: once it has ended without an error, no crash of the process or of
+   the machine can undo it.
+2. A transaction that raises has changed nothing, unless it raises ``OutcomeUnknown``: then its fate is unknown. Close the
+   store, reopen it, and load what it contains.
+3. The caller assigns offsets, rising within a topic. Appending an offset that is not above the last one is refused, and so is
+   an offset that a cursor (``create_subscription``, ``seek``) or a reader passed when it was placed: it would look settled.
+4. The store cleans up after itself (``upkeep``): messages that every subscription has settled and every reader has passed are
+   removed, and what remains among them is packed together. Messages in trouble, dead letters, and messages pinned by a snapshot
+   stay. The topic options ``retain_settled`` and, for messages published before any subscription began, ``retention`` (seconds;
+   None: for ever) set how long messages stay at least; see ``retention.py``.
 5. A store has one owner. Its epoch rises with every opening, and a former owner can change nothing (``StoreLost``).
-6. All methods may be called from any thread, one transaction at a time; reads may run beside a transaction and see what was
-   committed before they began, also inside the block of a transaction.
-7. A verb that refuses what it was asked (``NotFound``, ``AlreadyExists``, ``InvalidArgument``) has changed nothing, and its
-   transaction may go on. After any other error the transaction can only be left.
+6. All methods may be called from any thread, one transaction at a time. Reads may run during a transaction, even inside its
+   block, and see what was committed before they began.
+7. A method that refuses its arguments (``NotFound``, ``AlreadyExists``, ``InvalidArgument``) has changed nothing, and its
+   transaction may continue. After any other error the transaction can only be abandoned.
 """
 
 from __future__ import annotations
@@ -31,8 +31,13 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from seriatim.core.publishing.dedup import Claim
+
 Options = Mapping[str, Any]
-"""Options of a topic or subscription as plain JSON values; what they mean is the engine's business."""
+"""Options of a topic or subscription as plain JSON values, which only the engine interprets."""
+
+DEFAULT_RETENTION_S = 7 * 24 * 3600.0
+"""The default for how long a topic keeps messages from before its first subscription, and for how long a snapshot lasts."""
 
 
 class Record(NamedTuple):
@@ -46,8 +51,8 @@ class Record(NamedTuple):
     not_before: float = 0.0
 
 
-class Position(NamedTuple):
-    """What lanes and filters need to know of a message: everything but its data."""
+class MessageHeader(NamedTuple):
+    """What lanes and filters need of a message: everything except its data."""
 
     offset: int
     key: str | None
@@ -75,8 +80,8 @@ class SubscriptionRow:
 class Cursor:
     """What a subscription has settled: every offset below ``floor``, and the set bits of ``blocks``.
 
-    Block b covers the offsets from ``b * BLOCK`` to ``(b + 1) * BLOCK - 1``, the lowest bit first. What a cursor says of a
-    message that is no longer kept means nothing. A dead letter is not settled: it is in ``dead_letters`` until it is purged.
+    Block b covers the offsets from ``b * BLOCK`` to ``(b + 1) * BLOCK - 1``, the lowest bit first. For messages that are no
+    longer kept, a cursor is meaningless. A dead letter is not settled: it is in ``dead_letters`` until it is purged.
     """
 
     floor: int
@@ -91,7 +96,7 @@ BLOCK = 4096
 
 
 class TroubleRow(NamedTuple):
-    """A message that does not simply wait: failed deliveries, a delay after them, the last error."""
+    """A message whose delivery has failed: how often, until when it is delayed, and the last error."""
 
     offset: int
     failures: int
@@ -125,7 +130,7 @@ class DeadLetterRow(NamedTuple):
 
 
 class ReaderRow(NamedTuple):
-    """A registered reader of a log: what is at or above its position is kept for it."""
+    """A registered reader of a log: messages at or above its position are kept for it."""
 
     name: str
     topic_id: int
@@ -133,7 +138,7 @@ class ReaderRow(NamedTuple):
 
 
 class SnapshotRow(NamedTuple):
-    """A cursor kept by name; what it has not settled is kept for it until it expires."""
+    """A named cursor; the messages that it has not settled are kept until it expires."""
 
     name: str
     topic_id: int
@@ -142,8 +147,18 @@ class SnapshotRow(NamedTuple):
     options: Options
 
 
+class OutboxRow(NamedTuple):
+    """A message that another program committed, and that is not in its topic's log yet."""
+
+    id: int
+    topic: str
+    key: str | None
+    data: bytes
+    attributes: Mapping[str, str] | None
+
+
 class DocumentRow(NamedTuple):
-    """A text that a front keeps, by its kind and name. Nobody else looks inside."""
+    """A text that a front stores under a kind and a name, and that only the front interprets."""
 
     kind: str
     name: str
@@ -158,22 +173,29 @@ class Catalog:
     subscriptions: Sequence[SubscriptionRow]
     readers: Sequence[ReaderRow]
     snapshots: Sequence[SnapshotRow]
-    next_token: int
 
 
 class Pack(NamedTuple):
-    """Messages of a log packed together; ``pack.py`` says how."""
+    """Messages of a log packed together, as described in ``pack.py``."""
 
     head: bytes
     data: bytes
 
 
 class Span(NamedTuple):
-    """A stretch of a log: so many kept messages from offset ``first`` to ``last``, which are both kept."""
+    """A stretch of a log: the number of kept messages from offset ``first`` to ``last``, both of which are kept."""
 
     first: int
     last: int
     messages: int
+
+
+class StagedFile(NamedTuple):
+    """Messages that wait to be appended (``staged_messages.py``): where, how many, and the bytes of their data."""
+
+    path: str
+    messages: int
+    size: int
 
 
 class UpkeepReport(NamedTuple):
@@ -186,20 +208,20 @@ class UpkeepReport(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Something that ``check`` found wrong."""
+    """A problem that ``check`` found."""
 
     where: str
     what: str
 
 
-Seen = Callable[[Sequence[Position]], object]
+Seen = Callable[[Sequence[MessageHeader]], object]
 
 
 class Transaction(Protocol):
-    """One unit of work. Nobody sees anything of it before it is committed.
+    """One unit of work, invisible to everybody else until it is committed.
 
-    Its own reading verbs do: what they return includes every change that was made in this transaction before. A partial
-    update reads and writes here, so that nothing comes in between.
+    Its own reading methods see every change made earlier in the transaction. A partial update reads and writes here, so that
+    nothing can come in between.
     """
 
     def topic(self, topic_id: int) -> TopicRow: ...
@@ -221,37 +243,34 @@ class Transaction(Protocol):
         """Write messages at the end of a log. Records of one call are kept together."""
 
     def append_staged(self, topic_id: int, file: str, first: int, published: float, seen: Seen | None = None) -> None:
-        """Write the messages of a staged file (``staging.py``) at the end of a log, under the offsets from ``first`` on.
+        """Write staged messages (``staged_messages.py``) at the end of a log, under offsets from ``first`` on.
 
-        They stay in their packs, and one pack at a time is in memory. ``seen`` is given the positions of each.
+        They stay in their packs, and one pack at a time is in memory. ``seen`` is called with the headers of each.
         """
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        """Messages are done for a subscription; what is noted about them (trouble) is forgotten."""
+        """Messages are done for a subscription; their trouble rows are deleted."""
 
     def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
-        """Write down, or overwrite, what is to be known about single messages."""
+        """Insert or replace the trouble rows of single messages."""
 
     def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None: ...
     def resume_key(self, subscription_id: int, key: str | None) -> None: ...
 
     def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
-        """Dead-letter messages: they leave the lane, and stay in the log. Trouble is forgotten."""
+        """Dead-letter messages: they leave the lane, and stay in the log. Their trouble rows are deleted."""
 
     def overtake(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        """Later messages of their keys are settled: these dead letters can't go back to their places."""
+        """Later messages of their keys are settled, so these dead letters can't return to their places."""
 
     def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        """Dead letters go back to their places, neither settled nor buried."""
+        """Return dead letters to their places, neither settled nor buried."""
 
     def purge(self, subscription_id: int, offsets: Sequence[int]) -> None:
-        """Dead letters are given up for good: settled."""
+        """Give dead letters up for good: settle them."""
 
     def seek(self, subscription_id: int, cursor: Cursor) -> None:
-        """Replace what is settled; trouble is forgotten, paused keys and dead letters stay."""
-
-    def reserve_tokens(self, next_token: int) -> None:
-        """Tokens below ``next_token`` may have been given out; they are never given again."""
+        """Replace what is settled; trouble rows are deleted, paused keys and dead letters stay."""
 
     def put_reader(self, reader: ReaderRow) -> None: ...
     def delete_reader(self, name: str) -> None: ...
@@ -259,25 +278,35 @@ class Transaction(Protocol):
     def delete_snapshot(self, name: str) -> None: ...
 
     def put_document(self, document: DocumentRow) -> None:
-        """Keep a document, or replace the one of its name."""
+        """Store a document, or replace the one with its name."""
 
     def delete_document(self, kind: str, name: str) -> None: ...
 
     def claim_batch(self, writer: str, batch: int) -> bool:
-        """True the first time that ``writer`` writes ``batch``, False ever after: a replayed batch adds nothing."""
+        """True the first time that ``writer`` claims ``batch``, False from then on: a replayed batch adds nothing."""
+
+    def claim_ids(self, topic_id: int, claims: Sequence[Claim], now: float) -> dict[int, int]:
+        """For each claim whose id another message has, the offset of that message by the claimed one. The others are new.
+
+        AlreadyExists, and nothing is claimed, when that one has another payload. ``core.publishing.dedup`` says for how long an
+        id is known; the topic options ``dedup_window`` (seconds) and ``dedup_max_ids`` change that.
+        """
+
+    def take_from_outbox(self, ids: Sequence[int]) -> None:
+        """Remove messages from the outbox. FailedPrecondition unless all of them are there."""
 
     def position(self, writer: str) -> int:
-        """One past the highest number that ``writer`` has claimed; 0 when it never did."""
+        """One past the highest number that ``writer`` has claimed; 0 if it has claimed none."""
 
     def move_positions(self, steps: Sequence[tuple[str, int, int]]) -> None:
-        """For each writer, start and end: claim everything below ``end`` for the writer, which stands at ``start``.
+        """For each (writer, start, end): claim everything below ``end`` for the writer, whose position is ``start``.
 
-        FailedPrecondition, and nobody has moved, when one stands elsewhere. A writer is named once.
+        Raises FailedPrecondition, and moves no writer, if one has another position. Each writer is named once.
         """
 
 
 class StoreReader(Protocol):
-    """What may be asked of a store, also by somebody who does not own it."""
+    """The methods that only read, available without owning the store."""
 
     @property
     def url(self) -> str: ...
@@ -287,21 +316,24 @@ class StoreReader(Protocol):
 
     def catalog(self) -> Catalog: ...
     def documents(self, kind: str) -> list[DocumentRow]:
-        """All documents of a kind, in the order of their names."""
+        """All documents of a kind, in order of name."""
+
+    def outbox(self) -> list[OutboxRow] | None:
+        """The first messages that other programs committed, in order; None when this kind of store has no outbox."""
 
     def writers(self, prefix: str) -> list[tuple[str, int]]:
-        """The writers whose names begin with ``prefix``, in the order of their names, each with its position."""
+        """The writers whose names begin with ``prefix``, in order of name, each with its position."""
 
     def cursor(self, subscription_id: int) -> Cursor: ...
     def troubles(self, subscription_id: int) -> list[TroubleRow]: ...
     def paused_keys(self, subscription_id: int) -> list[PausedRow]: ...
     def dead_letters(self, subscription_id: int) -> list[DeadLetterRow]: ...
 
-    def positions(self, topic_id: int, first: int = 0) -> Iterator[Sequence[Position]]:
+    def headers(self, topic_id: int, first: int = 0) -> Iterator[Sequence[MessageHeader]]:
         """Every kept message from ``first`` on, in order, pack by pack, without its data."""
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> list[Record]:
-        """The messages with these rising offsets; those that are no longer kept are left out."""
+        """The messages with these rising offsets, without those that are no longer kept."""
 
     def read(self, topic_id: int, first: int, limit: int) -> list[Record]:
         """Up to ``limit`` kept messages from ``first`` on, in order."""
@@ -310,32 +342,38 @@ class StoreReader(Protocol):
         """What is kept from ``first`` to below ``end``, pack by pack, without reading it."""
 
     def packs(self, topic_id: int, first: int, end: int) -> Iterator[Pack]:
-        """The packs that hold messages from ``first`` to below ``end``, whole: the outer ones may hold others, too."""
+        """The packs with messages from ``first`` to below ``end``, whole: the first and the last may hold others, too."""
 
     def earliest(self, topic_id: int) -> int:
-        """The lowest offset that is still kept (the next one to be given when the log is empty)."""
+        """The lowest offset that is still kept, or the next one to be assigned if the log is empty."""
+
+    def size(self) -> int | None:
+        """How many bytes the store takes, None where that is not known."""
 
     def check(self) -> Iterator[Problem]:
-        """Look at everything and say what is wrong with it."""
+        """Check everything, and report every problem."""
 
     def backup(self, path: str) -> None:
-        """A consistent copy of the whole store, while it is in use. A file that exists is never overwritten."""
+        """Make a consistent copy of the whole store while it is in use. An existing file is never overwritten."""
 
     def close(self) -> None: ...
 
 
 class Store(StoreReader, Protocol):
-    """A place that survives, and its one owner."""
+    """A store in the hands of its one owner."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """Commits when the block ends, and rolls back when it raises."""
+        """Commits at the end of the block, and rolls back if the block raises."""
+
+    def check_staged(self, file: str, messages: int) -> None:
+        """Raise unless what was staged is whole and holds ``messages`` messages, so that a damaged file fails no commit."""
 
     def upkeep(self, now: float) -> UpkeepReport:
-        """Do a bounded piece of clean-up. Call again at once while there is more to do."""
+        """Do a bounded piece of clean-up. Call it again immediately while there is more to do."""
 
 
 class Standby:
-    """The patience of somebody who waits until a store is free; ``cancel`` ends it, from any thread.
+    """A wait until a store is free. ``cancel`` ends it from any thread.
 
     Close it (or use it as a context manager) when the wait is over.
     """
@@ -356,11 +394,11 @@ class Standby:
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        with suppress(OSError):  # nobody waits any more
+        with suppress(OSError):  # the wait is over already
             self._signal.send(b".")
 
     def wait(self, seconds: float, file: int | None = None) -> bool:
-        """Until a file can be read (True), or the time is over or the wait was cancelled (False)."""
+        """Wait until a file is readable (True), or until the time is over or the wait is cancelled (False)."""
         poller = select.poll()
         poller.register(self._cancelled, select.POLLIN)
         if file is not None:

@@ -1,12 +1,12 @@
-"""One process owns a store: a lock file beside it, and a refusal of file systems on which locks can't be trusted.
+"""One process owns a store: it holds a lock on a file beside it. File systems with unreliable locks are refused.
 
 Rules
-    - The lock is the operating system's (``flock``): it ends with the process, however that ends. The file itself stays; what
-      it says (process and host) is for people.
-    - The lock does not pass to a forked child: a child that lived on would keep the store from everybody.
-    - Whoever only asks who the owner is takes no lock, not even for a moment: somebody who opens the store just then would be
-      refused. So the owner also holds a lock of the kind that can be asked about (an open file description lock).
-    - The lock file is a plain file of its own. A symbolic link in its place is refused: what it points to is not ours to empty.
+    - The lock is the operating system's (``flock``): it ends with the process, however that ends. The file stays; its content
+      (process and host) is for people.
+    - A forked child does not inherit the lock: a child that outlived its parent would block the store.
+    - Asking who the owner is takes no lock, not even for a moment: an opening at that moment would be refused. So the owner
+      also holds a lock that can be queried (an open file description lock).
+    - The lock file is a regular file. A symbolic link in its place is refused, because its target would be truncated.
 """
 
 from __future__ import annotations
@@ -46,20 +46,19 @@ class OwnerLock:
         except BlockingIOError:
             owner = read_owner(self._file)
             self._close()
-            raise StoreOwned(f"the store is owned by {owner}: reach it there, or end that process") from None
+            raise StoreOwned(
+                f"the store is owned by {owner}: use it through that process, or stop the process"
+            ) from None
         os.ftruncate(self._file, 0)
         os.pwrite(self._file, json.dumps({"pid": self._pid, "host": socket.gethostname()}).encode(), 0)
-        _show_lock(self._file)
+        if CAN_ASK:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _write_lock())
         _held.add(self)
 
     def release(self) -> None:
-        """Let others have it; in a forked child this does nothing, because the lock is not its own."""
+        """Give the lock up; in a forked child, which does not own it, this does nothing."""
         if self._pid == os.getpid():
             self._close()
-
-    def forget_in_child(self) -> None:
-        """Called in a forked child: closing its copy of the file leaves the lock with the parent."""
-        self._close()
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -71,8 +70,9 @@ _held: WeakSet[OwnerLock] = WeakSet()
 
 
 def _forget_locks_in_child() -> None:
+    """A forked child closes its copies of the files, which leaves the locks with the parent."""
     for lock in list(_held):
-        lock.forget_in_child()
+        lock._close()  # noqa: SLF001
 
 
 os.register_at_fork(after_in_child=_forget_locks_in_child)
@@ -82,7 +82,7 @@ def _open(path: Path) -> int:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except FileNotFoundError:
-        raise StoreFailed(f"the folder '{path.parent}' does not exist: make it first") from None
+        raise StoreFailed(f"the folder '{path.parent}' does not exist: create it first") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise StoreFailed(f"the lock file '{path}' is a symbolic link: remove it") from None
@@ -99,13 +99,13 @@ CAN_ASK = hasattr(fcntl, "F_OFD_GETLK")
 """Whether the operating system (Linux) can be asked about a lock without taking it."""
 
 LOCKING_SECONDS = 0.5
-"""How long an opening waits where it can't be told whether the lock is the owner's or that of somebody who only asks."""
+"""How long opening waits on systems where a lock may belong to the owner or to a process that only asks."""
 
 _WHOLE_FILE = struct.Struct("hhqqi4x")  # type, whence, start, length, process
 
 
 def _lock(file: int) -> None:
-    """Take the lock of the owner; BlockingIOError when somebody has it."""
+    """Take the owner's lock; BlockingIOError if it is taken."""
     deadline = monotonic() + LOCKING_SECONDS
     while True:
         try:
@@ -115,12 +115,6 @@ def _lock(file: int) -> None:
             if CAN_ASK or monotonic() > deadline:
                 raise
         sleep(0.001)
-
-
-def _show_lock(file: int) -> None:
-    """Let those who ask see that the lock is taken."""
-    if CAN_ASK:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _write_lock())
 
 
 def _is_locked(file: int) -> bool:
@@ -140,7 +134,7 @@ def _write_lock() -> bytes:
 
 
 class Owner(NamedTuple):
-    """Whoever holds the lock of a store, as the lock file says; nothing is known of one whose file says nothing."""
+    """The holder of a store's lock, according to the lock file; empty if the file does not say."""
 
     process: int | None = None
     host: str | None = None
@@ -150,13 +144,13 @@ class Owner(NamedTuple):
 
 
 def owner_of(path: Path) -> Owner | None:
-    """Who owns the store in a file; None when nobody does."""
+    """Who owns the store in a file; None if it has no owner."""
     try:
         file = os.open(f"{path}.lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno == errno.ELOOP:  # nobody can own a store with such a lock file
+        if error.errno == errno.ELOOP:  # a store with such a lock file can't be owned
             return None
         raise StoreFailed(f"the lock file '{path}.lock' can't be read: {error.strerror}") from error
     try:
@@ -178,7 +172,7 @@ MOUNTS = Path("/proc/mounts")
 
 
 def refuse_network_file_system(path: Path, mounts: Path = MOUNTS) -> None:
-    """Raise when the operating system says that ``path`` lies on another machine."""
+    """Raise if ``path`` is on a network file system."""
     if (kind := file_system(path, mounts)) in NETWORK_FILE_SYSTEMS:
         raise NotAStore(
             f"'{path}' is on a network file system ({kind}), where locks can't be trusted: use a local disk"
@@ -186,30 +180,17 @@ def refuse_network_file_system(path: Path, mounts: Path = MOUNTS) -> None:
 
 
 def file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
-    """The kind of file system that a path lies on; None where the operating system does not tell."""
+    """The type of the file system of a path; None where the operating system does not tell."""
     try:
         text = mounts.read_text(encoding="utf-8", errors="replace")
     except OSError:  # no such list on this system
         return None
-    return _file_system_in(path.resolve(), text)
-
-
-def network_file_system(path: Path, mounts: str) -> str | None:
-    """The kind of network file system that an absolute path lies on, by the text of /proc/mounts; None when on none."""
-    kind = _file_system_in(path, mounts)
-    return kind if kind in NETWORK_FILE_SYSTEMS else None
-
-
-def _file_system_in(path: Path, mounts: str) -> str | None:
-    return max(_mounts_above(path, mounts), default=(0, 0, None))[2]
-
-
-def _mounts_above(path: Path, mounts: str) -> list[tuple[int, int, str]]:
-    """Depth, place in the list, and kind of every mount that ``path`` is under: the deepest, then the last, counts."""
-    above = []
-    for place, line in enumerate(mounts.splitlines()):
+    path, depth, found = path.resolve(), 0, None
+    for line in text.splitlines():
         _, point, kind, *_ = [*line.split(" "), "", "", ""]
         folder = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), point))
-        if path.is_relative_to(folder):
-            above.append((len(folder.parts), place, kind))
-    return above
+        if (
+            path.is_relative_to(folder) and len(folder.parts) >= depth
+        ):  # of two mounts at one point, the last one counts
+            depth, found = len(folder.parts), kind
+    return found

@@ -1,12 +1,12 @@
-"""A store in memory: for tests, for trying things out, and for work that may be forgotten.
+"""A store in memory: for tests, for experiments, and for work that may be lost.
 
 Rules
-    - It behaves like the other stores in everything but durability: the same contract suite holds it to that.
+    - It behaves like the other stores in everything but durability, and passes the same contract suite.
 
 Theory of operation
-    What there is (topics, subscriptions, readers, snapshots) is a small ``_Draft`` that a transaction copies and changes. What
-    happens to messages is checked when it is asked and done when the transaction commits, so until then nobody sees anything
-    of it, and a transaction that raises has nothing to undo. A lock makes each commit and each read see one moment.
+    The catalog (topics, subscriptions, readers, snapshots) is a small ``_Draft`` that a transaction copies and changes.
+    Changes to messages are validated immediately and applied when the transaction commits: until then they are invisible, and
+    a transaction that raises has nothing to undo. A lock gives each commit and each read one consistent moment.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from seriatim.core.limits import check_name
+from seriatim.core.publishing.dedup import Claim, Fresh, IdWindow
 from seriatim.core.ranges import RangeSet
+from seriatim.core.text_checks import check_name
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, StoreLost
 from seriatim.store.base import (
     Catalog,
     Cursor,
     DeadLetterRow,
     DocumentRow,
+    MessageHeader,
     Options,
     Pack,
     PausedRow,
-    Position,
     Problem,
     ReaderRow,
     Record,
@@ -47,7 +48,9 @@ from seriatim.store.base import (
 )
 from seriatim.store.pack import PackHead, encode, require_encodable
 from seriatim.store.retention import Follower, Retention
-from seriatim.store.rules import (
+from seriatim.store.settled_set import SettledSet
+from seriatim.store.staged_messages import check_staged, read_staged
+from seriatim.store.validation import (
     checked_letters,
     checked_troubles,
     encode_offsets,
@@ -66,8 +69,6 @@ from seriatim.store.rules import (
     require_snapshot,
     require_times,
 )
-from seriatim.store.settled import SettledSet
-from seriatim.store.staging import read_staged
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -82,7 +83,7 @@ class _Reader(NamedTuple):
 
 @dataclass(slots=True)
 class _Draft:
-    """What there is, apart from messages."""
+    """Everything apart from messages."""
 
     topics: dict[int, TopicRow] = field(default_factory=dict)
     subscriptions: dict[int, SubscriptionRow] = field(default_factory=dict)
@@ -90,7 +91,6 @@ class _Draft:
     snapshots: dict[str, SnapshotRow] = field(default_factory=dict)
     documents: dict[tuple[str, str], DocumentRow] = field(default_factory=dict)
     batches: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    next_token: int = 0
     last_id: int = 0
 
     def copy(self) -> _Draft:
@@ -101,7 +101,6 @@ class _Draft:
             dict(self.snapshots),
             dict(self.documents),
             dict(self.batches),
-            self.next_token,
             self.last_id,
         )
 
@@ -123,8 +122,9 @@ class _Draft:
 
 @dataclass(slots=True)
 class _Log:
-    """The kept messages of a topic, in the packs in which they came."""
+    """The kept messages of a topic, in the packs in which they were appended."""
 
+    ids: IdWindow
     packs: list[list[Record]] = field(default_factory=list)
 
     def packs_from(self, first: int) -> Iterator[list[Record]]:
@@ -142,13 +142,13 @@ class _Log:
 
 
 def _place(pack: list[Record], offset: int) -> int:
-    """Where in a pack the first message at or above an offset is."""
+    """The index in a pack of the first message at or above an offset."""
     return bisect_left(pack, offset, key=lambda record: record.offset)
 
 
 @dataclass(slots=True)
 class _Lanes:
-    """What is known of messages within one subscription."""
+    """The state of messages within one subscription."""
 
     settled: SettledSet
     since: int
@@ -158,15 +158,11 @@ class _Lanes:
 
     def settle(self, offsets: Sequence[int]) -> None:
         self.settled.add(offsets)
-        self.forget_troubles(offsets)
-
-    def forget_troubles(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            self.troubles.pop(offset, None)
+        _forget(self.troubles, offsets)
 
     def bury(self, letters: Sequence[DeadLetterRow]) -> None:
         self.buried.update((letter.offset, letter) for letter in letters)
-        self.forget_troubles(letter.offset for letter in letters)
+        _forget(self.troubles, (letter.offset for letter in letters))
 
     def overtake(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
@@ -174,12 +170,8 @@ class _Lanes:
                 self.buried[offset] = self.buried[offset]._replace(overtaken=True)
 
     def unbury(self, offsets: Sequence[int]) -> None:
-        self.forget_dead_letters(offsets)
+        _forget(self.buried, offsets)
         self.settled.discard(offsets)
-
-    def forget_dead_letters(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            self.buried.pop(offset, None)
 
     def seek(self, cursor: Cursor) -> None:
         self.settled = SettledSet.of(cursor)
@@ -187,17 +179,18 @@ class _Lanes:
 
 
 class MemoryTransaction:
-    """One unit of work: a changed draft, and what is to be done to messages when it commits."""
+    """One unit of work: a changed draft, and the changes to messages that its commit applies."""
 
     def __init__(self, draft: _Draft, logs: dict[int, _Log], lanes: dict[int, _Lanes]) -> None:
         self._draft = draft
         self._logs = logs
         self._lanes = lanes
         self._changes: list[Callable[[], object]] = []
+        self._fresh: dict[int, Fresh] = {}
         self._over = False
 
     def end(self) -> tuple[_Draft, list[Callable[[], object]]]:
-        """What is to be committed; nothing more may be asked."""
+        """What is to be committed. The transaction can't be used any more."""
         self._over = True
         return self._draft, self._changes
 
@@ -218,22 +211,23 @@ class MemoryTransaction:
         draft, values = self._open_draft(), _plain(options)
         check_name("topic", name)
         if any(topic.name == name for topic in draft.topics.values()):
-            raise AlreadyExists(f"topic '{name}' exists already")
+            raise AlreadyExists(f"topic '{name}' already exists")
         row = TopicRow(draft.new_id(), name, values, 0)
         draft.topics[row.id] = row
-        self._later(lambda: self._logs.update({row.id: _Log()}))
+        self._later(lambda: self._logs.update({row.id: _Log(IdWindow(values))}))
         return row
 
     def update_topic(self, topic_id: int, options: Options) -> None:
         draft = self._open_draft()
         draft.topics[topic_id] = replace(draft.topic(topic_id), options=_plain(options))
+        self._later(lambda: self._logs[topic_id].ids.set_options(options))
 
     def rename_topic(self, topic_id: int, name: str) -> None:
         draft = self._open_draft()
         topic = draft.topic(topic_id)
         check_name("topic", name)
         if any(known.name == name for known in draft.topics.values()):
-            raise AlreadyExists(f"topic '{name}' exists already")
+            raise AlreadyExists(f"topic '{name}' already exists")
         draft.topics[topic_id] = replace(topic, name=name)
 
     def delete_topic(self, topic_id: int) -> None:
@@ -252,7 +246,7 @@ class MemoryTransaction:
         require_cursor(cursor)
         since = draft.topic(topic_id).next_offset
         if any((row.topic_id, row.name) == (topic_id, name) for row in draft.subscriptions.values()):
-            raise AlreadyExists(f"subscription '{name}' exists already")
+            raise AlreadyExists(f"subscription '{name}' already exists")
         row = SubscriptionRow(draft.new_id(), topic_id, name, values)
         draft.subscriptions[row.id] = row
         draft.pass_offsets(topic_id, cursor.floor)
@@ -287,7 +281,7 @@ class MemoryTransaction:
             self.append(topic_id, pack.records(data))
             first += pack.count
             if seen is not None:
-                seen(pack.positions())
+                seen(pack.headers())
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         done = _checked(offsets)
@@ -320,17 +314,13 @@ class MemoryTransaction:
     def purge(self, subscription_id: int, offsets: Sequence[int]) -> None:
         gone = _checked(offsets)
         self.settle(subscription_id, gone)
-        self._change_lanes(subscription_id, lambda lanes: lanes.forget_dead_letters(gone))
+        self._change_lanes(subscription_id, lambda lanes: _forget(lanes.buried, gone))
 
     def seek(self, subscription_id: int, cursor: Cursor) -> None:
         require_cursor(cursor)
         draft = self._open_draft()
         draft.pass_offsets(draft.subscription(subscription_id).topic_id, cursor.floor)
         self._change_lanes(subscription_id, lambda lanes: lanes.seek(cursor))
-
-    def reserve_tokens(self, next_token: int) -> None:
-        draft = self._open_draft()
-        draft.next_token = max(draft.next_token, next_token)
 
     def put_reader(self, reader: ReaderRow) -> None:
         draft = self._open_draft()
@@ -381,6 +371,17 @@ class MemoryTransaction:
         batches.add(batch)
         draft.batches[writer] = tuple(batches)
         return True
+
+    def claim_ids(self, topic_id: int, claims: Sequence[Claim], now: float) -> dict[int, int]:
+        topic = self._open_draft().topic(topic_id)
+        log = self._logs.get(topic_id)  # None of a topic that this transaction creates
+        if topic_id not in self._fresh:
+            fresh = self._fresh[topic_id] = {}
+            self._later(lambda: self._logs[topic_id].ids.add(fresh, now))
+        return (log.ids if log else IdWindow(topic.options)).claim(claims, self._fresh[topic_id], now)
+
+    def take_from_outbox(self, ids: Sequence[int]) -> None:
+        raise FailedPrecondition(f"a store in memory has no outbox, so {list(ids)} are not in it")
 
     def position(self, writer: str) -> int:
         check_name("writer", writer)
@@ -451,12 +452,14 @@ class MemoryStore:
                 list(draft.subscriptions.values()),
                 [draft.readers[name].row for name in sorted(draft.readers)],
                 [draft.snapshots[name] for name in sorted(draft.snapshots)],
-                draft.next_token,
             )
 
     def documents(self, kind: str) -> list[DocumentRow]:
         with self._reading():
             return sorted(row for row in self._draft.documents.values() if row.kind == kind)
+
+    def outbox(self) -> None:
+        return None
 
     def writers(self, prefix: str) -> list[tuple[str, int]]:
         with self._reading():
@@ -483,11 +486,11 @@ class MemoryStore:
             buried = self._lanes_of(subscription_id).buried
             return [buried[offset] for offset in sorted(buried)]
 
-    def positions(self, topic_id: int, first: int = 0) -> Iterator[Sequence[Position]]:
+    def headers(self, topic_id: int, first: int = 0) -> Iterator[Sequence[MessageHeader]]:
         with self._reading():
             packs = list(self._log(topic_id).packs_from(first))
         for pack in packs:
-            yield [Position(record.offset, record.key, record.attributes, record.not_before) for record in pack]
+            yield [MessageHeader(record.offset, record.key, record.attributes, record.not_before) for record in pack]
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> list[Record]:
         with self._reading():
@@ -516,8 +519,14 @@ class MemoryStore:
             packs = self._log(topic_id).packs
             return packs[0][0].offset if packs else self._draft.topic(topic_id).next_offset
 
+    def size(self) -> int | None:
+        return None
+
+    def check_staged(self, file: str, messages: int) -> None:
+        check_staged(Path(file), messages)
+
     def upkeep(self, now: float) -> UpkeepReport:
-        """Everything at once: it takes no disk, and removing from memory is quick."""
+        """Everything at once, because removing from memory is quick."""
         with self._turn, self._reading():
             snapshots = self._draft.snapshots
             self._draft.snapshots = {name: row for name, row in snapshots.items() if row.expires > now}
@@ -529,8 +538,12 @@ class MemoryStore:
 
     def _clean(self, topic: TopicRow, now: float) -> tuple[int, int, int]:
         """Messages removed, packs removed, packs made smaller."""
-        retention, log = self._retention(topic), self._logs[topic.id]
-        packs = [self._needed(retention, pack, now) for pack in log.packs]
+        retention, log, packs = self._retention(topic), self._logs[topic.id], []
+        log.ids.forget(now)
+        for pack in log.packs:
+            newest = max(record.published for record in pack)
+            needed = frozenset(retention.needed([record.offset for record in pack], newest, now))
+            packs.append([record for record in pack if record.offset in needed])
         lengths = [(len(before), len(after)) for before, after in zip(log.packs, packs, strict=True)]
         log.packs = [pack for pack in packs if pack]
         removed = sum(not after for _, after in lengths)
@@ -549,12 +562,6 @@ class MemoryStore:
             [SettledSet.of(row.cursor) for row in draft.snapshots.values() if row.topic_id == topic.id],
             [offset for each in lanes for offset in each.buried],
         )
-
-    @staticmethod
-    def _needed(retention: Retention, pack: list[Record], now: float) -> list[Record]:
-        newest = max(record.published for record in pack)
-        needed = frozenset(retention.needed([record.offset for record in pack], newest, now))
-        return [record for record in pack if record.offset in needed]
 
     def check(self) -> Iterator[Problem]:
         with self._reading():
@@ -587,8 +594,13 @@ class MemoryStore:
         return _found(self._lanes, subscription_id, "subscription")
 
 
+def _forget(rows: dict[int, Value], offsets: Iterable[int]) -> None:
+    for offset in offsets:
+        rows.pop(offset, None)
+
+
 def _plain(options: Options) -> Options:
-    """Options as they come back from text."""
+    """Options as they would be read back from JSON."""
     values: dict[str, object] = json.loads(encode_options(options))
     return values
 
@@ -599,7 +611,7 @@ def _checked(offsets: Sequence[int]) -> list[int]:
 
 
 def _found(rows: dict[Key, Value], key: Key, what: str) -> Value:
-    """The row, or the error that says what is missing."""
+    """The row, or NotFound."""
     if key not in rows:
         raise NotFound(f"{what} '{key}' does not exist")
     return rows[key]

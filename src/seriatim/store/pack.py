@@ -1,12 +1,12 @@
 """Packs: the messages of one append as two blobs, a head and the data.
 
-Writing one row for each message costs several times more than writing the messages of a whole group commit as one row, so
-that is what the SQL stores do. A head is columnar: each column is written and read by a few calls that run at C speed. The
-data stands apart, so that whoever needs only positions (lanes, rebuilt at start) never reads a payload.
+Writing one row per message costs several times more than writing the messages of a whole group commit as one row, so the SQL
+stores do the latter. A head is columnar: each column is written and read by a few calls that run at C speed. The data is
+separate, so that whatever needs only headers (lanes, rebuilt at start) never reads a payload.
 
 Rules
     - Offsets rise within a pack; a pack is never empty.
-    - What was damaged is refused (``DamagedStore``), never guessed: both blobs have a checksum.
+    - Damaged packs are refused (``DamagedStore``): both blobs have a checksum.
 
 Layout, little-endian::
 
@@ -28,13 +28,15 @@ import json
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from itertools import accumulate, pairwise, repeat
+from typing import Concatenate, ParamSpec, TypeVar
 from zlib import crc32
 
 from seriatim.errors import DamagedStore, InvalidArgument
-from seriatim.store.base import Pack, Position, Record
-from seriatim.store.columns import decode_column, encode_column
+from seriatim.store.base import MessageHeader, Pack, Record
+from seriatim.store.number_columns import decode_column, encode_column
 
 VERSION = 1
 SPARSE, TIMES, DELAYED, ATTRIBUTES = 1, 2, 4, 8
@@ -44,8 +46,10 @@ _HEAD = struct.Struct("<BBHIQdI")
 _CHECKSUM = struct.Struct("<I")
 
 Attributes = Mapping[str, str] | None
+P = ParamSpec("P")
+T = TypeVar("T")
 _make = tuple.__new__
-"""Makes named tuples out of tuples in C: twice as fast as calling their class."""
+"""Turns tuples into named tuples in C: twice as fast as calling the class."""
 
 
 def encode(records: Sequence[Record]) -> Pack:
@@ -96,9 +100,9 @@ def _encode(records: Sequence[Record]) -> Pack:
 def encode_columns(
     key_sizes: bytes, key_bytes: bytes, data_sizes: bytes, data: bytes, attributes: Sequence[Attributes] | None
 ) -> Pack:
-    """The blobs of messages that are columns already, at consecutive offsets from 0 on and time 0, as they are staged.
+    """The blobs of messages that are already columns, at consecutive offsets from 0 and time 0, as they are staged.
 
-    Sizes are numbers of this machine: 16 bits each for keys (NO_KEY for none), 32 bits for data.
+    Sizes are in the byte order of this machine: 16 bits each for keys (NO_KEY for none), 32 bits for data.
     """
     columns = [encode_column("H", key_sizes), encode_column("I", data_sizes)]
     flags, texts = 0, []
@@ -130,14 +134,29 @@ def _encode_attributes(attributes: Attributes) -> bytes:
 
 def _decode_attributes(text: bytes) -> Attributes:
     attributes: dict[str, str] | None = json.loads(text) if text else None
+    if text and not isinstance(attributes, dict):
+        raise ValueError("attributes are an object")
     return attributes
+
+
+def _reading(method: Callable[Concatenate[PackHead, P], T]) -> Callable[Concatenate[PackHead, P], T]:
+    """A pack with the right checksums may still be no pack."""
+
+    @wraps(method)
+    def read(self: PackHead, /, *given: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(self, *given, **named)
+        except (ValueError, IndexError, RecursionError) as error:
+            raise DamagedStore(f"the head of a pack can't be read: {error}") from error
+
+    return read
 
 
 class PackHead:
     """The head of a pack, read column by column when asked.
 
-    Whoever makes columns of it, not messages, takes ``offsets``, ``times`` (None: all at ``published``), ``delays`` (None: no
-    message has one), ``key_sizes`` with ``key_bytes``, ``data_sizes`` and ``attributes``.
+    Readers that build columns rather than messages use ``offsets``, ``times`` (None: all at ``published``), ``delays`` (None:
+    no message has one), ``key_sizes`` with ``key_bytes``, ``data_sizes`` and ``attributes``.
     """
 
     def __init__(self, blob: bytes) -> None:
@@ -174,6 +193,8 @@ class PackHead:
 
     def _column(self, code: str, at: int) -> tuple[array[int], int]:
         end = at + self.count * array(code).itemsize
+        if end > len(self._blob) - _CHECKSUM.size:
+            raise DamagedStore(f"the head of a pack of {self.count} messages has only {len(self._blob)} bytes")
         return decode_column(code, self._blob[at:end]), end
 
     def stamped(self, first: int, published: float) -> bytes:
@@ -199,11 +220,13 @@ class PackHead:
         if sum(self.data_sizes) != len(data) or crc32(data) != self._data_checksum:
             raise DamagedStore("the checksum of a pack's data does not match its content")
 
-    def positions(self) -> list[Position]:
+    @_reading
+    def headers(self) -> list[MessageHeader]:
         """Every message without its data."""
         columns = zip(self.offsets, self._keys(), self.attributes(), self.delays or repeat(0.0), strict=False)
-        return list(map(_make, repeat(Position), columns))
+        return list(map(_make, repeat(MessageHeader), columns))
 
+    @_reading
     def records(self, data: bytes) -> list[Record]:
         """Every message, with ``data``, the other blob of the pack."""
         ends = self._checked_ends(data)
@@ -212,10 +235,11 @@ class PackHead:
         columns = zip(self.offsets, self._keys(), payloads, self.attributes(), times, delays, strict=False)
         return list(map(_make, repeat(Record), columns))
 
+    @_reading
     def select(self, data: bytes, wanted: Iterable[int]) -> list[Record]:
-        """The messages with these offsets; those that are not here are left out."""
+        """The messages with these offsets, without those that are not in the pack."""
         indexes = [index for offset in wanted if (index := self._index(offset)) is not None]
-        if len(indexes) * 4 > self.count:  # so many that it is cheaper to make them all
+        if len(indexes) * 4 > self.count:  # enough that it is cheaper to make them all
             records = self.records(data)
             return [records[index] for index in indexes]
         ends = self._checked_ends(data)
@@ -244,7 +268,10 @@ class PackHead:
         sizes: Iterable[int] = self.key_sizes
         if NO_KEY in self.key_sizes:
             sizes = [0 if size == NO_KEY else size for size in self.key_sizes]
-        return list(accumulate(sizes, initial=self._texts_at))
+        bounds = list(accumulate(sizes, initial=self._texts_at))
+        if bounds[-1] + sum(self._attribute_sizes or ()) != len(self._blob) - _CHECKSUM.size:
+            raise DamagedStore("the head of a pack does not end where its columns say")
+        return bounds
 
     def _keys(self) -> list[str | None]:
         bounds, start = self._key_bounds(), self._texts_at
@@ -264,7 +291,8 @@ class PackHead:
         start = len(self._blob) - _CHECKSUM.size - sum(self._attribute_sizes)
         return list(accumulate(self._attribute_sizes, initial=start))
 
+    @_reading
     def attributes(self) -> Iterable[Attributes]:
-        """The attributes of each message; without an end when no message has any."""
+        """The attributes of each message; an endless iterator if no message has any."""
         bounds = self._attribute_bounds()
         return [_decode_attributes(self._blob[low:high]) for low, high in pairwise(bounds)] if bounds else repeat(None)

@@ -1,9 +1,9 @@
-"""Files of a store: for their user only, and under their name only when they are whole.
+"""Files of a store: private to their user, and under their final name only when complete.
 
 Rules
-    - A file that we make has the mode 0600, whatever the umask is; SQLite gives its write-ahead log and its shared memory the
-      mode of the database. The mode of a file that exists is its user's business, and stays as it is.
-    - What takes long to write has a name of its own until it is whole. It never replaces a file that came meanwhile.
+    - A file that we create has mode 0600, whatever the umask; SQLite gives its write-ahead log and its shared memory the mode
+      of the database. The mode of an existing file is left alone.
+    - What takes long to write has a temporary name until it is complete. It never replaces a file created in the meantime.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ PRIVATE = 0o600
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file, unless there is one."""
+    """Create an empty file unless it exists."""
     if not path.exists():
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE))
 
 
 @contextmanager
 def unfinished(goal: Path) -> Iterator[Path]:
-    """An empty file beside ``goal`` to write into. It is gone in the end, with what SQLite leaves beside it."""
+    """An empty file beside ``goal`` to write into, removed at the end with everything that SQLite leaves beside it."""
     file, name = tempfile.mkstemp(prefix=".seriatim-", suffix=".partial", dir=goal.parent)
     os.close(file)
     try:
@@ -36,7 +36,7 @@ def unfinished(goal: Path) -> Iterator[Path]:
 
 
 def put_in_place(finished: Path, goal: Path) -> None:
-    """Give a finished file its name, durably; FileExistsError when something else has it."""
+    """Give a finished file its final name, durably; FileExistsError if the name is taken."""
     write_through(finished)
     try:
         os.link(finished, goal)
@@ -49,7 +49,7 @@ def put_in_place(finished: Path, goal: Path) -> None:
 
 
 def write_through(path: Path) -> None:
-    """Have a file, or what a folder lists, on the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

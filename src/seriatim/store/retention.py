@@ -1,12 +1,12 @@
-"""Which messages of a log may go. Every store asks here, so that all of them keep the same.
+"""Which messages of a log may be deleted. All stores use these rules.
 
 Rules
-    - What was published before any of the present subscriptions and readers began stays for ``retention`` seconds, and
-      everything does while there are none; None: for ever. So nothing vanishes because somebody subscribes.
-    - What was published since then stays for ``retain_settled`` seconds; None: for ever.
+    - Messages published before any of the present subscriptions and readers began stay for ``retention`` seconds, and so do all
+      messages while there are none; None: for ever. So no message disappears because of a new subscription.
+    - Messages published since then stay for ``retain_settled`` seconds; None: for ever.
     - However old it is, a message stays until every subscription has settled it, none has it as a dead letter, and every reader
       has passed it.
-    - What a snapshot has not settled stays until the snapshot expires, whoever else is done with it.
+    - Messages that a snapshot has not settled stay until the snapshot expires.
     - Age is judged pack by pack, by the newest message of the pack.
 """
 
@@ -17,16 +17,13 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from seriatim.core.options import is_number
-from seriatim.store.base import Options
-from seriatim.store.settled import SettledSet, set_bits
-
-RETENTION = 7 * 24 * 3600.0
-"""Seconds that a topic keeps messages from before anybody followed, unless its option ``retention`` says otherwise."""
+from seriatim.core.validation import is_number
+from seriatim.store.base import DEFAULT_RETENTION_S, Options
+from seriatim.store.settled_set import SettledSet, set_bits
 
 
 class Follower(NamedTuple):
-    """A subscription or a reader: what it is done with, and the next offset of the topic when it began."""
+    """A subscription or a reader: which messages it is done with, and the topic's next offset when it began."""
 
     done: SettledSet
     since: int
@@ -38,7 +35,7 @@ class Retention:
     def __init__(
         self, options: Options, followers: Sequence[Follower], snapshots: Iterable[SettledSet], buried: Iterable[int]
     ) -> None:
-        self._age_before = _seconds(options.get("retention", RETENTION))
+        self._age_before = _seconds(options.get("retention", DEFAULT_RETENTION_S))
         self._age_since = _seconds(options.get("retain_settled", 0.0))
         self._followed_from = min((follower.since for follower in followers), default=None)
         self._pins = [*(follower.done for follower in followers), *snapshots]
@@ -54,7 +51,7 @@ class Retention:
         return [*kept_before, *kept_since]
 
     def _pinned(self, offsets: Sequence[int]) -> Sequence[int]:
-        """Those that must stay, whatever their age."""
+        """Those that must stay whatever their age."""
         if not offsets:
             return offsets
         if not isinstance(offsets, range):
@@ -73,13 +70,13 @@ class Retention:
 
 
 def _split(offsets: Sequence[int], followed_from: int | None) -> tuple[Sequence[int], Sequence[int]]:
-    """What nobody followed yet when it was published, and what somebody did."""
+    """The offsets published before the first follower began, and those published since."""
     place = len(offsets) if followed_from is None else bisect_left(offsets, followed_from)
     return offsets[:place], offsets[place:]
 
 
 def _seconds(age: object) -> float:
-    """How long something is kept. What is no duration removes nothing: somebody must look at it first."""
+    """How long messages are kept. A value that is no duration keeps them for ever, until an operator corrects it."""
     return age if is_number(age) and 0 <= age < inf else inf
 
 

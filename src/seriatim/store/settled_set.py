@@ -2,13 +2,13 @@
 
 Rules
     - Everything below the floor is settled. Above it, block b is one integer whose bit i stands for offset ``b * BLOCK + i``.
-    - A block that is not there has nothing settled.
-    - What is said of an offset whose message is no longer kept means nothing; blocks of such offsets may be dropped.
+    - In a missing block nothing is settled.
+    - For offsets whose messages are no longer kept the set is meaningless, and their blocks may be dropped.
 
 Theory of operation
-    Consumers settle almost in order, so most of the set is its floor. What is settled behind a blocked key is dense, and a bit
-    a message is as small as it gets without losing constant-time answers. Python integers are the bitmaps: masks over thousands
-    of messages are single operations.
+    Consumers settle almost in order, so the floor is most of the set. What is settled behind a blocked key is dense, and one
+    bit per message is as small as it gets with constant-time lookups. The bitmaps are Python integers: masks over thousands of
+    messages are single operations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
-from seriatim.errors import DamagedStore
 from seriatim.store.base import BLOCK, Cursor
+from seriatim.store.number_columns import seal, unseal
 
 FULL = (1 << BLOCK) - 1
 BLOCK_BYTES = BLOCK // 8
@@ -40,7 +40,7 @@ class SettledSet:
         return cls(cursor.floor, cursor.blocks.items())
 
     def cursor(self) -> Cursor:
-        """A copy that stays as it is."""
+        """An immutable copy."""
         return Cursor(self.floor, dict(self.blocks))
 
     def __contains__(self, offset: int) -> bool:
@@ -48,7 +48,7 @@ class SettledSet:
         return offset < self.floor or bool(self.blocks.get(block, 0) >> bit & 1)
 
     def add(self, offsets: Iterable[int]) -> None:
-        """Settle; what lies in one block is added to it at once."""
+        """Settle offsets, those of one block at once."""
         rising = sorted(offsets)
         start = bisect_left(rising, self.floor)
         while start < len(rising):
@@ -58,7 +58,7 @@ class SettledSet:
             start = end
 
     def discard(self, offsets: Iterable[int]) -> None:
-        """Unsettle; below the floor this lowers the floor, and what was settled by it becomes bits."""
+        """Unsettle offsets. One below the floor lowers the floor, and what the floor had settled becomes bits."""
         for offset in offsets:
             if offset < self.floor:
                 self._lower_floor(offset)
@@ -143,25 +143,24 @@ def _trailing_ones(bits: int) -> int:
 
 
 def encode_block(bits: int) -> bytes:
-    return bits.to_bytes(BLOCK_BYTES, "little")
+    return seal(bits.to_bytes(BLOCK_BYTES, "little"))
 
 
 def decode_block(blob: bytes) -> int:
-    if len(blob) != BLOCK_BYTES:
-        raise DamagedStore(f"a block of settled messages has {len(blob)} bytes instead of {BLOCK_BYTES}")
-    return int.from_bytes(blob, "little")
+    return int.from_bytes(unseal(blob, "a block of settled messages", BLOCK_BYTES), "little")
 
 
 def encode_cursor(cursor: Cursor) -> bytes:
     """A whole cursor as one blob: the floor, then each block with its number."""
-    blocks = (_NUMBER.pack(block) + encode_block(bits) for block, bits in sorted(cursor.blocks.items()))
-    return _NUMBER.pack(cursor.floor) + b"".join(blocks)
+    blocks = (
+        _NUMBER.pack(block) + bits.to_bytes(BLOCK_BYTES, "little") for block, bits in sorted(cursor.blocks.items())
+    )
+    return seal(_NUMBER.pack(cursor.floor) + b"".join(blocks))
 
 
 def decode_cursor(blob: bytes) -> Cursor:
     size = _NUMBER.size + BLOCK_BYTES
-    if len(blob) % size != _NUMBER.size:
-        raise DamagedStore(f"a stored cursor of {len(blob)} bytes was cut off")
+    blob = unseal(blob, "a stored cursor", size, _NUMBER.size)
     parts = [blob[at : at + size] for at in range(_NUMBER.size, len(blob), size)]
-    blocks = {_NUMBER.unpack_from(part)[0]: decode_block(part[_NUMBER.size :]) for part in parts}
+    blocks = {_NUMBER.unpack_from(part)[0]: int.from_bytes(part[_NUMBER.size :], "little") for part in parts}
     return Cursor(_NUMBER.unpack_from(blob)[0], blocks)

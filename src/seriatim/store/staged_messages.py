@@ -1,11 +1,13 @@
-"""Staged files: messages that wait to be appended, already packed, written by processes that do not own the store.
+"""Staged messages: packs that wait to be appended, written by processes that do not own the store.
 
-Whoever stages does the expensive part (packing) where it runs; the owner only gives the packs their offsets and their time.
+They wait in files, or in the database of the store (``postgres/staging.py``), where every machine reaches them.
+
+The process that stages does the expensive part (packing); the owner only assigns offsets and the time.
 
 Rules
-    - A file appears under its name when it is complete, and is never changed. It need not survive a crash of the machine: until
-      its messages are appended, whoever staged them can stage them again.
-    - What was damaged or cut off is refused before anything of it is appended.
+    - A file appears under its name when it is complete, and never changes. It need not survive a crash of the machine: until
+      its messages are appended, they can be staged again.
+    - A damaged or truncated file is refused before anything of it is appended.
 
 Layout::
 
@@ -24,6 +26,9 @@ from seriatim.store.base import Pack
 from seriatim.store.pack import PackHead
 
 MARK = b"SERIATIM STAGED 1\n"
+
+IN_DATABASE = "staged:"
+"""How the name of what is staged in the database begins; other names are paths of files."""
 
 _SIZES = struct.Struct("<II")
 
@@ -52,19 +57,30 @@ def read_staged(path: Path) -> Iterator[Pack]:
                 if (len(pack.head), len(pack.data)) != (head_size, data_size):
                     raise DamagedStore(f"the staged file '{path}' was cut off")
                 yield pack
-    except OSError as error:
+    except (OSError, ValueError) as error:  # no path at all, with a zero byte for example
+        why = getattr(error, "strerror", error)
         raise FailedPrecondition(
-            f"the staged file '{path}' can't be read here ({error.strerror}): stage in a folder that every machine sees"
+            f"the staged file {str(path)!r} can't be read here ({why}): stage in a folder that every machine sees"
         ) from error
 
 
 def check_staged(path: Path, messages: int) -> None:
-    """Raise unless a staged file is whole and holds so many messages."""
-    found = 0
+    """Raise unless a staged file is complete and holds ``messages`` messages."""
+    require_messages(str(path), _verified_heads(path), messages)
+
+
+def _verified_heads(path: Path) -> Iterator[bytes]:
     for head, data in read_staged(path):
+        PackHead(head).verify(data)
+        yield head
+
+
+def require_messages(name: str, heads: Iterable[bytes], messages: int) -> None:
+    """Raise unless packs with these heads can be appended, and hold ``messages`` messages."""
+    found = 0
+    for head in heads:
         pack = PackHead(head)
-        pack.verify(data)
         pack.stamped(0, 0.0)
         found += pack.count
     if found != messages:
-        raise DamagedStore(f"the staged file '{path}' holds {found} messages, and should hold {messages}")
+        raise DamagedStore(f"'{name}' holds {found} staged messages, and should hold {messages}: stage them again")

@@ -1,22 +1,24 @@
-"""Small rules that every store follows.
+"""Checks that all stores share.
 
-What a store can't keep is refused before anything changes, by every store alike: text that is not UTF-8, numbers that are none
-or do not fit, options that are not JSON. So nothing fails later, in a commit, for what it is.
+Values that a store can't keep are refused before anything changes: text that is not UTF-8, numbers that are not finite or do
+not fit, options that are not JSON. So no commit fails because of the form of a value.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterable, Sequence
 from math import isfinite
 from operator import itemgetter, lt
+from typing import Any
 
-from seriatim.core.limits import check_name, check_text
-from seriatim.core.options import LARGEST_WHOLE, require_finite, require_whole
 from seriatim.core.ranges import Range
-from seriatim.errors import FailedPrecondition, InvalidArgument
+from seriatim.core.text_checks import check_name, check_text
+from seriatim.core.validation import MAX_INTEGER, require_finite, require_whole
+from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument
 from seriatim.store.base import Cursor, DeadLetterRow, DocumentRow, Options, ReaderRow, Record, SnapshotRow, TroubleRow
-from seriatim.store.columns import encode_column
+from seriatim.store.number_columns import decode_column, encode_column, seal, unseal
 
 _TIMES = itemgetter(Record._fields.index("published"), Record._fields.index("not_before"))
 
@@ -29,16 +31,41 @@ def encode_options(options: Options) -> str:
         raise InvalidArgument(f"options must be plain JSON values: {error}") from None
 
 
-def encode_offsets(offsets: Sequence[int]) -> bytes:
-    """Offsets as bytes."""
+def decode_json(text: str) -> Any:
+    """What was stored as text."""
     try:
-        return encode_column("Q", offsets)
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise DamagedStore(f"a text in the store is damaged: restore a backup ({error})") from error
+
+
+def decode_options(text: str) -> dict[str, Any]:
+    """The options of a topic, a subscription or a snapshot."""
+    if not isinstance(options := decode_json(text), dict):
+        raise DamagedStore(f"options in the store are damaged: restore a backup ({text!r} is no JSON object)")
+    return options
+
+
+def decode_list(text: str) -> list[Any]:
+    if not isinstance(values := decode_json(text), list):
+        raise DamagedStore(f"a list in the store is damaged: restore a backup ({text!r} is no JSON array)")
+    return values
+
+
+def encode_offsets(offsets: Sequence[int]) -> bytes:
+    """Offsets as sealed bytes."""
+    try:
+        return seal(encode_column("Q", offsets))
     except (OverflowError, TypeError) as error:
         raise InvalidArgument(f"offsets are whole numbers of 0 or more: {error}") from error
 
 
+def decode_offsets(blob: bytes) -> array[int]:
+    return decode_column("Q", unseal(blob, "settled messages", 8))
+
+
 def require_times(records: Sequence[Record]) -> None:
-    """Refuse times of messages that are none."""
+    """Refuse messages whose times are not finite numbers."""
     try:
         are_times = all(isfinite(published) and isfinite(not_before) for published, not_before in map(_TIMES, records))
     except TypeError as error:
@@ -103,7 +130,7 @@ def require_batch(writer: str, batch: int) -> None:
 
 
 def _require_number(name: str, value: int) -> None:
-    require_whole(name, value, 0, LARGEST_WHOLE)
+    require_whole(name, value, 0, MAX_INTEGER)
 
 
 def _require_text(name: str, text: str | None) -> None:
@@ -112,7 +139,7 @@ def _require_text(name: str, text: str | None) -> None:
 
 
 def require_rising(records: Sequence[Record], next_offset: int) -> None:
-    """Refuse offsets that are not above everything that the log ever held."""
+    """Refuse offsets that are not above every offset that the log ever held."""
     offsets = [record.offset for record in records]
     require_new(offsets[0], next_offset)
     if not all(map(lt, offsets, offsets[1:])):
@@ -120,18 +147,18 @@ def require_rising(records: Sequence[Record], next_offset: int) -> None:
 
 
 def require_new(offset: int, next_offset: int) -> None:
-    """Refuse an offset that is not above everything that the log ever held."""
+    """Refuse an offset that is not above every offset that the log ever held."""
     if offset < next_offset:
-        raise InvalidArgument(f"offset {offset} was given already: the next one is {next_offset}")
+        raise InvalidArgument(f"offset {offset} was already used: the next one is {next_offset}")
 
 
 def lane_of(key: str | None) -> str:
-    """A key as text that can tell no key from every key."""
+    """A key as text, in which no key differs from every key."""
     return "" if key is None else f":{key}"
 
 
 def key_of(lane: str) -> str | None:
-    """What ``lane_of`` was given."""
+    """The inverse of ``lane_of``."""
     return lane[1:] if lane else None
 
 
@@ -141,7 +168,7 @@ def end_of(batches: Sequence[Range]) -> int:
 
 
 def require_position(writer: str, found: int, start: int, end: int) -> None:
-    """Refuse to move a writer that stands elsewhere, or to move it back."""
+    """Refuse to move a writer that has another position, or to move it back."""
     if found != start:
         raise FailedPrecondition(
             f"writer {writer!r} stands at {found} and not at {start}: another program writes under this name, "

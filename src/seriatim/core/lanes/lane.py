@@ -2,7 +2,7 @@
 
 Rules
 -----
-1. A lane gives its messages out in offset order, at most ``window`` at a time (1 unless told otherwise).
+1. A lane gives its messages out in offset order, at most ``window`` at a time (1 by default).
 2. A message that failed, expired or is delayed keeps its place and blocks the messages behind it in its lane, and no other
    lane (retry mode ``overtake``: only delays on publish block; a message that waits for its retry is passed).
 3. A change that must be written down first (an ack, a removal, a dead letter, a redrive) is *pending* until it is confirmed
@@ -16,20 +16,20 @@ Theory of operation
 -------------------
 A lane knows offsets, never payloads: ``waiting`` holds what is not given out, ``flight`` what is, both in offset order, and
 ``aside`` what was overtaken and comes back when its time has come. What is rare (attempts, delays, errors) lives in one sparse
-dict of the map, so an ordinary lane is one small object and eight bytes for each message. The state is derived from these
-in one place (``Lanes._refresh``) whenever something happened, and checked against the table below. With a window of more
-than 1 a lane may be ``ready`` and still have messages in flight: ready means that another one may be taken now.
+dict of the map, and so do leases (``flight`` has their tokens): an ordinary lane is one small object and eight bytes for each
+message. The state is derived from these in one place (``Lanes._refresh``) whenever something happened, and checked against the
+table below. With a window of more than 1 a lane may be ``ready`` and still have messages in flight: ready means that another
+one may be taken now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from enum import StrEnum
 from math import inf
 
-from seriatim.core.delivery import Lease
-from seriatim.core.offsets import OffsetQueue
-from seriatim.core.table import TransitionTable
+from seriatim.core.lanes.offset_queue import OffsetQueue
+from seriatim.core.lanes.types import Holder, Lease
+from seriatim.core.transitions import TransitionTable
 
 
 class LaneState(StrEnum):
@@ -136,6 +136,7 @@ class Lane:
 
     __slots__ = (
         "acked",
+        "alone_until",
         "aside",
         "flight",
         "holder",
@@ -146,6 +147,7 @@ class Lane:
         "last_settled",
         "paused",
         "pending",
+        "since",
         "state",
         "turn",
         "waiting",
@@ -156,16 +158,20 @@ class Lane:
         self.key = key
         self.window = window
         self.waiting = OffsetQueue()
-        self.flight: list[Lease] = []
+        self.flight: tuple[
+            int, ...
+        ] = ()  # the tokens of the leases that are out, in the order in which they were given
         self.in_flight = 0
-        self.acked: set[int] | None = None  # tokens of flights that are acked provisionally
+        self.acked: dict[int, Lease] | None = None  # of these, the leases that ended with a provisional ack
         self.aside: set[int] | None = None
+        self.alone_until = -1  # up to this offset messages go out one at a time: a batch failed, and nobody said where
         self.pending = 0
         self.last_settled = -1
         self.paused = False
-        self.holder: Hashable = None  # with a window: the consumer that has the leases that are out
+        self.holder: Holder = None  # the consumer that has the leases that are out
         self.in_ring = False
         self.is_held = False  # whether it waits for its turn with its holder
+        self.since: float | None = -inf  # when it came into its state: -inf with its next message, None where unknown
         self.turn = 0  # of the lanes that wait, the one with the lowest is next
         self.state = LaneState.EMPTY
 
@@ -174,54 +180,50 @@ class Lane:
         """How many messages of the key are not settled, whether in flight or not."""
         return len(self.waiting) + self.in_flight + (len(self.aside) if self.aside else 0)
 
-    def give_out(self, lease: Lease) -> None:
-        self.flight.append(lease)
+    def give_out(self, token: int, holder: Holder) -> None:
+        self.flight = (*self.flight, token)
         self.in_flight += 1
+        self.holder = holder
 
-    def ack(self, token: int) -> list[int]:
+    def holder_of(self, token: int) -> Holder:  # noqa: ARG002 - all leases of a key are with one consumer
+        return self.holder
+
+    def ack(self, lease: Lease) -> list[int]:
         """Take an ack; return the offsets that are thereby settled, in order."""
         if self.in_flight == 1:
-            self.in_flight = 0
-            return [self.flight.pop().offset]
+            self.in_flight, self.flight = 0, ()
+            return [lease.offset]
         if self.acked is None:
-            self.acked = set()
-        self.acked.add(token)
+            self.acked = {}
+        self.acked[lease.token] = lease
         return self.settle_acked_front()
 
     def settle_acked_front(self) -> list[int]:
         settled: list[int] = []
-        while self.acked and self.flight and self.flight[0].token in self.acked:
-            lease = self.flight.pop(0)
-            self.acked.discard(lease.token)
-            settled.append(lease.offset)
-        self.in_flight -= len(settled)
+        if self.acked:
+            for token in self.flight:
+                if token not in self.acked:
+                    break
+                settled.append(self.acked.pop(token).offset)
+            self.flight = self.flight[len(settled) :]
+            self.in_flight -= len(settled)
         return settled
 
-    def take_back(self, token: int, alone: bool) -> tuple[Lease, list[Lease]]:
-        """Take a failed message out of flight, and unless ``alone`` everything given out after it."""
-        index = next(index for index, lease in enumerate(self.flight) if lease.token == token)
+    def take_back(self, token: int, alone: bool) -> tuple[int, ...]:
+        """Take a failed message out of flight, and unless ``alone`` everything given out after it: the tokens of the latter."""
+        index = self.flight.index(token)
         end = index + 1 if alone else len(self.flight)
-        failed, *after = self.flight[index:end]
-        del self.flight[index:end]
+        after = self.flight[index + 1 : end]
+        self.flight = self.flight[:index] + self.flight[end:]
         self.in_flight -= end - index
-        return failed, after
+        return after
 
-    def leases(self) -> list[Lease]:
-        """What is in flight."""
-        return list(self.flight)
-
-    def take_back_all(self) -> list[Lease]:
+    def take_back_all(self) -> tuple[int, ...]:
         """Take everything out of flight."""
-        leases, self.flight = self.flight, []
-        self.in_flight -= len(leases)
-        return leases
-
-    def unack(self, token: int) -> bool:
-        """Revoke a provisional ack; False when there was none."""
-        if not self.acked or token not in self.acked:
-            return False
-        self.acked.discard(token)
-        return True
+        tokens, self.flight = self.flight, ()
+        if tokens:  # those of the loose lane are elsewhere
+            self.in_flight = 0
+        return tokens
 
     def set_aside(self, offset: int) -> None:
         if self.aside is None:
@@ -251,25 +253,27 @@ class Lane:
 class LooseLane(Lane):
     """The lane of keyless messages, each of which stands alone: no order in flight, no limit, nothing to fence."""
 
-    __slots__ = ("_leases",)
+    __slots__ = ("holders",)
 
     def __init__(self) -> None:
         super().__init__(None, inf)
-        self._leases: dict[int, Lease] = {}
+        self.holders: dict[int, Holder] = {}  # who has each lease, by token
 
-    def give_out(self, lease: Lease) -> None:
-        self._leases[lease.token] = lease
+    def give_out(self, token: int, holder: Holder) -> None:
+        self.holders[token] = holder
         self.in_flight += 1
 
-    def ack(self, token: int) -> list[int]:
-        return [self.take_back(token, alone=True)[0].offset]
+    def holder_of(self, token: int) -> Holder:
+        return self.holders[token]
 
-    def take_back(self, token: int, alone: bool) -> tuple[Lease, list[Lease]]:  # noqa: ARG002
+    def ack(self, lease: Lease) -> list[int]:
+        self.take_back(lease.token, alone=True)
+        return [lease.offset]
+
+    def take_back(self, token: int, alone: bool) -> tuple[int, ...]:  # noqa: ARG002
         self.in_flight -= 1
-        return self._leases.pop(token), []
-
-    def leases(self) -> list[Lease]:
-        return list(self._leases.values())
+        del self.holders[token]
+        return ()
 
     def hold(self, offset: int) -> None:
         self.set_aside(offset)

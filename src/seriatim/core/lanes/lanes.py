@@ -7,16 +7,28 @@ Rules
    Where a window allows several leases of a key, all that are out at a time belong to one consumer: its *holder*. While any is
    out, the next message of the key goes to the holder or to nobody; a holder without room delays that key and no other. When
    none is out any more, the key is free for whoever takes it next, and begins to wait anew. Keyless messages have no holder.
-3. Every lease carries a token that rises and is never given twice. Settling, returning or extending with a token that is not
-   held raises StaleLease and changes nothing.
+3. Every lease carries a token that rises and is never given twice. A live lease is in one place, by its token: ``_leased``.
+   Settling, returning or extending with a token that is not there raises StaleLease and changes nothing.
 4. A delivery attempt counts when it fails: by a return (nack) or because its lease expires. A message that used up
    ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused; who resumes the key gives the
-   message one more attempt. When a crash used them up, or
-   undid what followed from that, the first ``advance`` after the restart says so, and the message is not given out again.
+   message one more attempt. Whoever has a lease may give its message up: it is dead-lettered at once, whatever the policy. When
+   a crash used the attempts up, or undid what followed from that, the first ``advance`` after the restart says so, and the
+   message is not given out again.
 5. Time passes only in ``advance(now)``; every other command stamps what it must and lets nothing fall due. Time never runs
    backwards: an earlier ``now`` counts as the latest one seen.
-6. A dead letter may be redriven to its place as long as no later message of its key is settled or leased.
+6. A dead letter may be redriven to its place as long as no later message of its key is settled or leased. Nobody else keeps
+   account of that; ``overtaken`` names those that lost their places, so that it is written together with what passed them.
 7. A drained key costs nothing: its lane is dropped.
+8. Where only the latest message of a key is kept (``Keep.LATEST``), a message that is due or in flight supersedes whatever
+   waits before it in its lane, also while the key is paused; ``superseded`` names what left so. A lease is never touched. When
+   a delivery fails and a newer message is there, the failed one is superseded: it is not retried or dead-lettered, and pauses
+   nothing. A delayed one supersedes when its time has come. What a redrive would bring back only to be superseded is refused.
+9. A consumer may take batches: one lease over consecutive messages of a key that are due and have not failed. An ack settles it
+   up to the message that it names, and the lease goes on with the rest. Whatever else is said ends the lease, and every message
+   that it still covers is back at its place. A failure that names its message counts for that one alone. When nobody says where
+   it failed, or it expires, nothing counts, and these messages go out one at a time until one of them fails: that one counts.
+   So a message that can't be handled costs only itself, wherever it stands. Messages without a key, those of a window of more
+   than 1 and those of limited tenants come in batches of one.
 
 Theory of operation
 -------------------
@@ -27,46 +39,47 @@ whichever of the two fronts became ready first, so nobody looks at lanes that it
 
 Where only one transition is possible it is made directly, without asking ``_refresh``, because that is the way of nearly every
 message; the tests see to it that states still are what ``_state_of`` says, and the table is exact.
-Changes that must become durable are noted in ``_unconfirmed`` until ``confirm(offset)``; what is saved
-meanwhile is the state without them, so restoring a saved map *is* what a crash at that moment would leave.
+Changes that must become durable are noted in ``_unconfirmed`` until ``confirm(offset)``. After a crash the map is filled anew
+from what the store holds (``push``, ``admit``, ``pause``, ``remember_dead_letter``): what was not confirmed did not happen.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
 from math import inf
-from operator import attrgetter, itemgetter
+from operator import itemgetter
+from typing import Literal
 
 from seriatim.core.deadlines import Deadlines, LeaseDeadlines
-from seriatim.core.delivery import (
+from seriatim.core.lanes.lane import TABLE, Lane, LaneEvent, LaneState, LooseLane
+from seriatim.core.lanes.offset_queue import OffsetQueue
+from seriatim.core.lanes.types import (
     Counts,
     DeadLettered,
     Delivery,
-    Effect,
+    Expired,
     Fenced,
+    Holder,
+    Keep,
     KeyPaused,
+    LaneEffect,
     LaneView,
     Lease,
     OnExhausted,
     Redriven,
-    Release,
+    ReleaseAfter,
     Removed,
-    RetryMode,
     RetryPolicy,
     Returned,
-    SavedLanes,
-    SavedMessage,
     Settled,
-    Survey,
+    Superseded,
 )
-from seriatim.core.lane import TABLE, Lane, LaneEvent, LaneState, LooseLane
-from seriatim.core.offsets import OffsetQueue
-from seriatim.core.options import require_finite
+from seriatim.core.validation import require_finite
 from seriatim.errors import (
     FailedPrecondition,
     IllegalTransition,
@@ -106,29 +119,39 @@ class _Trouble:
     error: str | None = None
     steps_aside: bool = False
     spent: bool = False  # its attempts were used up before a restart
+    since: float = -inf  # when it came back to its lane, if it did in this life
 
 
 class Lanes:
     """Many strict ordered queues behind one ``take``. See the module's rules."""
 
+    _is_plain = True  # the lanes of one ring, in turn: see ``tenants.py`` for others
+
     def __init__(self, delivery: Delivery | None = None, first_token: int = 1) -> None:
         self._delivery = delivery or Delivery()
-        self._waits_for_commit = self._delivery.release is Release.DURABLE
+        self._waits_for_commit = self._delivery.release is ReleaseAfter.DURABLE
+        self._keeps_latest = self._delivery.keep is Keep.LATEST
         self._now = -inf
         self._next_token = first_token
         self._lanes: dict[str | None, Lane] = {}
         self._ring: deque[Lane] = deque()
-        self._held: dict[Hashable, OrderedDict[Lane, None]] = {}  # ready lanes with leases out, by holder
+        self._held: dict[Holder, OrderedDict[Lane, None]] = {}  # ready lanes with leases out, by holder
         self._turns = 0  # counts how often a lane became ready, or had its turn and stayed so
-        self._leased: dict[int, Lane] = {}
+        self._leased: dict[int, Lease] = {}  # the leases that are out
         self._expiry = LeaseDeadlines(self._leased)
+        self._given: dict[int, float] = {}  # when those of lanes that have several out were given, by token
         self._delays: Deadlines[int] = Deadlines()
         self._troubles: dict[int, _Trouble] = {}
         self._unconfirmed: dict[int, tuple[Lane, _Change]] = {}
-        self._dead: dict[str | None, list[int]] = {}
+        self._dead: dict[str | None, list[int]] = {}  # dead letters that can go back, by key
+        self.overtaken: list[int] = []  # those of them that were passed lately; whoever writes that down empties it
+        self.superseded: list[
+            Superseded
+        ] = []  # what newer messages left behind lately; whoever writes that down empties it
         self._total = 0
         self._in_flight = 0
-        self._ready_lanes = 0
+        self.ready_lanes = 0  # how many lanes can give out a message now
+        self._blocked: dict[Lane, None] = {}  # lanes that are delayed or paused, the longest first
         self._ghosts = 0
 
     # -- messages in, messages out --------------------------------------------------------------------------------------
@@ -140,37 +163,104 @@ class Lanes:
             return
         require_finite("delay", delay)
         lane = self._lanes.get(key) or self._new_lane(key)
-        self._push_delayed(lane, offset, max(now, self._now) + delay)
+        trouble = _Trouble(lane, not_before=max(now, self._now) + delay, steps_aside=key is None)
+        if key is None:
+            self._queue_again(offset, trouble)
+        else:
+            lane.waiting.push(offset)
+            self._troubles[offset] = trouble
+            if self._keeps_latest:  # its time matters wherever it stands
+                self._delays.set(offset, trouble.not_before)
         self._total += 1
         if lane.state is not _READY:
-            self._refresh(lane, _PUSH)
+            self._refresh(lane, _PUSH, now)
 
     def push_all(self, messages: Iterable[tuple[str | None, int]]) -> None:
         """Queue messages, keys and offsets, that are not delayed."""
-        lanes = self._lanes
+        lanes, keeps_latest = self._lanes, self._keeps_latest
         for key, offset in messages:
             lane = lanes.get(key) or self._new_lane(key)
             lane.waiting.push(offset)
             self._total += 1
+            if keeps_latest:
+                self._supersede(lane, offset)
             # Behind others, a message changes nothing for the head: no state needs to be looked at.
-            if lane.state is not _READY and lane.in_flight + lane.pending < lane.window:
-                self._refresh(lane, _PUSH)
+            if lane.state is _EMPTY and not self._troubles:
+                self._make_ready(lane)
+            elif lane.state is not _READY and lane.in_flight + lane.pending < lane.window:
+                self._refresh(lane, _PUSH, -inf)
 
-    def take(self, now: float, lease_time: float, limit: int = 1, consumer: Hashable = None) -> list[Lease]:
-        """Lease up to ``limit`` messages to a consumer, one from each ready lane in turn."""
-        require_finite("lease_time", lease_time)
-        deadline, first = max(now, self._now) + lease_time, self._next_token
+    def _make_ready(self, lane: Lane) -> None:
+        """A lane can be nothing but ready now."""
+        lane.state = _READY
+        self.ready_lanes += 1
+        if not lane.in_ring:
+            self._queue_up(lane)
+
+    def take(
+        self, now: float, lease_time: float, limit: int = 1, consumer: Holder = None, batch: int = 1
+    ) -> list[Lease]:
+        """Lease up to ``limit`` messages to a consumer, up to ``batch`` at a time from each ready lane in turn."""
+        if not -inf < lease_time < inf:
+            require_finite("lease_time", lease_time)
+        deadline, first, token, room = max(now, self._now) + lease_time, self._next_token, self._next_token, limit
         leases: list[Lease] = []
-        while len(leases) < limit and (lane := self._next_lane(consumer)) is not None:
-            if lane.key is not None and lane.window > 1:
+        leased, troubles, ring = self._leased, self._troubles, self._ring
+        in_turn = self._is_plain and self._delivery.window == 1
+        behind: tuple[int, ...] = ()
+        while room > 0:
+            if not in_turn:
+                lane = self._next_lane(consumer, now)
+                if lane is None:
+                    break
+            elif ring:
+                lane = ring.popleft()
+                lane.in_ring = False
+                if lane.state is not _READY:
+                    continue
+            else:
+                break
+            offset = lane.waiting.pop()
+            trouble = troubles.get(offset) if troubles else None
+            if batch > 1:
+                behind = self._take_behind(lane, offset, min(batch, room))
+            lease = _make(Lease, (token, lane.key, offset, trouble.failures + 1 if trouble else 1, deadline, behind))
+            leased[token] = lease
+            leases.append(lease)
+            room -= 1 + len(behind)
+            if lane.window == 1:
+                # It was ready, so nothing else was in flight or pending: no other state is possible.
+                lane.flight = (token,)
+                lane.in_flight = 1 + len(behind)
                 lane.holder = consumer
-            leases.append(self._lease(lane, deadline))
+                lane.since = now
+                lane.state = _LEASED
+                self.ready_lanes -= 1
+            else:
+                lane.since = self._given[token] = now
+                lane.give_out(token, consumer)
+                self._refresh(lane, _TAKE, now)
+            token += 1
         if leases:
-            self._in_flight += len(leases)
+            self._next_token = token
+            self._in_flight += limit - room
             self._expiry.add(range(first, self._next_token), deadline)
         return leases
 
-    def _next_lane(self, consumer: Hashable) -> Lane | None:
+    def _take_behind(self, lane: Lane, offset: int, limit: int) -> tuple[int, ...]:
+        """Take what may go out in one batch with a message: what is next to it, unless it is to go alone."""
+        behind: list[int] = []
+        if lane.window == 1 and self._is_plain and offset > lane.alone_until and not self.failures(offset)[0]:
+            while (
+                len(behind) + 1 < limit
+                and (next_ := lane.waiting.front) is not None
+                and self._is_due(next_)
+                and not self.failures(next_)[0]
+            ):
+                behind.append(lane.waiting.pop())
+        return tuple(behind)
+
+    def _next_lane(self, consumer: Holder, now: float) -> Lane | None:  # noqa: ARG002 - see ``tenants.py``
         """Take the ready lane whose turn it is for a consumer out of its queue."""
         ring = self._ring
         while ring and ring[0].state is not _READY:
@@ -186,78 +276,108 @@ class Lanes:
         lane.in_ring = False
         return lane
 
-    def _lease(self, lane: Lane, deadline: float) -> Lease:
-        offset, token = lane.waiting.pop(), self._next_token
-        self._next_token = token + 1
-        trouble = self._troubles.get(offset) if self._troubles else None
-        lease = _make(Lease, (token, lane.key, offset, trouble.failures + 1 if trouble else 1, deadline))
-        self._leased[token] = lane
-        lane.give_out(lease)
-        if lane.window > 1:
-            self._refresh(lane, _TAKE)
-        else:
-            # It was ready, so nothing else was in flight or pending: no other state is possible.
-            lane.state = _LEASED
-            self._ready_lanes -= 1
-        return lease
-
-    def settle(self, token: int) -> list[Settled]:
+    def settle(self, token: int, through: int | None = None, now: float | None = None) -> list[Settled]:
         """Take an ack. Returns what is thereby settled, in order: nothing while an earlier message of the key is out."""
-        lane, settled = self._leased.get(token), list[int]()
-        self.settle_into(settled, token)
-        return [Settled(lane.key, offset) for offset in settled] if lane else []
+        lease, settled = self.lease(token), list[int]()
+        self.settle_into(settled, token, through, now)
+        return [Settled(lease.key, offset) for offset in settled] if lease else []
 
-    def settle_into(self, settled: list[int], token: int) -> None:
-        """Take an ack, and add the offsets that are thereby settled to a list, in order."""
-        lane = self._leased.pop(token, None) or self._end_lease(token)
-        if lane.window == 1 and lane.state is _LEASED and self._waits_for_commit:
+    def settle_into(
+        self, settled: list[int], token: int, through: int | None = None, now: float | None = None
+    ) -> Holder:
+        """Take an ack, and add the offsets that are thereby settled to a list, in order. Returns who had the lease. Of a batch
+        everything is settled, or what comes up to and with the message ``through``."""
+        lease = self._leased.get(token)
+        if lease is None or lease.behind or (through is not None and through != lease.offset):
+            return self._settle_batch(settled, self._covering(token, through), through, now)
+        del self._leased[token]
+        lane = self._lanes[lease.key]
+        if lane.window == 1 and lane.state is _LEASED and self._waits_for_commit and self._is_plain:
             # The way of nearly every message: leased, alone in its lane, and settling until this is durable.
-            offset = lane.flight.pop().offset
+            offset, holder = lease.offset, lane.holder
             settled.append(offset)
+            lane.flight = ()
             lane.in_flight = 0
             lane.pending += 1
+            if self._dead:
+                self._overtake(lane, offset)
             if offset > lane.last_settled:  # noqa: PLR1730 - a call of max would be felt here
                 lane.last_settled = offset
             lane.state = _SETTLING
+            lane.since = now
+            lane.holder = None
             self._unconfirmed[offset] = (lane, _SETTLED)
             self._in_flight -= 1
             self._total -= 1
-            return
-        done = lane.ack(token)
+            return holder
+        holder = lane.holder_of(token)
+        self._given.pop(token, None)
+        done = lane.ack(lease)
         self._leave_settled(lane, done)
         settled += done
         # A lane that is ready stays so, for its window has only got more room; but it may be free for others now.
         if lane.state is not _READY or not lane.in_flight:
-            self._refresh(lane, _SETTLE)
+            self._refresh(lane, _SETTLE, now)
+        return holder
+
+    def _settle_batch(self, settled: list[int], lease: Lease, through: int | None, now: float | None) -> Holder:
+        lane, offsets = self._lanes[lease.key], lease.offsets
+        holder, count = lane.holder, len(offsets) if through is None else offsets.index(through) + 1
+        if left := offsets[count:]:
+            self._leased[lease.token] = lease._replace(offset=left[0], behind=left[1:])
+        else:
+            del self._leased[lease.token]
+            lane.flight = ()
+        lane.in_flight -= count
+        self._leave_settled(lane, offsets[:count])
+        settled += offsets[:count]
+        self._refresh(lane, _SETTLE, now)
+        return holder
 
     def give_back(
-        self, token: int, now: float, delay: float | None = None, error: str | None = None, count: bool = True
-    ) -> list[Effect]:
+        self,
+        token: int,
+        now: float,
+        delay: float | None = None,
+        error: str | None = None,
+        count: bool = True,
+        at: int | None = None,
+    ) -> list[LaneEffect]:
         """Return a message to its place (nack).
 
         ``delay`` overrides the retry policy's backoff. ``count=False`` is for a delivery that nobody tried: its consumer went
-        away, or the process is shutting down.
+        away, or the process is shutting down. ``at`` says which message of a batch failed, if anybody knows.
         """
         if delay is not None:
             require_finite("delay", delay)
-        return self._fail(token, max(now, self._now), delay, error, count)
+        return self._fail(token, max(now, self._now), delay, error, count, at=at)
+
+    def give_up(
+        self, token: int, now: float, error: str | None = None, rest: bool = False, at: int | None = None
+    ) -> list[LaneEffect]:
+        """Dead-letter a message that is in flight, alone or with everything of its key that waits behind it. Of a batch it is
+        the first one, or ``at``."""
+        policy = OnExhausted.DEAD_LETTER_REST if rest else OnExhausted.DEAD_LETTER
+        at = self._covering(token, at).offset if at is None else at
+        return self._fail(token, max(now, self._now), None, error, True, policy, at)
 
     def extend(self, token: int, now: float, lease_time: float) -> float:
         """Move a lease's deadline to ``lease_time`` from now, and return it."""
         if token not in self._leased:
-            raise self._stale(token)
+            raise self.stale(token)
         require_finite("lease_time", lease_time)
         deadline = max(now, self._now) + lease_time
         self._expiry.move(token, deadline)
         return deadline
 
-    def advance(self, now: float) -> list[Effect]:
+    def advance(self, now: float) -> list[LaneEffect]:
         """Let time pass: leases expire, delayed messages fall due."""
         self._now = now = max(now, self._now)
-        effects: list[Effect] = []
+        effects: list[LaneEffect] = []
         for token in self._expiry.pop_due(now):
             # A lease that fell due with this one may have been fenced by its failure meanwhile.
-            if token in self._leased:
+            if (lease := self._leased.get(token)) is not None:
+                effects.append(Expired(lease, self._lanes[lease.key].holder_of(token)))
                 effects += self._fail(token, now, None, EXPIRED, count=True)
         for offset in self._delays.pop_due(now):
             effects += self._fall_due(offset)
@@ -271,14 +391,17 @@ class Lanes:
 
     def next_deadline(self) -> float | None:
         """When ``advance`` has something to do, or None."""
-        deadlines = [when for when in (self._expiry.next(), self._delays.next()) if when is not None]
-        return min(deadlines, default=None)
+        expiry = self._expiry.next() if self._leased else None
+        delay = self._delays.next() if self._troubles else None
+        if expiry is None or delay is None:
+            return delay if expiry is None else expiry
+        return min(expiry, delay)
 
-    def confirm(self, offset: int) -> None:
+    def confirm(self, offset: int, now: float | None = None) -> None:
         """A change (Settled, DeadLettered, Removed, Redriven) is durable."""
-        self.confirm_all((offset,))
+        self.confirm_all((offset,), now)
 
-    def confirm_all(self, offsets: Iterable[int]) -> None:
+    def confirm_all(self, offsets: Iterable[int], now: float | None = None) -> None:
         """Changes are durable."""
         unconfirmed = self._unconfirmed
         for offset in offsets:
@@ -288,29 +411,38 @@ class Lanes:
             lane, change = pending
             lane.pending -= 1
             if change is not _SETTLED or self._troubles or self._dead:
-                self._finish(lane, offset, change)
-            # A lane that is ready stays so: its window has only got more room.
-            if lane.state is not _READY:
-                self._refresh(lane, _CONFIRM)
+                self._finish(lane, offset, change, now)
+                if lane.state is not _READY:
+                    self._refresh(lane, _CONFIRM, now)
+            elif lane.state is _SETTLING and not lane.pending:
+                # The way of nearly every message: nothing is out, delayed or set aside, so its lane is ready or empty now.
+                if lane.waiting.front is not None:
+                    lane.since = now
+                    self._make_ready(lane)
+                else:
+                    lane.state = _EMPTY
+                    self._drop(lane)
+            elif lane.state is not _READY:  # one that is ready stays so: its window has only got more room
+                self._refresh(lane, _CONFIRM, now)
 
     # -- an operator's hand ---------------------------------------------------------------------------------------------
 
-    def pause(self, key: str | None) -> None:
+    def pause(self, key: str | None, now: float | None = None) -> None:
         """Give out nothing more of ``key`` until it is resumed. Leases that are out go on."""
         lane = self._lanes.get(key)
         TABLE.targets(lane.state if lane else _EMPTY, LaneEvent.PAUSE)
         lane = lane or self._new_lane(key)
         lane.paused = True
-        self._refresh(lane, LaneEvent.PAUSE)
+        self._refresh(lane, LaneEvent.PAUSE, now)
 
-    def resume(self, key: str | None) -> list[Returned]:
+    def resume(self, key: str | None, now: float | None = None) -> list[Returned]:
         """Give messages of ``key`` out again. Each that had used up its attempts gets one more; returns those messages."""
         lane = self._lanes.get(key)
         TABLE.targets(lane.state if lane else _EMPTY, LaneEvent.RESUME)
         assert lane is not None
         lane.paused = False
         granted = self._grant_attempts(lane)
-        self._refresh(lane, LaneEvent.RESUME)
+        self._refresh(lane, LaneEvent.RESUME, now)
         return granted
 
     def _grant_attempts(self, lane: Lane) -> list[Returned]:
@@ -324,26 +456,33 @@ class Lanes:
                 granted.append(Returned(lane.key, offset, trouble.failures, 0.0, trouble.error))
         return granted
 
-    def dead_letter(self, key: str | None, error: str | None = None, rest: bool = False) -> list[Effect]:
+    def dead_letter(
+        self, key: str | None, error: str | None = None, rest: bool = False, now: float | None = None
+    ) -> list[LaneEffect]:
         """Dead-letter the head of a key, or all of it. Leases of the key are fenced: the operator's word wins."""
         lane, head = self._standing_at(key, "dead-letter")
         if not rest:
             self._check_confirmed(head)
-        tried = {lease.offset for lease in lane.flight if lease.token in self._leased}
-        effects: list[Effect] = [*self._fence(lane, lane.take_back_all())]
-        offsets = self._take_out_all(lane) if rest else [self._take_out_one(lane, head)]
+        leases = [lease for token in lane.flight if (lease := self._leased.get(token)) is not None]
+        tried = {offset for lease in leases for offset in lease.offsets}
+        effects: list[LaneEffect] = [*self._fence(lane, lane.take_back_all())]
+        if not rest:
+            self._take_out(lane, head)
+        offsets = self._take_out_all(lane) if rest else [head]
         effects += [self._dead_letter_one(lane, offset, error, offset in tried) for offset in offsets]
-        self._refresh(lane, LaneEvent.DEAD_LETTER)
+        self._leave_latest(lane)
+        self._refresh(lane, LaneEvent.DEAD_LETTER, now)
         return effects
 
-    def skip(self, key: str | None) -> list[Effect]:
+    def skip(self, key: str | None, now: float | None = None) -> list[LaneEffect]:
         """Settle the head of a key unseen. Leases of the key are fenced: the operator's word wins."""
         lane, head = self._standing_at(key, "skip")
         self._check_confirmed(head)
-        effects: list[Effect] = [*self._fence(lane, lane.take_back_all())]
+        effects: list[LaneEffect] = [*self._fence(lane, lane.take_back_all())]
         self._take_out(lane, head)
         self._await_confirmation(lane, head, _Change.REMOVED)
-        self._refresh(lane, LaneEvent.SKIP)
+        self._leave_latest(lane)
+        self._refresh(lane, LaneEvent.SKIP, now)
         return [*effects, Removed(key, head)]
 
     def retry(self, key: str | None, now: float) -> list[Returned]:
@@ -351,17 +490,18 @@ class Lanes:
         lane = self._lanes.get(key)
         waiting = self._waiting_for_time(lane) if lane else []
         if lane is None or not waiting:
-            raise FailedPrecondition(f"nothing of key {key!r} waits for its retry or for its delay")
+            raise FailedPrecondition(f"key {key!r} has no message that waits for a retry or a delay")
+        now = max(now, self._now)
         for offset, trouble in waiting:
-            trouble.not_before = -inf
+            trouble.since, trouble.not_before = now, -inf
             self._delays.discard(offset)
             lane.rejoin(offset)
-        self._refresh(lane, LaneEvent.RETRY)
-        now = max(now, self._now)
+        self._leave_latest(lane)
+        self._refresh(lane, LaneEvent.RETRY, now)
         return [Returned(key, offset, trouble.failures, now, trouble.error) for offset, trouble in waiting]
 
     def _waiting_for_time(self, lane: Lane) -> list[tuple[int, _Trouble]]:
-        head = lane.waiting.peek()
+        head = lane.waiting.front
         offsets = [*([] if head is None else [head]), *(lane.aside or ())]
         troubles = [(offset, self._troubles.get(offset)) for offset in sorted(offsets)]
         return [
@@ -375,35 +515,36 @@ class Lanes:
         lane = self._lanes.get(key)
         head = self._head(lane) if lane else None
         if lane is None or head is None:
-            raise NotFound(f"key {key!r} has no message to {purpose}")
+            lane_name = "the lane without a key" if key is None else f"key {key!r}"
+            raise NotFound(f"{lane_name} has no message to {purpose}")
         return lane, head
 
-    def remove(self, key: str | None, offset: int) -> Removed:
+    def remove(self, key: str | None, offset: int, now: float | None = None) -> Removed:
         """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
         self._check_confirmed(offset)
         lane = self._lanes.get(key)
         if lane is None or not self._take_out(lane, offset):
-            if lane and any(lease.offset == offset and lease.token in self._leased for lease in lane.leases()):
+            if any(lease.key == key and offset in lease.offsets for lease in self._leased.values()):
                 raise FailedPrecondition(f"message {offset} is in flight: ack it, or return it first")
             raise NotFound(f"key {key!r} has no message {offset} waiting")
         self._await_confirmation(lane, offset, _Change.REMOVED)
-        self._refresh(lane, LaneEvent.REMOVE)
+        self._refresh(lane, LaneEvent.REMOVE, now)
         return Removed(key, offset)
 
     def _check_confirmed(self, offset: int) -> None:
         if offset in self._unconfirmed:
             raise FailedPrecondition(f"message {offset} is just being {self._unconfirmed[offset][1]}: try again")
 
-    def redrive(self, key: str | None, offset: int) -> Redriven:
+    def redrive(self, key: str | None, offset: int, now: float | None = None) -> Redriven:
         """Put a dead letter back at its original place, or refuse with the reason."""
         lane = self._lanes.get(key)
         self._check_redrive(key, lane, offset)
-        self._forget_dead_letter(key, offset)
+        self.forget_dead_letter(key, offset)
         lane = lane or self._new_lane(key)
         lane.hold(offset)
         self._total += 1
-        self._await_confirmation(lane, offset, _REDRIVEN)
-        self._refresh(lane, LaneEvent.REDRIVE)
+        self._await_confirmation(lane, offset, _REDRIVEN, now)
+        self._refresh(lane, LaneEvent.REDRIVE, now)
         return Redriven(key, offset)
 
     def _check_redrive(self, key: str | None, lane: Lane | None, offset: int) -> None:
@@ -411,10 +552,15 @@ class Lanes:
             raise RedriveRefused(f"message {offset} is just being {self._unconfirmed[offset][1]}: try again")
         if not self._is_dead(key, offset) or (lane and lane.last_settled > offset):
             raise RedriveRefused(
-                f"message {offset} can't go back to its place in key {key!r}: a later message of the key is settled, or it "
-                "is no dead letter of this lane; append it at the end instead"
+                f"message {offset} can't go back to its place in key {key!r}, because a later message of the key was settled "
+                "since: append it at the end instead"
             )
-        later = [lease.offset for lease in lane.flight if lease.offset > offset] if lane else []
+        if lane and self._is_behind(lane, offset):
+            raise RedriveRefused(
+                f"message {offset} can't go back to its place in key {key!r}: there is a newer one, and the subscription keeps "
+                "the latest only; append it at the end instead"
+            )
+        later = [out for out in self._out(lane) if out > offset] if lane and key is not None else []
         if later:
             raise RedriveRefused(
                 f"message {offset} can't go back to its place in key {key!r} while the later message {later[0]} is in flight; "
@@ -428,51 +574,119 @@ class Lanes:
     def forget_dead_letter(self, key: str | None, offset: int) -> None:
         """A dead letter was given up, or went elsewhere: it can't be redriven any more."""
         if self._is_dead(key, offset):
-            self._forget_dead_letter(key, offset)
+            dead = self._dead[key]
+            del dead[bisect_left(dead, offset)]
+            if not dead:
+                del self._dead[key]
 
     # -- looking --------------------------------------------------------------------------------------------------------
+
+    def redrive_problem(self, key: str | None, offset: int) -> str | None:
+        """Why a dead letter could not be redriven now; None if it could."""
+        try:
+            self._check_redrive(key, self._lanes.get(key), offset)
+        except RedriveRefused as error:
+            return str(error)
+        return None
 
     def is_returnable(self, key: str | None, offset: int) -> bool:
         """Whether a dead letter could go back to its place, if nothing later of its key were in flight."""
         lane = self._lanes.get(key)
         return self._is_dead(key, offset) and not (lane and lane.last_settled > offset)
 
-    def keys(self) -> list[str | None]:
-        """Every key that has messages or is paused."""
-        return list(self._lanes)
+    @property
+    def key_count(self) -> int:
+        """How many keys have messages or are paused."""
+        return len(self._lanes)
 
-    def survey(self, keys: Iterable[str | None]) -> Survey:
-        """Some of the keys in figures."""
+    @property
+    def blocked_key_count(self) -> int:
+        """How many of them wait for their time or for an operator."""
+        return len(self._blocked)
+
+    def keys(self, limit: int | None = None) -> list[str | None]:
+        """The keys that have messages or are paused; those that have not been empty for the longest time come first."""
+        return list(islice(self._lanes, limit))
+
+    def blocked_keys(self, limit: int | None = None) -> list[str | None]:
+        """Those of them that wait for their time or for an operator, the longest first."""
+        return [lane.key for lane in islice(self._blocked, limit)]
+
+    def oldest(self, keys: Iterable[str | None]) -> int | None:
+        """The oldest message of some keys."""
         lanes = [lane for key in keys if (lane := self._lanes.get(key)) is not None]
-        blocked = sum(lane.state is _DELAYED or lane.state is _PAUSED for lane in lanes)
-        paused = sum(lane.paused for lane in lanes)
-        oldest = [offset for lane in lanes if (offset := self._oldest(lane)) is not None]
-        return Survey(len(lanes), blocked, paused, min(oldest, default=None))
+        return min((offset for lane in lanes if (offset := self._oldest(lane)) is not None), default=None)
 
     def _oldest(self, lane: Lane) -> int | None:
-        first = lane.waiting.peek()
+        first = lane.waiting.front
+        if not lane.in_flight and not lane.aside:
+            return first
         waiting = () if first is None else (first,)
-        return min([*waiting, *(lane.aside or ()), *(lease.offset for lease in lane.leases())], default=None)
+        return min([*waiting, *(lane.aside or ()), *self._out(lane)], default=None)
 
     def offsets(self, key: str | None, limit: int) -> list[int]:
         """The first messages of a key that are not settled, whether in flight or not."""
         lane = self._lanes.get(key)
         if lane is None:
             return []
-        out = [lease.offset for lease in lane.leases()]
-        return sorted([*islice(lane.waiting, limit), *(lane.aside or ()), *out])[:limit]
+        return sorted([*islice(lane.waiting, limit), *(lane.aside or ()), *self._out(lane)])[:limit]
+
+    def standing_of(self, key: str | None, offset: int) -> Literal["settled", "leased", "delayed", "waiting"]:
+        """How a message stands that is not a dead letter."""
+        lane = self._lanes.get(key)
+        if lane is None or not (offset in lane.waiting or offset in (lane.aside or ()) or offset in self._out(lane)):
+            return "settled"
+        if offset in self._out(lane):
+            return "leased"
+        return "waiting" if self._is_due(offset) else "delayed"
+
+    def _out(self, lane: Lane) -> list[int]:
+        """The offsets that are in flight, in the order in which they were given out; loose ones in any order."""
+        tokens = lane.holders if isinstance(lane, LooseLane) else lane.flight
+        return [offset for token in tokens for offset in self._lease_in(lane, token).offsets]
+
+    def _lease_in(self, lane: Lane, token: int) -> Lease:
+        """A lease of a lane, live or acked provisionally."""
+        return lane.acked[token] if lane.acked and token in lane.acked else self._leased[token]
+
+    def lease(self, token: int) -> Lease | None:
+        """A lease that is out."""
+        return self._leased.get(token)
+
+    def covered(self, token: int) -> int:
+        """How many messages a lease covers; 0 when it is not out."""
+        lease = self._leased.get(token)
+        return 0 if lease is None else 1 + len(lease.behind)
+
+    def holder(self, token: int) -> Holder:
+        """Who has a lease that is out."""
+        if (lease := self._leased.get(token)) is None:
+            raise self.stale(token)
+        return self._lanes[lease.key].holder_of(token)
+
+    def leases(self) -> list[Lease]:
+        """Every lease that is out, the oldest first."""
+        return list(self._leased.values())
 
     def counts(self) -> Counts:
         loose = self._lanes.get(None)
         # The loose lane counts as one ready lane, but all of its waiting messages can be taken.
         more = len(loose.waiting) - 1 if loose and loose.state is _READY else 0
-        ready, delayed = self._ready_lanes + more, len(self._delays)
+        ready, delayed = self.ready_lanes + more, len(self._delays)
         blocked = self._total - ready - delayed - self._in_flight
         return Counts(self._total, ready, self._in_flight, delayed, blocked)
 
     def is_quiet(self) -> bool:
         """Whether nothing is in flight and nothing waits to be confirmed."""
         return not self._in_flight and not self._unconfirmed
+
+    def full_tenant(self, key: str | None) -> str | None:  # noqa: ARG002 - see ``tenants.py``
+        """The tenant of a key, if it has as many messages in flight as it may."""
+        return None
+
+    def room_changed(self, key: str | None) -> float | None:  # noqa: ARG002 - see ``tenants.py``
+        """When the tenant of a key last came to its limit, or had room again: -inf where it never did, None where unknown."""
+        return -inf
 
     @property
     def has_troubles(self) -> bool:
@@ -504,7 +718,8 @@ class Lanes:
         return (self._view(lane) for lane in self._lanes.values())
 
     def _view(self, lane: Lane) -> LaneView:
-        head = self._head(lane)
+        head, token = self._head(lane), next(iter(lane.holders if isinstance(lane, LooseLane) else lane.flight), None)
+        first = None if token is None else self._leased.get(token)
         trouble = self._troubles.get(head) if head is not None else None
         return LaneView(
             key=lane.key,
@@ -515,90 +730,163 @@ class Lanes:
             attempts=(trouble.failures if trouble else 0) + bool(lane.flight),
             not_before=trouble.not_before if trouble and trouble.not_before > self._now else None,
             error=trouble.error if trouble else None,
+            since=self._since(lane, first),
+            deadline=self._expiry.of(first.token, first.deadline) if first else None,
+            next=lane.waiting.front,
         )
+
+    def _since(self, lane: Lane, first: Lease | None) -> float | None:
+        if lane.state is _LEASED and first is not None:
+            return self._given.get(first.token, lane.since)
+        trouble = self._troubles.get(-1 if lane.waiting.front is None else lane.waiting.front)
+        if lane.state is not _READY or lane.since is None or trouble is None:
+            return lane.since
+        return max(lane.since, trouble.since, trouble.not_before)
 
     def __len__(self) -> int:
         return self._total
 
     # -- leaving flight -------------------------------------------------------------------------------------------------
 
-    def _end_lease(self, token: int) -> Lane:
-        lane = self._leased.pop(token, None)
-        if lane is None:
-            raise self._stale(token)
-        return lane
+    def _covering(self, token: int, offset: int | None) -> Lease:
+        """A lease that is out and, where that is said, covers a message."""
+        lease = self._leased.get(token)
+        if lease is None or (offset is not None and offset not in lease.offsets):
+            raise self.stale(token)
+        return lease
+
+    def _end_lease(self, token: int, offset: int | None = None) -> Lease:
+        lease = self._covering(token, offset)
+        del self._leased[token]
+        self._given.pop(token, None)
+        return lease
 
     @staticmethod
-    def _stale(token: int) -> StaleLease:
+    def stale(token: int) -> StaleLease:
+        """Why nothing can be said with a token."""
         return StaleLease(
             f"lease {token} is not held any more: it was settled or returned, it expired, or it was fenced; "
             "the message is delivered again if it is not settled"
         )
 
-    def _leave_settled(self, lane: Lane, offsets: list[int]) -> None:
+    def _leave_settled(self, lane: Lane, offsets: Sequence[int]) -> None:
         self._in_flight -= len(offsets)
         self._total -= len(offsets)
         for offset in offsets:
+            if self._dead:
+                self._overtake(lane, offset)
             if offset > lane.last_settled and lane.key is not None:
                 lane.last_settled = offset
             self._await_confirmation(lane, offset, _SETTLED)
 
-    def _fail(self, token: int, now: float, delay: float | None, error: str | None, count: bool) -> list[Effect]:
-        """A delivery ended without an ack."""
-        lane, retry = self._end_lease(token), self._delivery.retry
-        passes = retry.mode is RetryMode.OVERTAKE or lane.key is None
-        lease, after = lane.take_back(token, alone=passes)
-        effects: list[Effect] = [*self._fence(lane, after)]
-        offset = lease.offset
-        self._in_flight -= 1
+    def _fail(
+        self,
+        token: int,
+        now: float,
+        delay: float | None,
+        error: str | None,
+        count: bool,
+        give_up: OnExhausted | None = None,
+        at: int | None = None,
+    ) -> list[LaneEffect]:
+        """A delivery ended without an ack. ``give_up`` says how the message leaves if it gets no other attempt in any case."""
+        lease, retry = self._end_lease(token, at), self._delivery.retry
+        lane, offset, passes = self._lanes[lease.key], lease.offset, retry.lets_pass(lease.key)
+        effects: list[LaneEffect] = []
+        earlier: tuple[int, ...] = ()
+        if not lease.behind:
+            effects += self._fence(lane, lane.take_back(token, alone=passes))
+            self._in_flight -= 1
+            if effects:
+                lane.since = now  # whatever is next now is back
+        elif at is None or not count:
+            return self._return_batch(lane, lease, now, delay or 0, error, suspect=count)
+        else:
+            offset, place = at, lease.offsets.index(at)
+            earlier, later = lease.offsets[:place], lease.offsets[place + 1 :]
+            self._end_batch(lane, lease)
+            effects += [self._put_back(lane, each, now) for each in later]
         trouble = self._troubles.get(offset) or _Trouble(lane)
         trouble.failures += count
+        trouble.since = now
+        if count:
+            lane.alone_until = -1  # if there was a failure to be found, this is it
         if count or error is not None:
             trouble.error = error
-        if count and retry.is_exhausted(trouble.failures):
+        if give_up or (count and retry.is_exhausted(trouble.failures) and not self._is_behind(lane, offset)):
             self._troubles[offset] = trouble
-            effects += self._exhaust(lane, offset, trouble)
+            effects += self._exhaust(lane, offset, trouble, give_up or retry.on_exhausted)
+        elif self._is_behind(lane, offset):
+            self._leave_superseded(lane, offset, self._newest(lane))
         else:
             if delay is None:
                 delay = retry.backoff(trouble.failures) if count else 0
             trouble.not_before = now + delay if delay > 0 else -inf
-            self._put_back(offset, trouble, passes)
+            trouble.steps_aside = passes
+            self._queue_again(offset, trouble)
             effects.append(Returned(lane.key, offset, trouble.failures, now + max(delay, 0), trouble.error))
+        effects += [self._put_back(lane, each, now) for each in earlier]
         settled = lane.settle_acked_front()
         self._leave_settled(lane, settled)
         effects += [Settled(lane.key, later) for later in settled]
-        self._refresh(lane, LaneEvent.RETURN)
+        self._leave_latest(lane)
+        self._refresh(lane, LaneEvent.RETURN, now)
         return effects
 
-    def _fence(self, lane: Lane, leases: list[Lease]) -> list[Fenced]:
-        """Take leases back, and put their messages at their places, the last one first: each then goes to the front."""
-        for lease in reversed(leases):
-            lane.waiting.insert(lease.offset)
-            if not lane.unack(lease.token):
-                self._end_lease(lease.token)
-        self._in_flight -= len(leases)
-        return [Fenced(lease.token, lane.key, lease.offset) for lease in leases]
+    def _return_batch(
+        self, lane: Lane, lease: Lease, now: float, delay: float, error: str | None, suspect: bool
+    ) -> list[LaneEffect]:
+        """A batch comes back, and nothing counts. If it failed, one of its messages is ``suspect``: they go one at a time."""
+        self._end_batch(lane, lease)
+        if suspect:
+            lane.alone_until = lease.behind[-1]
+        effects: list[LaneEffect] = [self._put_back(lane, lease.offset, now, delay, error)]
+        effects += [self._put_back(lane, each, now, error=error) for each in lease.behind]
+        self._refresh(lane, LaneEvent.RETURN, now)
+        return effects
 
-    def _put_back(self, offset: int, trouble: _Trouble, passes: bool) -> None:
-        trouble.steps_aside = passes
+    def _end_batch(self, lane: Lane, lease: Lease) -> None:
+        lane.flight, lane.in_flight = (), 0
+        self._in_flight -= len(lease.offsets)
+
+    def _put_back(self, lane: Lane, offset: int, now: float, delay: float = 0, error: str | None = None) -> Returned:
+        """A message of a batch goes back to its place, and its delivery does not count."""
+        trouble = self._troubles.get(offset) or _Trouble(lane)
+        trouble.since, trouble.not_before = now, now + delay if delay > 0 else -inf
+        trouble.error = trouble.error if error is None else error
         self._queue_again(offset, trouble)
+        return Returned(lane.key, offset, trouble.failures, now + max(delay, 0), trouble.error)
+
+    def _fence(self, lane: Lane, tokens: Sequence[int]) -> list[Fenced]:
+        """Take leases back, and put their messages at their places, the last one first: each then goes to the front."""
+        fenced: list[Fenced] = []
+        for token in reversed(tokens):
+            if lane.acked and token in lane.acked:
+                fenced.append(Fenced(lane.acked.pop(token)))
+            else:
+                fenced.append(Fenced(self._end_lease(token), lane.holder))
+            for offset in reversed(fenced[-1].lease.offsets):
+                lane.waiting.insert(offset)
+                self._in_flight -= 1
+        return fenced[::-1]
 
     def _queue_again(self, offset: int, trouble: _Trouble) -> None:
         self._troubles[offset] = trouble
-        if trouble.steps_aside and trouble.not_before > self._now:
+        waits = trouble.not_before > self._now
+        if waits and trouble.steps_aside:
             trouble.lane.set_aside(offset)
-            self._delays.set(offset, trouble.not_before)
         else:
             trouble.lane.waiting.insert(offset)
+        if waits and (trouble.steps_aside or self._keeps_latest):
+            self._delays.set(offset, trouble.not_before)
 
-    def _exhaust(self, lane: Lane, offset: int, trouble: _Trouble) -> list[Effect]:
-        policy = self._delivery.retry.on_exhausted
+    def _exhaust(self, lane: Lane, offset: int, trouble: _Trouble, policy: OnExhausted) -> list[LaneEffect]:
         if lane.key is not None and policy is OnExhausted.PAUSE:
             lane.waiting.insert(offset)
             lane.paused = True
             return [KeyPaused(lane.key, offset, trouble.failures, trouble.error)]
         self._total -= 1
-        effects: list[Effect] = [self._dead_letter_one(lane, offset, None, tried=False)]
+        effects: list[LaneEffect] = [self._dead_letter_one(lane, offset, None, tried=False)]
         if lane.key is not None and policy is OnExhausted.DEAD_LETTER_REST:
             error = f"behind message {offset} of its key, which was dead-lettered"
             effects += [self._dead_letter_one(lane, later, error, tried=False) for later in self._take_out_all(lane)]
@@ -624,10 +912,6 @@ class Lanes:
         self._total -= 1
         return True
 
-    def _take_out_one(self, lane: Lane, offset: int) -> int:
-        self._take_out(lane, offset)
-        return offset
-
     def _take_out_all(self, lane: Lane) -> list[int]:
         """Take out everything that waits, but for what is just being redriven."""
         waiting = sorted([*lane.waiting, *(lane.aside or ())])
@@ -639,24 +923,61 @@ class Lanes:
         self._total -= len(leaving)
         return leaving
 
-    @staticmethod
-    def _head(lane: Lane) -> int | None:
+    def _newest(self, lane: Lane) -> int:
+        """The newest message of a key that is due or in flight; -1 when there is none, or the lane is that of no key."""
+        if lane.key is None:
+            return -1
+        due = [offset for offset in (*lane.waiting, *(lane.aside or ())) if self._is_due(offset)]
+        return max([*due, *self._out(lane)], default=-1)
+
+    def _is_behind(self, lane: Lane, offset: int) -> bool:
+        """Whether a newer message of the key supersedes this one."""
+        return self._keeps_latest and self._newest(lane) > offset
+
+    def _leave_latest(self, lane: Lane) -> None:
+        """Messages came back or fell due: let the newest supersede the others, if only that one is kept."""
+        if self._keeps_latest:
+            self._supersede(lane, self._newest(lane))
+
+    def _supersede(self, lane: Lane, newest: int) -> None:
+        """A message is due or in flight: what waits before it leaves, but for what is just being redriven."""
+        if lane.key is None:
+            return
+        before = [offset for offset in lane.aside or () if offset < newest]
+        while (front := lane.waiting.front) is not None and front < newest:
+            before.append(lane.waiting.pop())
+        for offset in sorted(before):
+            if offset in self._unconfirmed:
+                lane.waiting.insert(offset)
+                continue
+            if lane.aside:
+                lane.aside.discard(offset)
+            self._delays.discard(offset)
+            self._leave_superseded(lane, offset, newest)
+
+    def _leave_superseded(self, lane: Lane, offset: int, newest: int) -> None:
+        assert lane.key is not None
+        self._total -= 1
+        self._troubles.pop(offset, None)
+        self.superseded.append(Superseded(lane.key, offset, newest))
+
+    def _head(self, lane: Lane) -> int | None:
         """The message that the lane stands at: in flight, or next; one that was overtaken only when nothing else is left."""
         if lane.flight:
-            return lane.flight[0].offset
-        head = lane.waiting.peek()
+            return self._lease_in(lane, lane.flight[0]).offset
+        head = lane.waiting.front
         return min(lane.aside) if head is None and lane.aside else head
 
     # -- durability -----------------------------------------------------------------------------------------------------
 
-    def _await_confirmation(self, lane: Lane, offset: int, change: _Change) -> None:
+    def _await_confirmation(self, lane: Lane, offset: int, change: _Change, now: float | None = None) -> None:
         if self._waits_for_commit:
             self._unconfirmed[offset] = (lane, change)
             lane.pending += 1
         else:
-            self._finish(lane, offset, change)
+            self._finish(lane, offset, change, now)
 
-    def _finish(self, lane: Lane, offset: int, change: _Change) -> None:
+    def _finish(self, lane: Lane, offset: int, change: _Change, now: float | None) -> None:
         if self._troubles and change is not _REDRIVEN:
             self._troubles.pop(offset, None)
         if change is _SETTLED:
@@ -664,17 +985,20 @@ class Lanes:
                 self._forget_dead_letters_before(lane.key, offset)
         elif change is _REDRIVEN:
             lane.rejoin(offset)
+            self._leave_latest(lane)
+            if lane.state is _READY and lane.waiting.front == offset:
+                lane.since = now
+
+    def _overtake(self, lane: Lane, offset: int) -> None:
+        """A message is settled: note which dead letters of its key it is the first to pass."""
+        dead = self._dead.get(lane.key) if lane.key is not None else None
+        if dead:
+            self.overtaken += dead[bisect_left(dead, lane.last_settled) : bisect_left(dead, offset)]
 
     def _is_dead(self, key: str | None, offset: int) -> bool:
         dead = self._dead.get(key, [])
         index = bisect_left(dead, offset)
         return index < len(dead) and dead[index] == offset
-
-    def _forget_dead_letter(self, key: str | None, offset: int) -> None:
-        dead = self._dead[key]
-        del dead[bisect_left(dead, offset)]
-        if not dead:
-            del self._dead[key]
 
     def _forget_dead_letters_before(self, key: str, offset: int) -> None:
         """A later message is settled: earlier dead letters can't go back to their places any more."""
@@ -690,45 +1014,44 @@ class Lanes:
         self._lanes[key] = lane
         return lane
 
-    def _push_delayed(self, lane: Lane, offset: int, not_before: float) -> None:
-        trouble = _Trouble(lane, not_before=not_before, steps_aside=lane.key is None)
-        if lane.key is None:
-            self._queue_again(offset, trouble)
-        else:
-            lane.waiting.push(offset)
-            self._troubles[offset] = trouble
-
-    def _fall_due(self, offset: int) -> list[Effect]:
+    def _fall_due(self, offset: int) -> list[LaneEffect]:
         trouble = self._troubles.get(offset)
         if trouble is None:  # it left with the rest of its key, in this very moment
             return []
         if trouble.spent:
             return self._spend(trouble.lane, offset, trouble)
-        trouble.lane.rejoin(offset)
-        self._refresh(trouble.lane, LaneEvent.DUE)
+        lane = trouble.lane
+        lane.rejoin(offset)
+        if self._keeps_latest:
+            self._supersede(lane, offset)
+        # Its time may have come while another message was in flight, and the lane has waited since then only.
+        self._refresh(lane, LaneEvent.DUE, max(lane.since or trouble.not_before, trouble.not_before))
         return []
 
-    def _spend(self, lane: Lane, offset: int, trouble: _Trouble) -> list[Effect]:
+    def _spend(self, lane: Lane, offset: int, trouble: _Trouble) -> list[LaneEffect]:
         """A message came out of a restart with its attempts used up."""
         trouble.spent = False
         if not lane.unqueue(offset):  # it left with the rest of its key, in this very moment
             return []
         self._delays.discard(offset)  # noted again when the one before it left
-        effects = self._exhaust(lane, offset, trouble)
-        self._refresh(lane, LaneEvent.RETURN)
+        effects = self._exhaust(lane, offset, trouble, self._delivery.retry.on_exhausted)
+        self._leave_latest(lane)
+        self._refresh(lane, LaneEvent.RETURN, self._now)
         return effects
 
-    def _refresh(self, lane: Lane, event: LaneEvent) -> None:
-        """Something happened to a lane: give it the state that it is in now, and its place in the ring."""
+    def _refresh(self, lane: Lane, event: LaneEvent, now: float | None) -> None:
+        """Something happened to a lane: give it the state that it is in now, and its place in the ring. See ``Lane.since`` for
+        when; -inf stands for the time at which its next message was published."""
         before, state = lane.state, self._state_of(lane)
         if (before, event, state) not in _LEGAL:
             TABLE.check(before, event, state)
         if state is not before:
-            lane.state = state
+            lane.state, lane.since = state, now
             if before is _READY:
-                self._ready_lanes -= 1
+                self.ready_lanes -= 1
             elif state is _READY:
-                self._ready_lanes += 1
+                self.ready_lanes += 1
+            self._note_blocked(lane)
             if state is _EMPTY:
                 self._drop(lane)
         if lane.is_held and not (state is _READY and lane.in_flight):
@@ -737,6 +1060,12 @@ class Lanes:
             lane.holder = None
         if state is _READY and not lane.in_ring and not lane.is_held:
             self._queue_up(lane)
+
+    def _note_blocked(self, lane: Lane) -> None:
+        if lane.state is _DELAYED or lane.state is _PAUSED:
+            self._blocked[lane] = None
+        elif self._blocked:
+            self._blocked.pop(lane, None)
 
     def _queue_up(self, lane: Lane) -> None:
         """Let a ready lane wait for its turn: with its holder, or with all that are free."""
@@ -761,7 +1090,7 @@ class Lanes:
         if lane.paused:
             return _PAUSED
         busy = lane.in_flight + lane.pending
-        if busy < lane.window and (head := lane.waiting.peek()) is not None and self._may_go(head):
+        if busy < lane.window and (head := lane.waiting.front) is not None and self._may_go(head):
             return _READY
         if busy:
             return _LEASED if lane.in_flight else _SETTLING
@@ -769,14 +1098,18 @@ class Lanes:
 
     def _may_go(self, head: int) -> bool:
         """Whether the next message of a lane may go out now; if not for its delay, its time is noted."""
-        if head in self._unconfirmed:
-            return False
-        trouble = self._troubles.get(head) if self._troubles else None
-        if trouble is None or (trouble.not_before <= self._now and not trouble.spent):
+        if self._is_due(head):
             return True
-        if head not in self._delays:
-            self._delays.set(head, trouble.not_before)
+        if head not in self._delays and head not in self._unconfirmed:
+            self._delays.set(head, self._troubles[head].not_before)
         return False
+
+    def _is_due(self, offset: int) -> bool:
+        """Whether a message waits for nothing but its turn."""
+        if offset in self._unconfirmed:
+            return False
+        trouble = self._troubles.get(offset) if self._troubles else None
+        return trouble is None or (trouble.not_before <= self._now and not trouble.spent)
 
     def _drop(self, lane: Lane) -> None:
         """A drained key costs nothing. Its place in the ring is passed over, and cleared away before such places add up."""
@@ -787,77 +1120,32 @@ class Lanes:
                 self._ring = deque(known for known in self._ring if known.state is not _EMPTY)
                 self._ghosts = 0
 
-    # -- state as data --------------------------------------------------------------------------------------------------
+    # -- what a store holds ---------------------------------------------------------------------------------------------
 
-    def save(self, count_leases: bool = True) -> SavedLanes:
-        """What a crash now would leave: nothing is leased, and what was not confirmed did not happen.
-
-        ``count_leases`` says whether the record of each lease had been written; its delivery then counts as an attempt.
-        """
-        changes = {offset: change for offset, (_, change) in self._unconfirmed.items()}
-        in_flight = [(key, lease.offset) for key, lane in self._lanes.items() for lease in lane.leases()]
-        leaving = [(lane.key, offset) for offset, (lane, _) in self._unconfirmed.items()]
-        tried = {offset for _, offset in in_flight}
-        tried |= {offset for offset, change in changes.items() if change is _SETTLED}
-        queued = [*self._queued(), *in_flight, *leaving]
-        messages = [
-            self._saved(key, offset, count_leases and offset in tried)
-            for key, offset in queued
-            if changes.get(offset) is not _REDRIVEN
-        ]
-        dead = [(key, offset) for key, offsets in self._dead.items() for offset in offsets if offset not in changes]
-        dead += [(lane.key, at) for at, (lane, change) in self._unconfirmed.items() if change is _REDRIVEN]
-        return SavedLanes(
-            now=self._now,
-            next_token=self._next_token,
-            messages=tuple(sorted(messages, key=attrgetter("offset"))),
-            paused=tuple(lane.key for lane in self._lanes.values() if lane.paused),
-            dead_letters=tuple(sorted(dead, key=itemgetter(1))),
-        )
-
-    def _queued(self) -> Iterator[tuple[str | None, int]]:
-        for key, lane in self._lanes.items():
-            yield from ((key, offset) for offset in (*lane.waiting, *(lane.aside or ())))
-
-    def _saved(self, key: str | None, offset: int, tried: bool) -> SavedMessage:
-        trouble = self._troubles.get(offset)
-        if trouble is None:
-            return SavedMessage(key, offset, failures=int(tried))
-        failures = trouble.failures + tried
-        return SavedMessage(key, offset, failures, trouble.not_before, trouble.error, trouble.steps_aside)
-
-    @classmethod
-    def restore(cls, saved: SavedLanes, delivery: Delivery | None = None) -> Lanes:
-        """A map of lanes that goes on where the saved one was."""
-        self = cls(delivery, saved.next_token)
-        self._now = saved.now
-        for paused_key in saved.paused:
-            self.pause(paused_key)
-        for message in saved.messages:
-            self.admit(message)
-        for key, offset in saved.dead_letters:
-            self.remember_dead_letter(key, offset)
-        return self
-
-    def admit(self, message: SavedMessage) -> None:
-        """Queue a message as it was saved. Messages of a key must be admitted in order."""
-        lane = self._lanes.get(message.key) or self._new_lane(message.key)
-        if message == SavedMessage(message.key, message.offset):
-            lane.waiting.push(message.offset)
+    def admit(
+        self,
+        key: str | None,
+        offset: int,
+        failures: int,
+        not_before: float = -inf,
+        error: str | None = None,
+        *,
+        steps_aside: bool = False,
+    ) -> None:
+        """Queue a message that failed before a restart. Messages of a key must be admitted in order."""
+        lane = self._lanes.get(key) or self._new_lane(key)
+        trouble, retry = _Trouble(lane, failures, not_before, error, steps_aside), self._delivery.retry
+        is_known = lane.paused and lane.key is not None and retry.on_exhausted is OnExhausted.PAUSE
+        if retry.is_exhausted(failures) and not is_known:
+            trouble.spent = True  # it must not go out again; the next ``advance`` finds it
+            self._troubles[offset] = trouble
+            self._delays.set(offset, self._now)
+            lane.hold(offset)
         else:
-            trouble = _Trouble(lane, message.failures, message.not_before, message.error, message.steps_aside)
-            retry = self._delivery.retry
-            is_known = lane.paused and lane.key is not None and retry.on_exhausted is OnExhausted.PAUSE
-            if retry.is_exhausted(message.failures) and not is_known:
-                self._hold_spent(message.offset, trouble)
-            else:
-                self._queue_again(message.offset, trouble)
+            self._queue_again(offset, trouble)
+            if not failures:  # it may have been in a batch
+                lane.alone_until = offset
         self._total += 1
-        self._refresh(lane, _PUSH)
-
-    def _hold_spent(self, offset: int, trouble: _Trouble) -> None:
-        """Keep a message whose attempts are used up from going out; the next ``advance`` finds it."""
-        trouble.spent = True
-        self._troubles[offset] = trouble
-        self._delays.set(offset, self._now)
-        trouble.lane.hold(offset)
+        if self._keeps_latest and self._is_due(offset):
+            self._supersede(lane, offset)
+        self._refresh(lane, _PUSH, None)

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from seriatim.core.pipes import Delivered, Effect, PipeOptions
+from seriatim.core.pipes.protocol import DeliveredRun, PipeEffect, PipeOptions
 from seriatim.core.ranges import Range, RangeSet
-from seriatim.core.resequencer import Resequencer
-from seriatim.core.resequencing import Effect as OrderEffect
-from seriatim.core.resequencing import LedgerEntry, OnGap, Reason, Released, Resequencing, Start
+from seriatim.core.resequencing.options import Effect, LedgerEntry, OnGap, Reason, Released, ResequenceOptions, Start
+from seriatim.core.resequencing.resequencer import Resequencer
 
 
 class Intake(Protocol):
@@ -40,16 +39,16 @@ class Intake(Protocol):
     def missing(self) -> tuple[Range, ...]:
         """The numbers below ``seen`` that have not come."""
 
-    def take(self, first: int, messages: tuple[bytes, ...], now: float, /) -> tuple[list[Effect], bool]:
+    def take(self, first: int, messages: tuple[bytes, ...], now: float, /) -> tuple[list[PipeEffect], bool]:
         """What to hand over now, and whether something came that was handed over before."""
 
     def settle(self, first: int, end: int, /) -> None:
         """The output has taken the messages from ``first`` to below ``end``."""
 
-    def give_up_below(self, floor: int, now: float) -> list[Effect]:
+    def give_up_below(self, floor: int, now: float) -> list[PipeEffect]:
         """Nothing below ``floor`` comes any more."""
 
-    def advance(self, now: float, /) -> list[Effect]: ...
+    def advance(self, now: float, /) -> list[PipeEffect]: ...
 
 
 class InOrder:
@@ -68,7 +67,7 @@ class InOrder:
     def _begin(self, start: int) -> None:
         gives_up = self._options.gap_policy is OnGap.SKIP
         self._order: Resequencer[bytes] = Resequencer(
-            Resequencing(
+            ResequenceOptions(
                 start=Start.at(start),
                 on_gap=OnGap.SKIP if gives_up else OnGap.HOLD,
                 gap_timeout=self._options.patience,
@@ -98,18 +97,18 @@ class InOrder:
     def missing(self) -> tuple[Range, ...]:
         return self._order.missing()
 
-    def take(self, first: int, messages: tuple[bytes, ...], now: float, /) -> tuple[list[Effect], bool]:
+    def take(self, first: int, messages: tuple[bytes, ...], now: float, /) -> tuple[list[PipeEffect], bool]:
         end = first + len(messages)
         self._seen = max(self._seen, end)
         if self._order.pass_run(first, len(messages), now):
             return [self._hand_over(first, messages)], False
-        effects: list[Effect] = []
+        effects: list[PipeEffect] = []
         repeated = False
         for index, message in enumerate(messages, first):
             repeated |= index < self.wanted
             if self._stays_in_place(index):
                 self._repeat_waits = True
-                effects.append(Delivered(index, (message,)))
+                effects.append(DeliveredRun(index, (message,)))
             else:
                 effects += self._push(index, message, now)
         return effects, repeated
@@ -120,12 +119,12 @@ class InOrder:
             return False
         return self._start <= index == self._given_out - 1 == self.wanted - 1
 
-    def _push(self, index: int, message: bytes, now: float) -> list[Effect]:
+    def _push(self, index: int, message: bytes, now: float) -> list[PipeEffect]:
         return self._joined(self._order.push(index, message, now))
 
-    def _joined(self, effects: Iterable[OrderEffect[bytes]]) -> list[Effect]:
+    def _joined(self, effects: Iterable[Effect[bytes]]) -> list[PipeEffect]:
         """The effects of the resequencer, with what it releases in a row put together."""
-        joined: list[Effect] = []
+        joined: list[PipeEffect] = []
         run: list[bytes] = []
         first = 0
         for effect in effects:
@@ -135,17 +134,21 @@ class InOrder:
                     run.clear()
                 first = first if run else effect.sequence
                 run.append(effect.message)
-            elif isinstance(effect, LedgerEntry) and effect.reason is not Reason.DUPLICATE:
+            elif isinstance(effect, LedgerEntry) and not self._was_handed_over(effect):
                 joined.append(effect)
         return [*joined, self._hand_over(first, tuple(run))] if run else joined
 
-    def _hand_over(self, first: int, messages: tuple[bytes, ...]) -> Delivered:
+    def _was_handed_over(self, entry: LedgerEntry[bytes]) -> bool:
+        """Whether it comes again: it was handed over in this life, or in one before, which ended at the start of this one."""
+        return entry.reason is Reason.DUPLICATE or (entry.reason is Reason.LATE and entry.last < self._start)
+
+    def _hand_over(self, first: int, messages: tuple[bytes, ...]) -> DeliveredRun:
         if self._taken == self._given_out:
             self._taken = first  # nothing waits, so what was given up in between is done too
         elif first > self._given_out:
             self._jumps.append((self._given_out, first))
         self._given_out = first + len(messages)
-        return Delivered(first, messages)
+        return DeliveredRun(first, messages)
 
     def settle(self, _first: int, end: int, /) -> None:
         self._repeat_waits = False
@@ -153,10 +156,10 @@ class InOrder:
         while self._jumps and self._jumps[0][0] <= self._taken:
             self._taken = max(self._taken, self._jumps.popleft()[1])
 
-    def give_up_below(self, floor: int, now: float) -> list[Effect]:
+    def give_up_below(self, floor: int, now: float) -> list[PipeEffect]:
         if floor <= self.wanted:
             return []
-        held, effects = self._order.held(), list[Effect]()
+        held, effects = self._order.held(), list[PipeEffect]()
         numbers = RangeSet((index, index) for index, _ in held)
         # Whether a number above everything that has come was ever used, only the sender knows.
         for first, last in numbers.gaps(self.wanted, min(floor, self.seen) - 1):
@@ -174,7 +177,7 @@ class InOrder:
                 effects += self._push(index, item.message, item.arrival)
         return effects
 
-    def advance(self, now: float) -> list[Effect]:
+    def advance(self, now: float) -> list[PipeEffect]:
         return self._joined(self._order.advance(now))
 
 
@@ -205,24 +208,24 @@ class InAnyOrder:
     def missing(self) -> tuple[Range, ...]:
         return tuple(self._arrived.gaps(self._start, self.seen - 1))
 
-    def take(self, first: int, messages: tuple[bytes, ...], _now: float, /) -> tuple[list[Effect], bool]:
+    def take(self, first: int, messages: tuple[bytes, ...], _now: float, /) -> tuple[list[PipeEffect], bool]:
         if first >= self.seen:
             self._arrived.add(first, first + len(messages) - 1)
-            return [Delivered(first, messages)], False
-        effects: list[Effect] = []
+            return [DeliveredRun(first, messages)], False
+        effects: list[PipeEffect] = []
         repeated = False
         for index, message in enumerate(messages, first):
             if index < self._start or index in self._arrived:
                 repeated = True
             else:
                 self._arrived.add(index)
-                effects.append(Delivered(index, (message,)))
+                effects.append(DeliveredRun(index, (message,)))
         return effects, repeated
 
     def settle(self, first: int, end: int, /) -> None:
         self._settled.add(first, end - 1)
 
-    def give_up_below(self, floor: int, now: float) -> list[Effect]:
+    def give_up_below(self, floor: int, now: float) -> list[PipeEffect]:
         """A floor above what is wanted: the sender began again, without memory."""
         if floor <= self.wanted:
             return []
@@ -234,7 +237,7 @@ class InAnyOrder:
         detail = "the sender gave it up"
         return [LedgerEntry(None, 0, Reason.LOST, lo, hi, hi - lo + 1, now, detail) for lo, hi in lost]
 
-    def advance(self, _now: float, /) -> list[Effect]:
+    def advance(self, _now: float, /) -> list[PipeEffect]:
         return []
 
 

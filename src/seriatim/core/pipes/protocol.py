@@ -48,10 +48,10 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from seriatim.core.guarantees import Guarantee, Level, Stage, enclose
-from seriatim.core.options import one_of, require_duration, require_whole
+from seriatim.core.pipes.round_trip import RoundTrip
 from seriatim.core.ranges import Range
-from seriatim.core.resequencing import LedgerEntry, OnGap
-from seriatim.core.round_trip import RoundTrip
+from seriatim.core.resequencing.options import LedgerEntry, OnGap
+from seriatim.core.validation import one_of, require_duration, require_whole
 from seriatim.errors import InvalidArgument
 
 INDEX_BITS = 40
@@ -67,13 +67,15 @@ def first_index(epoch: int) -> int:
 
 
 class PipeKind(StrEnum):
+    """How a pipe keeps messages in order, and how many may be under way."""
+
     SEQUENTIAL = "sequential"  # one message under way; the next one waits until it is confirmed
     INDEXED = "indexed"  # many under way; the receiver puts them in order
     RESEND = "resend"  # many under way, handed over in any order: repairs loss and nothing else
 
 
 class OnFull(StrEnum):
-    """What a message meets when the sender keeps as many as it may."""
+    """What happens to a message when the sender's buffer is full."""
 
     WAIT = "wait"  # it waits: back-pressure
     RAISE = "raise"
@@ -136,12 +138,10 @@ class PipeOptions:
             raise InvalidArgument("a pipe has no dead letters: choose on_gap='request', 'skip' or 'hold'")
         if not self.resends:
             if self.on_gap is OnGap.REQUEST:
-                raise InvalidArgument(
-                    f"{self.level} pipes send nothing again: ask for level 'continuous' or 'absolute'"
-                )
+                raise InvalidArgument(f"{self.level} pipes never resend: ask for level 'continuous' or 'absolute'")
             return
         if self.on_gap not in {None, OnGap.REQUEST} or self.gap_timeout is not None:
-            raise InvalidArgument(f"{self.in_words} pipes give no number up: leave out on_gap and gap_timeout")
+            raise InvalidArgument(f"{self.in_words} pipes never give up a number: leave out on_gap and gap_timeout")
         if self.on_full in {OnFull.DROP_OLDEST, OnFull.DROP_NEWEST}:
             raise InvalidArgument(f"{self.in_words} pipes drop nothing: choose on_full='wait' or 'raise'")
 
@@ -186,6 +186,7 @@ class PipeOptions:
 
     @property
     def in_words(self) -> str:
+        """The guarantee and the kind, as text."""
         return str(self.kind) if self.kind is PipeKind.RESEND else f"{self.level} {self.kind}"
 
     def confirmation_round_trip(self) -> RoundTrip:
@@ -260,7 +261,7 @@ class Hello(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """From the receiver: I am, in this life, and have room for so many messages."""
+    """From the receiver: which session it is in, and how many messages it has room for."""
 
     sender: int
     receiver: int
@@ -308,7 +309,7 @@ class Finished(NamedTuple):
     end: int
 
 
-class Delivered(NamedTuple):
+class DeliveredRun(NamedTuple):
     """Hand these over, in this order, and then ``settle`` them. Their indexes rise one by one from ``first``."""
 
     first: int
@@ -319,5 +320,5 @@ class Delivered(NamedTuple):
         return self.first + len(self.messages)
 
 
-Effect: TypeAlias = Frame | Finished | Delivered | LedgerEntry[bytes]
+PipeEffect: TypeAlias = Frame | Finished | DeliveredRun | LedgerEntry[bytes]
 """What a machine wants done. A frame among them is to be sent to the other end."""

@@ -1,4 +1,4 @@
-"""The receiving end of a pipe. The rules of pipes are in ``pipes.py``.
+"""The receiving end of a pipe. The rules of pipes are in ``protocol.py``.
 
 Rules
 -----
@@ -25,15 +25,15 @@ from collections.abc import Callable
 from enum import StrEnum
 from math import inf
 
-from seriatim.core.pipe_intake import InAnyOrder, InOrder, Intake
-from seriatim.core.pipes import Confirm, Data, Effect, Hello, PipeKind, PipeOptions, Welcome
+from seriatim.core.pipes.handover_order import InAnyOrder, InOrder, Intake
+from seriatim.core.pipes.protocol import Confirm, Data, Hello, PipeEffect, PipeKind, PipeOptions, Welcome
+from seriatim.core.pipes.round_trip import stamp_of
 from seriatim.core.ranges import Range
-from seriatim.core.resequencing import LedgerEntry, Reason
-from seriatim.core.round_trip import stamp_of
-from seriatim.core.table import TransitionTable
+from seriatim.core.resequencing.options import LedgerEntry, Reason
+from seriatim.core.transitions import TransitionTable
 
 MAX_RANGES = 64
-"""At most so many missing ranges are asked for at once: a request must fit into a frame."""
+"""How many missing ranges are requested at once at most: a request must fit into a frame."""
 
 
 class ReceiverState(StrEnum):
@@ -134,7 +134,7 @@ class PipeReceiver:
 
     # -- commands -------------------------------------------------------------------------------------------------------
 
-    def receive(self, frame: Hello | Data, now: float) -> list[Effect]:
+    def receive(self, frame: Hello | Data, now: float) -> list[PipeEffect]:
         """Hear what the sender says."""
         self._now = now = max(now, self._now)
         if self._sender is None or frame.sender > self._sender:
@@ -155,7 +155,7 @@ class PipeReceiver:
         else:
             self._confirm_at = min(self._confirm_at, self._now + self._options.confirm_after)
 
-    def advance(self, now: float) -> list[Effect]:
+    def advance(self, now: float) -> list[PipeEffect]:
         """Let time pass: give up what is overdue, and say what is due."""
         self._now = now = max(now, self._now)
         if self._intake is None:
@@ -170,7 +170,7 @@ class PipeReceiver:
             effects.append(self._confirmation(asks, now))
         return effects
 
-    def farewell(self, now: float) -> list[Effect]:
+    def farewell(self, now: float) -> list[PipeEffect]:
         """This end is about to go away: a last confirmation, so that the sender need not wait for what was taken."""
         if self._intake is None or self._sender is None or self._intake.taken == self._confirmed:
             return []
@@ -178,7 +178,7 @@ class PipeReceiver:
 
     # -- data -----------------------------------------------------------------------------------------------------------
 
-    def _take(self, frame: Data, now: float) -> list[Effect]:
+    def _take(self, frame: Data, now: float) -> list[PipeEffect]:
         if self._intake is None:
             self._start(frame.floor)
         assert self._intake is not None
@@ -197,7 +197,7 @@ class PipeReceiver:
         self._enter(ReceiverEvent.TAKE)
         return effects
 
-    def _too_much(self, frame: Data, now: float) -> list[Effect]:
+    def _too_much(self, frame: Data, now: float) -> list[PipeEffect]:
         """There is no room. A sender that sends again keeps to the room that it was told of, or comes back."""
         if self._options.resends or not frame.messages:
             return []

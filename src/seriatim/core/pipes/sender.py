@@ -1,4 +1,4 @@
-"""The sending end of a pipe. The rules of pipes are in ``pipes.py``.
+"""The sending end of a pipe. The rules of pipes are in ``protocol.py``.
 
 Rules
 -----
@@ -28,10 +28,20 @@ from __future__ import annotations
 from enum import StrEnum
 from math import inf
 
-from seriatim.core.pipes import Confirm, Data, Effect, Finished, Hello, OnFull, PipeOptions, Welcome, first_index
-from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
-from seriatim.core.round_trip import stamp_of
-from seriatim.core.table import TransitionTable
+from seriatim.core.pipes.protocol import (
+    Confirm,
+    Data,
+    Finished,
+    Hello,
+    OnFull,
+    PipeEffect,
+    PipeOptions,
+    Welcome,
+    first_index,
+)
+from seriatim.core.pipes.round_trip import stamp_of
+from seriatim.core.resequencing.options import LedgerEntry, OnGap, Reason
+from seriatim.core.transitions import TransitionTable
 from seriatim.errors import CapacityExceeded, InvalidArgument
 
 
@@ -172,9 +182,9 @@ class PipeSender:
 
     # -- commands -------------------------------------------------------------------------------------------------------
 
-    def push(self, message: bytes, now: float) -> list[Effect]:
+    def push(self, message: bytes, now: float) -> list[PipeEffect]:
         """Take a message in. It is sent by ``advance``. CapacityExceeded when there is no room for it."""
-        effects: list[Effect] = []
+        effects: list[PipeEffect] = []
         if not self.accept(message):
             self.require_fitting(message)
             if self._make_room(message, now, effects):
@@ -191,7 +201,7 @@ class PipeSender:
             self._enter(SenderEvent.ACCEPT)
         return True
 
-    def receive(self, frame: Welcome | Confirm, now: float) -> list[Effect]:
+    def receive(self, frame: Welcome | Confirm, now: float) -> list[PipeEffect]:
         """Hear what the receiver says."""
         if frame.sender != self.epoch:
             return []
@@ -199,7 +209,7 @@ class PipeSender:
             return self._welcome(frame, now)
         if frame.receiver != self._peer:
             return []
-        effects: list[Effect] = []
+        effects: list[PipeEffect] = []
         self._seen = max(self._seen, min(frame.seen, self._sent))
         # A receiver that remembers may be ahead of a sender that has just restarted: then all that was sent is confirmed.
         expected = min(frame.expected, self._sent)
@@ -210,9 +220,9 @@ class PipeSender:
             self._send_missing(frame, now, effects)
         return effects
 
-    def advance(self, now: float) -> list[Effect]:
+    def advance(self, now: float) -> list[PipeEffect]:
         """Let time pass, and send what may be sent."""
-        effects: list[Effect] = []
+        effects: list[PipeEffect] = []
         if self._peer is None:
             if self._deadline <= now:
                 self._greet(now, effects)
@@ -232,7 +242,7 @@ class PipeSender:
                 f"({self.max_message:,}): split it"
             )
 
-    def _greet(self, now: float, effects: list[Effect]) -> None:
+    def _greet(self, now: float, effects: list[PipeEffect]) -> None:
         """A lost greeting keeps everything waiting and costs next to nothing: repeat it a few times before backing off."""
         effects.append(Hello(self.epoch, stamp_of(now)))
         self._deadline = now + self._round_trip.timeout
@@ -242,10 +252,10 @@ class PipeSender:
 
     # -- the receiver ---------------------------------------------------------------------------------------------------
 
-    def _welcome(self, frame: Welcome, now: float) -> list[Effect]:
+    def _welcome(self, frame: Welcome, now: float) -> list[PipeEffect]:
         if self._peer is not None and frame.receiver <= self._peer:
             return []  # the same life, or a former one
-        effects: list[Effect] = []
+        effects: list[PipeEffect] = []
         if self._sent > self._floor and self._options.gap_policy is OnGap.SKIP:
             # It may have been handed over before the restart: sent again, it could be a repeat.
             self._give_up(self._sent, now, "under way when the receiver restarted", effects)
@@ -258,13 +268,13 @@ class PipeSender:
         self._enter(SenderEvent.WELCOME)
         return effects
 
-    def _confirm(self, expected: int, now: float, effects: list[Effect]) -> None:
+    def _confirm(self, expected: int, now: float, effects: list[PipeEffect]) -> None:
         effects.append(Finished(self._floor, expected))
         self._move_floor(expected)
         self._wait(now)
         self._enter(SenderEvent.CONFIRM)
 
-    def _send_missing(self, frame: Confirm, now: float, effects: list[Effect]) -> None:
+    def _send_missing(self, frame: Confirm, now: float, effects: list[PipeEffect]) -> None:
         done = self._floor  # a request that names a number twice gets it once
         for first, last in frame.missing:
             lo, hi = max(first, done), min(last + 1, self._sent)
@@ -275,7 +285,7 @@ class PipeSender:
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
-    def _time_out(self, now: float, effects: list[Effect]) -> None:
+    def _time_out(self, now: float, effects: list[PipeEffect]) -> None:
         policy = self._options.gap_policy
         if policy is OnGap.SKIP:
             self._give_up(self._sent, now, "not confirmed in time", effects)
@@ -298,7 +308,7 @@ class PipeSender:
 
     # -- frames ---------------------------------------------------------------------------------------------------------
 
-    def _send_new(self, end: int, now: float, effects: list[Effect]) -> None:
+    def _send_new(self, end: int, now: float, effects: list[PipeEffect]) -> None:
         is_first = self._sent == self._floor
         self._add_frames(self._sent, end, now, effects)
         self._sent = end
@@ -306,7 +316,7 @@ class PipeSender:
             self._wait(now)
         self._enter(SenderEvent.SEND)
 
-    def _add_frames(self, first: int, end: int, now: float, effects: list[Effect], echo: int = 0) -> None:
+    def _add_frames(self, first: int, end: int, now: float, effects: list[PipeEffect], echo: int = 0) -> None:
         """Send the messages from ``first`` to below ``end`` in as few frames as they fit into."""
         while first < end:
             messages = self._messages[first - self._base : min(end, first + self._options.frame_messages) - self._base]
@@ -321,7 +331,7 @@ class PipeSender:
 
     # -- letting go -----------------------------------------------------------------------------------------------------
 
-    def _make_room(self, message: bytes, now: float, effects: list[Effect]) -> bool:
+    def _make_room(self, message: bytes, now: float, effects: list[PipeEffect]) -> bool:
         """Whether there is room for a message now."""
         policy = self._options.on_full
         if policy is OnFull.DROP_OLDEST:
@@ -335,7 +345,9 @@ class PipeSender:
             "or raise the queue of the pipe"
         )
 
-    def _give_up(self, end: int, now: float, detail: str, effects: list[Effect], reason: Reason = Reason.LOST) -> None:
+    def _give_up(
+        self, end: int, now: float, detail: str, effects: list[PipeEffect], reason: Reason = Reason.LOST
+    ) -> None:
         effects += [self._entry(reason, self._floor, end - 1, now, detail), Finished(self._floor, end)]
         self._move_floor(end)
         self._round_trip.begin_anew()

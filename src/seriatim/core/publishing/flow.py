@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
-from seriatim.core.options import require_duration, require_whole
-from seriatim.core.table import TransitionTable
+from seriatim.core.transitions import TransitionTable
+from seriatim.core.validation import require_duration, require_whole
 from seriatim.errors import FlowControlTimeout
 
 T = TypeVar("T", bound=Hashable)
@@ -85,6 +85,11 @@ class FlowControl:
         if self.timeout is not None:
             require_duration("timeout", self.timeout)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anybody could ever have to wait."""
+        return self.max_outstanding_messages is not None or self.max_outstanding_bytes is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Expired(Generic[T]):
@@ -132,20 +137,22 @@ class FlowGate(Generic[T]):
         if ticket in self._admitted or ticket in self._queue:
             TICKETS.targets(self.state(ticket), TicketEvent.REQUEST)  # which refuses
         if not self._queue and self._fits(size):
-            self._admit(ticket, size)
+            self._admitted[ticket] = size
+            self.outstanding_bytes += size
             return True
         if self._options.timeout == 0:
             raise self._refusal()
         self._queue[ticket] = _Wait(size, now)
         return False
 
-    def release(self, ticket: T) -> tuple[T, ...]:
-        """An admitted message is durable, or has failed: its room goes to those who wait."""
-        size = self._admitted.pop(ticket, None)
-        if size is None:
-            TICKETS.targets(self.state(ticket), TicketEvent.RELEASE)  # which refuses
-        else:
-            self.outstanding_bytes -= size
+    def release(self, *tickets: T) -> tuple[T, ...]:
+        """Admitted messages are durable, or have failed: their room goes to those who wait."""
+        for ticket in tickets:
+            size = self._admitted.pop(ticket, None)
+            if size is None:
+                TICKETS.targets(self.state(ticket), TicketEvent.RELEASE)  # which refuses
+            else:
+                self.outstanding_bytes -= size
         return self._admit_waiting() if self._queue else ()
 
     def cancel(self, ticket: T) -> tuple[T, ...]:
@@ -176,31 +183,25 @@ class FlowGate(Generic[T]):
         self._options = options
         return self.expire(now)
 
-    def _is_full(self) -> bool:
-        limit = self._options.max_outstanding_messages
-        return limit is not None and len(self._admitted) >= limit
-
     def _fits(self, size: int) -> bool:
-        if self._is_full():
+        messages, limit = self._options.max_outstanding_messages, self._options.max_outstanding_bytes
+        if messages is not None and len(self._admitted) >= messages:
             return False
-        limit = self._options.max_outstanding_bytes
         # At the limit not even an empty message fits, hence at least 1.
         return limit is None or not self._admitted or self.outstanding_bytes + max(size, 1) <= limit
 
     def _refusal(self) -> FlowControlTimeout:
         """The error that names the limit which holds back the first of the queue, and so everybody behind it."""
-        limit = "messages" if self._is_full() else "bytes"
+        most = self._options.max_outstanding_messages
+        limit = "messages" if most is not None and len(self._admitted) >= most else "bytes"
         return FlowControlTimeout(f"Flow control: max outstanding {limit} exceeded")
-
-    def _admit(self, ticket: T, size: int) -> None:
-        self._admitted[ticket] = size
-        self.outstanding_bytes += size
 
     def _admit_waiting(self) -> tuple[T, ...]:
         """Admit from the front of the queue for as long as the first one fits."""
         admitted: list[T] = []
         while self._queue and self._fits(next(iter(self._queue.values())).size):
             ticket, wait = self._queue.popitem(last=False)
-            self._admit(ticket, wait.size)
+            self._admitted[ticket] = wait.size
+            self.outstanding_bytes += wait.size
             admitted.append(ticket)
         return tuple(admitted)

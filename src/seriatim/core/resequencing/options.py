@@ -1,4 +1,4 @@
-"""What a resequencer is told and what it answers: its options, its effects and its ledger."""
+"""A resequencer's options, its effects and its ledger."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from seriatim.core.options import convert_choices, require_span, require_whole
 from seriatim.core.sequence import SequenceSpace
+from seriatim.core.validation import convert_choices, require_span, require_whole
 from seriatim.errors import InvalidArgument
 
 M = TypeVar("M")
 
 
 class StartRule(StrEnum):
+    """How a session's first number is found."""
+
     LITERAL = "literal"
     FIRST_SEEN = "first seen"
     LOWEST_WITHIN = "lowest within"
@@ -43,47 +45,61 @@ class Start:
         require_span("the time of Start.lowest_within", time)
         return cls(StartRule.LOWEST_WITHIN, time)
 
+    @property
+    def patience(self) -> float:
+        """How long a session gathers before it begins."""
+        return self.value if self.rule is StartRule.LOWEST_WITHIN else 0
+
 
 class OnGap(StrEnum):
-    SKIP = "skip"
-    HOLD = "hold"
-    DEAD_LETTER = "dead-letter"
-    REQUEST = "request"
+    """What happens when a gap has timed out."""
+
+    SKIP = "skip"  # its numbers are given up
+    HOLD = "hold"  # it is reported once, and kept until an operator skips it
+    DEAD_LETTER = "dead-letter"  # its numbers are given up, together with the messages directly behind it
+    REQUEST = "request"  # its numbers are requested from the source, and given up after ``max_requests`` times
 
 
 class OnLate(StrEnum):
+    """What happens to a message whose number was given up. It gets a ledger entry in any case."""
+
     DROP = "drop"
     SIDE_OUTPUT = "side-output"
     RAISE = "raise"
 
 
 class OnDuplicate(StrEnum):
+    """Which copy of a number counts."""
+
     FIRST = "first"
-    LAST = "last"
-    CONFLICT = "conflict"
+    LAST = "last"  # as long as the number is held
+    CONFLICT = "conflict"  # the first, and copies with another digest are reported
 
 
 class OnOverflow(StrEnum):
-    GIVE_UP = "give-up"
-    DROP = "drop"
-    RAISE = "raise"
+    """What happens when a message arrives for a key that holds as many as it may."""
+
+    GIVE_UP = "give-up"  # the first gap is given up, which makes room
+    DROP = "drop"  # the message is dropped
+    RAISE = "raise"  # CapacityExceeded
 
 
 class OnEpoch(StrEnum):
-    RELEASE = "release"
+    """What happens to the messages held of a session when the next one starts."""
+
+    RELEASE = "release"  # they are released in order
     DISCARD = "discard"
 
 
 @dataclass(frozen=True, slots=True)
-class Resequencing:
-    """The options of a resequencer. Times are in whatever unit ``now`` is in.
+class ResequenceOptions:
+    """The options of a resequencer. Times are in the unit of ``now``.
 
-    ``capacity`` bounds the messages held for one key and, under a modulus, can't exceed the half circle ahead.
-    ``on_overflow`` says what happens to a message that finds it full: the head gap is given up to make room (the default,
-    except with ``on_gap=HOLD``, which never gives up by itself), the message is dropped with a ledger entry, or
-    CapacityExceeded is raised and the caller slows down. ``remember`` bounds the ranges of given-up numbers that are kept to
-    tell late from duplicate; a number older than those counts as late. ``resync_after`` defaults to 3 under a modulus and
-    to never without one.
+    ``on_gap`` applies to a number that is missing for ``gap_timeout``, and ``max_requests`` is how often it is requested.
+    ``capacity`` limits the messages held for one key; with a modulus it is less than half of it. ``on_overflow`` applies to a
+    message beyond it; the default is GIVE_UP, or RAISE with ``on_gap=HOLD``. ``remember`` limits the ranges of given-up numbers
+    that are kept to tell late messages from duplicates; a number older than those counts as late. ``resync_after``: with a
+    modulus, after this many messages in a row from behind that continue each other (default 3), sync is reported as lost.
     """
 
     space: SequenceSpace = field(default_factory=SequenceSpace)

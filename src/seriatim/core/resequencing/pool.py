@@ -22,21 +22,21 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from seriatim.core.deadlines import Deadlines
-from seriatim.core.options import require_whole
-from seriatim.core.resequencer import Resequencer, SavedResequencer
-from seriatim.core.resequencing import Effect, OnOverflow, Resequencing
+from seriatim.core.resequencing.options import Effect, OnOverflow, ResequenceOptions
+from seriatim.core.resequencing.resequencer import Resequencer, SavedResequencer
+from seriatim.core.validation import require_whole
 from seriatim.errors import NotFound
 
 M = TypeVar("M")
 
 
-class Resequencers(Generic[M]):
+class ResequencerPool(Generic[M]):
     """Puts the messages of many keys back in order, each key by itself."""
 
-    def __init__(self, options: Resequencing | None = None, total_capacity: int | None = None) -> None:
+    def __init__(self, options: ResequenceOptions | None = None, total_capacity: int | None = None) -> None:
         if total_capacity is not None:
             require_whole("total_capacity", total_capacity, 1)
-        self._options = options or Resequencing()
+        self._options = options or ResequenceOptions()
         self._total_capacity = total_capacity
         self._keys: dict[Hashable, Resequencer[M]] = {}
         self._deadlines: Deadlines[Hashable] = Deadlines()
@@ -59,6 +59,7 @@ class Resequencers(Generic[M]):
 
     @property
     def held_count(self) -> int:
+        """The number of messages that are held, over all keys."""
         return self._held
 
     def push(
@@ -122,9 +123,9 @@ class Resequencers(Generic[M]):
     def restore(
         cls,
         saved: dict[Hashable, SavedResequencer[M]],
-        options: Resequencing | None = None,
+        options: ResequenceOptions | None = None,
         total_capacity: int | None = None,
-    ) -> Resequencers[M]:
+    ) -> ResequencerPool[M]:
         """A map that goes on where the saved one was, given the same options and the order in which it was saved."""
         self = cls(options, total_capacity)
         for key, state in saved.items():

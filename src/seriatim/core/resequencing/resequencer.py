@@ -18,6 +18,9 @@ Rules
    applies anew. A message of a lower epoch is late.
 8. Under a modulus, ``resync_after`` messages behind in a row that continue each other mean that sync was lost: a ledger
    entry and a ``SyncLost`` request, for a resend or a rebirth.
+9. A machine that is restored with other options loses nothing. A session keeps its start, and one that still gathers begins
+   with the lowest number that it has. An open gap keeps its deadline, unless a new one would come sooner; one that was
+   reported gets a deadline when it is not to be held any more.
 
 Theory of operation
 -------------------
@@ -40,9 +43,9 @@ from enum import StrEnum
 from math import inf
 from typing import Generic, TypeVar
 
-from seriatim.core.backlog import Backlog, Gap, Held
 from seriatim.core.ranges import RangeSet
-from seriatim.core.resequencing import (
+from seriatim.core.resequencing.gaps import Backlog, Gap, Held
+from seriatim.core.resequencing.options import (
     DeadLettered,
     Effect,
     GapReported,
@@ -56,18 +59,20 @@ from seriatim.core.resequencing import (
     Reason,
     Released,
     ResendRequested,
-    Resequencing,
+    ResequenceOptions,
     StartRule,
     SyncLost,
 )
 from seriatim.core.sequence import SyncWatch
-from seriatim.core.table import TransitionTable
+from seriatim.core.transitions import TransitionTable
 from seriatim.errors import CapacityExceeded, LateMessage
 
 M = TypeVar("M")
 
 
 class State(StrEnum):
+    """What a key is doing."""
+
     NEW = "new"
     GATHERING = "gathering"
     FLOWING = "flowing"
@@ -166,8 +171,8 @@ class Resequencer(Generic[M]):
         "key",
     )
 
-    def __init__(self, options: Resequencing | None = None, key: Hashable = None) -> None:
-        self._options = options or Resequencing()
+    def __init__(self, options: ResequenceOptions | None = None, key: Hashable = None) -> None:
+        self._options = options or ResequenceOptions()
         self.key = key
         self._now = -inf
         self._epoch: int | None = None
@@ -186,10 +191,12 @@ class Resequencer(Generic[M]):
 
     @property
     def state(self) -> State:
+        """What the key is doing."""
         return self._state
 
     @property
     def epoch(self) -> int | None:
+        """The current session, or None before the first message."""
         return self._epoch
 
     @property
@@ -207,6 +214,7 @@ class Resequencer(Generic[M]):
 
     @property
     def held_count(self) -> int:
+        """The number of messages that are held."""
         return len(self._backlog.held) if self._backlog else 0
 
     def held(self) -> list[tuple[int, Held[M]]]:
@@ -277,7 +285,9 @@ class Resequencer(Generic[M]):
         self._now = now = max(now, self._now)
         effects: list[Effect[M]] = []
         if self._start_deadline is not None and self._start_deadline <= now:
-            self._start_with_lowest(effects)
+            self._settle_start()
+            self._release_run(effects)
+            self._enter(Event.START)
         while (gap := self._first_gap()) is not None and gap.deadline <= now and gap.deadline < inf:
             self._gap_falls_due(gap, now, effects)
         return effects
@@ -331,9 +341,9 @@ class Resequencer(Generic[M]):
 
     @classmethod
     def restore(
-        cls, saved: SavedResequencer[M], options: Resequencing | None = None, key: Hashable = None
+        cls, saved: SavedResequencer[M], options: ResequenceOptions | None = None, key: Hashable = None
     ) -> Resequencer[M]:
-        """A resequencer that goes on exactly where the saved one was, given the same options."""
+        """A resequencer that goes on exactly where the saved one was, given the same options; otherwise as rule 9 says."""
         self = cls(options, key)
         self._now, self._epoch = saved.now, saved.epoch
         self._expected, self._horizon = saved.expected, saved.horizon
@@ -345,11 +355,22 @@ class Resequencer(Generic[M]):
             backlog.gaps.extend(Gap(*gap) for gap in saved.gaps)
         if saved.given_up:
             self._given_up = RangeSet(saved.given_up)
-        if saved.behind_run:
+        if saved.behind_run and self._options.resync_limit is not None:
             self._sync = self._new_sync_watch()
             self._sync.run, self._sync.last = saved.behind_run, saved.behind_last
+        self._adopt_options()
         self._state = self._derived_state()
         return self
+
+    def _adopt_options(self) -> None:
+        """Let nothing wait longer than these options allow from now on. Under those that it was saved with nothing changes."""
+        if self._start_deadline is not None:
+            self._start_deadline = min(self._start_deadline, self._now + self._options.start.patience)
+        holds, limit, earliest = self._options.on_gap is OnGap.HOLD, self._deadline_from(self._now), -inf
+        for gap in self._open_gaps():
+            if not (gap.reported and holds):
+                gap.reported = False
+                gap.deadline = earliest = max(earliest, min(gap.deadline, limit))
 
     def _derived_state(self) -> State:
         if self._start_deadline is not None:
@@ -399,7 +420,7 @@ class Resequencer(Generic[M]):
         self._expected = self._horizon = position
 
     def _before_start(self, sequence: int, item: Held[M], room: bool) -> list[Effect[M]]:
-        if self._options.start.rule is StartRule.LOWEST_WITHIN:
+        if self._options.start.rule is StartRule.LOWEST_WITHIN or self._start_deadline is not None:
             return self._gather(sequence, item, room)
         self._now = item.arrival
         self._start_at(sequence)
@@ -428,11 +449,6 @@ class Resequencer(Generic[M]):
         backlog.end = max(backlog.end, position + space.increment)
         self._enter(Event.GATHER)
         return self.make_room(item.arrival) if self.held_count > self._options.held_limit else []
-
-    def _start_with_lowest(self, effects: list[Effect[M]]) -> None:
-        self._settle_start()
-        self._release_run(effects)
-        self._enter(Event.START)
 
     def _settle_start(self) -> None:
         """Turn what was gathered into a backlog: each gap opened when the first message above it arrived."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-from seriatim.core.options import convert_choices, require_duration, require_kind, require_whole
-from seriatim.core.resequencing import LedgerEntry, OnEpoch, OnGap, OnOverflow, Resequencing
+from seriatim.core.resequencing.options import LedgerEntry, OnEpoch, OnGap, OnOverflow, ResequenceOptions
 from seriatim.core.sequence import SequenceSpace
+from seriatim.core.validation import convert_choices, require_duration, require_kind, require_whole
 from seriatim.errors import InvalidArgument
 
 M = TypeVar("M")
@@ -31,6 +31,7 @@ class Kind(StrEnum):
 
 
 OF_DEVICES = frozenset({Kind.DBIRTH, Kind.DDEATH, Kind.DDATA})
+OF_DATA = frozenset({Kind.NDATA, Kind.DDATA})
 
 
 class EdgeMessage(NamedTuple, Generic[M]):
@@ -123,10 +124,10 @@ class NodeOrdering:
         require_whole("max_nodes", self.max_nodes, 1)
         self.resequencing()
 
-    def resequencing(self) -> Resequencing:
+    def resequencing(self) -> ResequenceOptions:
         """How the messages of one session are put in order."""
         on_gap = {OnTimeout.RELEASE: OnGap.SKIP, OnTimeout.DROP: OnGap.DEAD_LETTER, OnTimeout.HOLD: OnGap.HOLD}
-        return Resequencing(
+        return ResequenceOptions(
             space=SEQ,
             gap_timeout=self.reorder_timeout,
             on_gap=on_gap[self.on_timeout],
@@ -248,6 +249,22 @@ class NodeSnapshot(Generic[M]):
 NodeEffect: TypeAlias = Ordered[M] | LedgerEntry[EdgeMessage[M]] | RebirthRequested | StatusChanged | DeathIgnored[M]
 
 
+def pack_bits(leading: int, values: Iterable[int], widths: Iterable[int]) -> int:
+    """One number that is greater whenever ``leading`` is, with every other value in its own bits."""
+    for value, width in zip(values, widths, strict=True):
+        leading = leading << width | value
+    return leading
+
+
+def unpack_bits(packed: int, widths: Sequence[int]) -> list[int]:
+    """What ``pack_bits`` was given: the leading value, then the others."""
+    values: list[int] = []
+    for width in reversed(widths):
+        values.insert(0, packed & ((1 << width) - 1))
+        packed >>= width
+    return [packed, *values]
+
+
 _STAMP_BITS = 65
 _BITS = (32, 64, 8, 1, _STAMP_BITS)
 """Of epoch, bdSeq, the expected number, whether the node is born, and the newest stamp."""
@@ -267,18 +284,11 @@ class Bookmark(NamedTuple):
 
     def pack(self) -> int:
         stamp = 0 if self.newest is None else self.newest + 1
-        packed = self.given
-        for value, bits in zip((self.epoch, self.bd_seq, self.expected, self.born, stamp), _BITS, strict=True):
-            packed = packed << bits | value
-        return packed
+        return pack_bits(self.given, (self.epoch, self.bd_seq, self.expected, self.born, stamp), _BITS)
 
     @classmethod
     def unpack(cls, packed: int) -> Bookmark:
         if packed >> sum(_BITS) == 0:  # written before there were stamps in it: nobody gives out 2**64 messages
             packed <<= _STAMP_BITS
-        fields = []
-        for bits in reversed(_BITS):
-            fields.append(packed & ((1 << bits) - 1))
-            packed >>= bits
-        stamp, born, expected, bd_seq, epoch = fields
-        return cls(packed, epoch, bd_seq, expected, bool(born), stamp - 1 if stamp else None)
+        given, epoch, bd_seq, expected, born, stamp = unpack_bits(packed, _BITS)
+        return cls(given, epoch, bd_seq, expected, bool(born), stamp - 1 if stamp else None)

@@ -16,9 +16,16 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 from seriatim.core.deadlines import Deadlines
-from seriatim.core.edge_messages import Bookmark, EdgeMessage, NodeEffect, NodeOrdering, RebirthRequested, check_message
-from seriatim.core.rebirth import RebirthBudget
-from seriatim.core.sparkplug import EdgeNode
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import (
+    Bookmark,
+    EdgeMessage,
+    NodeEffect,
+    NodeOrdering,
+    RebirthRequested,
+    check_message,
+)
+from seriatim.core.sparkplug.rebirth import RebirthBudget
 from seriatim.errors import CapacityExceeded
 
 M = TypeVar("M")
@@ -61,10 +68,10 @@ class EdgeNodes(Generic[M]):
 
     def receive(self, key: Hashable, message: EdgeMessage[M], now: float) -> list[NodeEffect[M]]:
         """Take in one message of the node ``key``."""
-        if key not in self._nodes:
+        if (node := self._nodes.get(key)) is None:
             check_message(message)
-        node = self.node(key, now)
-        return self.note(node, node.receive(message, now), now)
+            node = self._add(key, EdgeNode(self._options, key), now)
+        return self._limited(self._noted(node, node.receive(message, now)), now)
 
     def node(self, key: Hashable, now: float) -> EdgeNode[M]:
         """The node ``key``, known from now on."""
@@ -87,7 +94,7 @@ class EdgeNodes(Generic[M]):
 
     def disconnect(self) -> list[NodeEffect[M]]:
         """The broker is lost: everything that was online is stale."""
-        return [effect for node in self for effect in node.disconnect()]
+        return [effect for node in self for effect in self._noted(node, node.disconnect())]
 
     def reconnect(self, now: float) -> list[NodeEffect[M]]:
         """The broker is there again: every node that is stale is asked for its birth."""
@@ -128,7 +135,7 @@ class EdgeNodes(Generic[M]):
         if len(self._nodes) >= self._options.max_nodes:
             self._forget_cleared(now)
         if len(self._nodes) >= self._options.max_nodes:
-            raise CapacityExceeded(f"{len(self._nodes)} edge nodes are known, and no more are taken: raise max_nodes")
+            raise CapacityExceeded(f"there are already {len(self._nodes)} edge nodes, the maximum: raise max_nodes")
         self._nodes[key] = node
         return node
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from math import inf
 
-from seriatim.core.edge_messages import NodeOrdering
+from seriatim.core.sparkplug.messages import NodeOrdering
 
 
 class RebirthGovernor:
@@ -24,8 +24,7 @@ class RebirthGovernor:
     def __init__(self, options: NodeOrdering) -> None:
         self._options = options
         self._reason: str | None = None
-        self._left = 0
-        self._sent = 0
+        self._left = self._sent = 0
         self._allowed = -inf
         self._delay = options.rebirth_backoff
         self.reachable = True
@@ -80,9 +79,8 @@ class RebirthBudget:
 
     def take(self, now: float) -> bool:
         """Whether one more request may leave now."""
-        if now > self._time:
-            self._available = min(self._room, self._available + (now - self._time) * self._rate)
-            self._time = now
+        self._available = min(self._room, self._available + max(0.0, now - self._time) * self._rate)
+        self._time = max(now, self._time)
         # A bucket that was filled drop by drop is full at a whisker below one.
         if self._available < 1 - 1e-6:
             return False

@@ -1,1 +1,1 @@
-"""A store in a schema of a PostgreSQL database: its store, session, ownership, queries and migrations."""
+"""A store in a PostgreSQL schema: ownership with active and standby, session, SQL, migrations."""

@@ -1,24 +1,23 @@
 """One process owns a PostgreSQL store, others stand by.
 
 Rules
-    - The owner is whoever raised the **epoch** last. Every transaction locks the epoch and compares it, so that a former owner
-      can change nothing, whatever it believes.
-    - The **lock of the owner** (an advisory lock on the connection that writes) says that an owner is there. It ends with that
-      connection: when the owner's process dies, somebody else may take over at once.
-    - The **lease** says that the owner is alive: a thread renews it, by the clock of the server. An owner that is stopped, or
-      cut off from the server, keeps its connection, and perhaps a transaction with all its locks. When its lease has run out,
-      whoever wants the store ends that connection on the server, and takes over.
-    - An owner whose transaction **stalls** is no owner to rely on. When nothing of it was sent or answered for longer than
-      ``stall_timeout``, and the server was not seen at work on it meanwhile either (it waits for the client, for a lock, for
-      time to pass), the lease is no longer renewed and the connection is ended on the server. What it had under way is rolled
-      back. If nobody takes over, the owner goes on with a new connection.
-    - One process at a time opens a store (the **lock of opening**), so that the three always change together: nobody can meet
-      an owner that has the lock and not yet a lease.
+    - The owner is the process that raised the **epoch** last. Every transaction locks the epoch and compares it, so that a
+      former owner can change nothing.
+    - The **owner lock** (an advisory lock on the connection that writes) shows that there is an owner. It ends with that
+      connection: when the owner's process dies, another one may take over at once.
+    - The **lease** shows that the owner is alive: a thread renews it, by the clock of the server. An owner that is suspended,
+      or cut off from the server, keeps its connection, and perhaps an open transaction with its locks. Once its lease has
+      expired, a process that wants the store terminates that connection on the server, and takes over.
+    - An owner whose transaction **stalls** loses its lease, too: when nothing of the transaction was sent or received for
+      longer than ``stall_timeout``, and the server was not working on it either (it waits for the client, for a lock, for time
+      to pass), the lease is no longer renewed and the connection is terminated on the server. Its transaction is rolled back.
+      If no other process takes over, the owner continues with a new connection.
+    - One process at a time opens a store (the **opening lock**), so that epoch, lock and lease always change together.
 
 Theory of operation
-    Who waits for its turn asks for the lock of the owner as SHARE, in a statement of its own: PostgreSQL answers when the owner
-    is gone, or when the lease could have run out (lock_timeout). Then it tries to open the store like anybody else.
-    After a lost connection the owner gets its lock again in the same way, provided that the epoch is still its own.
+    A standby requests the owner lock as SHARE, in a statement of its own: PostgreSQL answers when the owner is gone, or when
+    the lease could have expired (lock_timeout). Then the standby tries to open the store. After a lost connection the owner
+    regains its lock in the same way, provided that the epoch is still its own.
 """
 
 from __future__ import annotations
@@ -52,31 +51,31 @@ from seriatim.store.sql.reader import TAKEN_OVER, lost_because
 from seriatim.store.sql.schema import migrate, schema_version
 
 GRACE = 0.5
-"""Seconds that a store is waited for before it is called busy: the server needs a moment to see that an owner has died."""
+"""Seconds to wait before a store is reported busy: the server needs a moment to notice that an owner has died."""
 
 BEATS_PER_LEASE = 3
 
 ANSWER_SECONDS = 5.0
-"""How long a server may take for a trifle before it is taken for dead."""
+"""How long a server may take for a trivial request before it is considered dead."""
 
 OUR_MARK = "Seriatim"
 
 
-class Owner(NamedTuple):
-    """Somebody else, who has the store now."""
+class LeaseHolder(NamedTuple):
+    """Another process that owns the store."""
 
     process: int
     host: str
     application: str
     remaining: float
-    """Seconds until the lease runs out."""
+    """Seconds until the lease expires."""
 
     def __str__(self) -> str:
         return f"process {self.process} on {self.host} ({self.application})"
 
     @property
     def patience(self) -> float:
-        """Seconds to wait before the store is called busy. An owner that has died is waited for: its lock will be free soon."""
+        """Seconds to wait before the store is reported busy: longer if the owner has died, as its lock will be free soon."""
         return self.remaining if self._has_died() else min(self.remaining, GRACE)
 
     def _has_died(self) -> bool:
@@ -87,39 +86,41 @@ class Owner(NamedTuple):
         except ProcessLookupError:
             return True
         except PermissionError:
-            pass  # it runs, as somebody else
+            pass  # it runs, as another user
         return False
 
 
 class Claim(NamedTuple):
-    """A connection that has the lock of the owner, and the epoch that it writes in."""
+    """A connection with the owner lock, and the epoch that it writes in."""
 
     connection: Connection
     epoch: int
 
 
 class Claimant:
-    """Somebody who wants to own the store at an address."""
+    """A process that wants to own the store at an address."""
 
     def __init__(self, address: PostgresUrl, migrations: Sequence[Migration]) -> None:
         self._address = address
         self._migrations = migrations
 
     def claim_now(self) -> Claim:
-        """Become the owner, or say who is."""
+        """Become the owner; StoreBusy, which names the owner, if there is one."""
         connection = connect(self._address)
         with _closed_on_error(connection), Standby() as nobody:
             found = self._try(connection)
-            if isinstance(found, Owner):
+            if isinstance(found, LeaseHolder):
                 self._wait(connection, found.patience, nobody)
                 found = self._try(connection)
-            if isinstance(found, Owner):
-                raise StoreBusy(f"the store is owned by {found}: reach it there, end that process, or stand by")
+            if isinstance(found, LeaseHolder):
+                raise StoreBusy(
+                    f"the store is owned by {found}: use it through that process, stop the process, or stand by"
+                )
             return Claim(connection, found)
 
     def claim_when_free(self, standby: Standby) -> Claim:
-        """Become the owner as soon as nobody else is. The wait outlives a restart of the server."""
-        connect(self._address).close()  # a wrong address is told at once
+        """Become the owner as soon as there is none. The wait survives a restart of the server."""
+        connect(self._address).close()  # a wrong address fails at once
         while not standby.is_cancelled:
             try:
                 if claim := self._stand_by(standby):
@@ -130,10 +131,10 @@ class Claimant:
         raise StoreBusy("the store is owned by another process, and the wait for it was cancelled")
 
     def _stand_by(self, standby: Standby) -> Claim | None:
-        """Wait on one connection; None when the wait was cancelled."""
+        """Wait on one connection; None if the wait was cancelled."""
         connection = connect(self._address)
         with _closed_on_error(connection):
-            while isinstance(found := self._try(connection), Owner):
+            while isinstance(found := self._try(connection), LeaseHolder):
                 self._wait(connection, found.remaining, standby)
                 if standby.is_cancelled:
                     connection.close()
@@ -141,16 +142,16 @@ class Claimant:
             return Claim(connection, found)
 
     def reclaim(self, epoch: int) -> Connection:
-        """A new connection for the owner that lost its own; StoreLost when another process has taken over meanwhile."""
+        """A new connection for the owner that lost its own; StoreLost if another process has taken over."""
         connection = connect(self._address)
         with _closed_on_error(connection), _opening(connection, self._address) as session:
             if not is_ours(session, self._address.schema) or session.rows("epoch")[0][0] != epoch:
                 raise lost_because(TAKEN_OVER)
-            _get_lock(session, self._address.schema)  # who has it is our own lost connection
+            _get_lock(session, self._address.schema)  # its holder is our own lost connection
             return connection
 
-    def _try(self, connection: Connection) -> int | Owner:
-        """One attempt: the epoch of the new owner, or who has the store."""
+    def _try(self, connection: Connection) -> int | LeaseHolder:
+        """One attempt: the epoch of the new owner, or the present owner."""
         schema = self._address.schema
         with _opening(connection, self._address) as session:
             new = is_new(session, schema)
@@ -171,7 +172,7 @@ class Claimant:
         return epoch
 
     def _wait(self, connection: Connection, seconds: float, standby: Standby) -> None:
-        """Until the owner is gone, its lease could have run out, or nobody wants to wait any longer."""
+        """Wait until the owner is gone, its lease could have expired, or the wait is cancelled."""
         milliseconds = round(seconds * 1000) + 10
         key = _key(self._address.schema, "owner")
         statement = f"SET LOCAL lock_timeout = {milliseconds}; SELECT pg_advisory_xact_lock_shared({key})"
@@ -180,7 +181,7 @@ class Claimant:
             connection.pgconn.flush()
             if standby.wait(seconds + ANSWER_SECONDS, connection.fileno()):
                 while connection.pgconn.get_result():
-                    pass  # whether the lock is free or the time is over: the next attempt will see
+                    pass  # whether the lock is free or the wait timed out: the next attempt will tell
             elif not standby.is_cancelled:
                 raise StoreFailed(f"no answer from {self._address.public}")
         except psycopg.Error as error:
@@ -198,7 +199,7 @@ def _closed_on_error(connection: Connection) -> Iterator[None]:
 
 @contextmanager
 def _opening(connection: Connection, address: PostgresUrl) -> Iterator[PostgresSession]:
-    """A transaction in which nobody else opens the store; one that raises has changed nothing."""
+    """A transaction that holds the opening lock; if the block raises, nothing has changed."""
     session = PostgresSession(connection)
     session.command("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
@@ -212,16 +213,16 @@ def _opening(connection: Connection, address: PostgresUrl) -> Iterator[PostgresS
         raise
 
 
-def _living_owner(session: PostgresSession, schema: str) -> Owner | None:
-    """Who has the lock, and a lease that has not run out."""
+def _living_owner(session: PostgresSession, schema: str) -> LeaseHolder | None:
+    """The holder of the lock and of a lease that has not expired."""
     if not session.rows("holders", _key(schema, "owner")):
         return None
     (row,) = session.rows("owner")
-    return Owner(*row) if (row[3] or 0) > 0 else None
+    return LeaseHolder(*row) if (row[3] or 0) > 0 else None
 
 
 def _get_lock(session: PostgresSession, schema: str) -> None:
-    """Get the lock of the owner, from whoever has it."""
+    """Take the owner lock, also from a connection that holds it."""
     key = _key(schema, "owner")
     for (backend,) in session.rows("holders", key):
         session.rows("terminate", backend)
@@ -229,7 +230,7 @@ def _get_lock(session: PostgresSession, schema: str) -> None:
 
 
 def _key(schema: str, what: str) -> int:
-    """The number of an advisory lock: PostgreSQL knows them by 64 bits, apart for each database."""
+    """The number of an advisory lock, which has 64 bits and is specific to a database."""
     return int.from_bytes(blake2b(f"seriatim/{schema}/{what}".encode(), digest_size=8).digest(), "big", signed=True)
 
 
@@ -237,28 +238,28 @@ def _key(schema: str, what: str) -> int:
 
 
 def is_new(session: PostgresSession, schema: str) -> bool:
-    """Whether there is nothing at all in the schema."""
+    """Whether the schema is empty."""
     return not session.rows("table_names", schema)
 
 
 def is_ours(session: PostgresSession, schema: str) -> bool:
-    """Whether the tables in the schema are those of a store."""
+    """Whether the tables in the schema belong to a store."""
     return [tuple(row) for row in session.rows("mark", schema)] == [(OUR_MARK,)]
 
 
 def refuse_foreign_schema(session: PostgresSession, schema: str) -> None:
-    """Raise when the tables are those of something else."""
+    """Raise if the tables belong to another program."""
     if not is_ours(session, schema):
         raise NotAStore(f"schema '{schema}' holds tables of another program: choose another one with ?schema=…")
 
 
-# -- staying the owner, and ceasing to be it ----------------------------------------------------------------------------
+# -- renewing and releasing the lease -----------------------------------------------------------------------------------
 
 
 class Heartbeat:
     """A thread that renews the lease, on a connection of its own, until it is stopped or another owner has taken over.
 
-    It is also the one who notices that a transaction stalls.
+    It also detects stalled transactions.
     """
 
     def __init__(
@@ -300,7 +301,7 @@ class Heartbeat:
             connection.close()
 
     def _renew(self, session: PostgresSession) -> bool:
-        """Renew the lease, unless the writer stalls; False when another owner has taken over."""
+        """Renew the lease, unless the writer stalls; False if another owner has taken over."""
         backend, seconds = self._writer(), self._seconds_without_progress(session)
         if seconds < self._address.stall_timeout:
             return bool(session.rows("renew_lease", self._epoch))
@@ -313,7 +314,7 @@ class Heartbeat:
         return True
 
     def _seconds_without_progress(self, session: PostgresSession) -> float:
-        """For how long neither we nor the server got on with the transaction under way."""
+        """For how long neither we nor the server made progress with the open transaction."""
         stalled = self._progress.stalled_for()
         if not stalled or session.rows("backend_at_work", self._writer()):
             self._last_at_work = monotonic()
@@ -321,9 +322,9 @@ class Heartbeat:
 
 
 def give_back(address: PostgresUrl, claim: Claim) -> None:
-    """Close the connection of a claim, and let others have the store at once.
+    """Close the connection of a claim, and release the store at once.
 
-    Without any connection they get it when the server has noticed, or the lease has run out.
+    Without any connection it is free when the server notices that, or when the lease expires.
     """
     with suppress(StoreError), closing(claim.connection):
         usable = connect(address) if is_broken(claim.connection) else claim.connection

@@ -1,12 +1,13 @@
-"""Connections to PostgreSQL: how they are opened, what they are asked, and what their errors mean.
+"""Connections to PostgreSQL: opening them, running queries, and translating errors.
 
 Rules
-    - Statements are sent without waiting for their answers (pipeline mode). Whoever asks for rows waits for everything before
-      them; whoever only writes waits once, at the commit. An error stops all that was sent after it.
-    - Everything is sent before an answer is waited for, and answers that arrive meanwhile are read: otherwise client and server
-      would each wait for the other as soon as a transaction is larger than the buffers of the connection.
-    - What the server refuses has changed nothing. Only when the connection ends during a commit nobody can know.
-    - Text may hold any character, although PostgreSQL can't keep the character 0: see ``_Text``.
+    - Statements are sent without waiting for their answers (pipeline mode). A query waits for everything sent before it;
+      writing waits once, at the commit. An error cancels everything that was sent after it.
+    - Everything is sent before an answer is awaited, and answers that arrive in the meantime are read. Otherwise client and
+      server would deadlock as soon as a transaction is larger than the buffers of the connection.
+    - A statement that the server refuses has changed nothing. Only if the connection ends during a commit, the outcome is
+      unknown.
+    - Text may contain any character, although PostgreSQL can't store the character 0: see ``_Text``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.pq import ConnStatus, TransactionStatus
@@ -36,28 +37,29 @@ from seriatim.errors import (
 from seriatim.store.postgres.url import NO_ADDRESS, PostgresUrl
 from seriatim.store.sql.queries import load_queries
 from seriatim.store.sql.reader import TAKEN_OVER, lost_because
-from seriatim.store.sql.session import Result, Row, UnitOfWork
+from seriatim.store.sql.session import Row, Session
 
 LOCK_SECONDS = 5.0
-"""How long anything waits for a lock of somebody else."""
+"""How long a statement waits for a lock of another session."""
 
 PREPARED_STATEMENTS = 500
 """More than there are queries: none is ever prepared twice on a connection."""
 
 Connection = psycopg.Connection[Any]
+Result = TypeVar("Result")
 
-_FAILED = (StoreFailed, "PostgreSQL could not do it: look at its log")
+_FAILED = (StoreFailed, "PostgreSQL reported an error: see its log")
 _KINDS: dict[str, tuple[type[StoreError], str]] = {
     "SE001": (StoreLost, str(lost_because(TAKEN_OVER))),
-    "40001": (StoreBusy, "another program changed the same: try again"),
-    "40P01": (StoreBusy, "another program waits for the same locks: try again"),
+    "40001": (StoreBusy, "another program changed the same rows: try again"),
+    "40P01": (StoreBusy, "a deadlock with another program: try again"),
     "42501": (StoreFailed, "the role may not do this: grant it what the store needs, or give another user"),
     "42P01": (
         StoreFailed,
         "a table of the store is not there, or the role may not see it: grant it USAGE on the schema",
     ),
-    "25006": (StoreFailed, "the server only reads (a replica?): give the address of the primary"),
-    "53100": (StoreFull, "there is no room left for the store: make room on the disk of the server"),
+    "25006": (StoreFailed, "the server is read-only (a replica?): give the address of the primary"),
+    "53100": (StoreFull, "the disk of the database server is full: free some space"),
     "55P03": (StoreBusy, "another program has locked the store: let it finish"),
     "57P01": (StoreFailed, "the server ended the connection: try again"),
     "57P02": (StoreFailed, "the server ended the connection: try again"),
@@ -68,7 +70,7 @@ _KINDS: dict[str, tuple[type[StoreError], str]] = {
 
 
 def as_store_error(error: Exception) -> SeriatimError:
-    """What an error of PostgreSQL means to us."""
+    """Translate an error of PostgreSQL."""
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError) or "cannot adapt" in str(error):
         return InvalidArgument(f"the store can't keep this value ({_first_line(error)})")
     code = getattr(error, "sqlstate", None)
@@ -84,15 +86,15 @@ def _first_line(error: Exception) -> str:
 
 
 def connect(address: PostgresUrl) -> Connection:
-    """A connection that waits for nothing for ever, and on which committed means durable."""
+    """A connection on which every wait has a timeout, and committed means durable."""
     try:
         connection = psycopg.Connection.connect(address.conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
     except psycopg.ProgrammingError:
         raise InvalidArgument(NO_ADDRESS) from None
     except psycopg.Error as error:
         raise StoreFailed(
-            f"no connection to {address.public}: see that PostgreSQL runs there, that the database exists and the user may "
-            f"use it ({' '.join(str(error).split())})"
+            f"can't connect to {address.public}: check that PostgreSQL runs there, that the database exists and that the "
+            f"user may use it ({' '.join(str(error).split())})"
         ) from error
     connection.prepared_max = PREPARED_STATEMENTS
     adapters = connection.adapters
@@ -110,7 +112,7 @@ def connect(address: PostgresUrl) -> Connection:
 
 
 def is_gone(connection: Connection) -> bool:
-    """Whether the other side has ended a connection that nothing is expected from."""
+    """Whether the server has ended an idle connection."""
     poller = select.poll()
     try:
         poller.register(connection.fileno(), select.POLLIN)
@@ -122,32 +124,32 @@ def is_gone(connection: Connection) -> bool:
 
 
 def is_broken(connection: Connection) -> bool:
-    """Whether a connection is known to be of no use any more."""
+    """Whether a connection is known to be unusable."""
     return connection.closed or connection.pgconn.status == ConnStatus.BAD
 
 
 class Progress:
-    """When a transaction last got on. The heartbeat asks, from its own thread."""
+    """When a transaction last made progress. The heartbeat thread reads it."""
 
     def __init__(self) -> None:
         self._last: float | None = None
 
     def note(self) -> None:
-        """Something was asked, answered or sent."""
+        """Something was sent or received."""
         self._last = monotonic()
 
     def end(self) -> None:
-        """No transaction is under way."""
+        """No transaction is open."""
         self._last = None
 
     def stalled_for(self) -> float:
-        """Seconds since the transaction under way last got on; 0 when there is none."""
+        """Seconds since the open transaction last made progress; 0 if there is none."""
         last = self._last
         return 0.0 if last is None else monotonic() - last
 
 
 class Pipe:
-    """A connection in pipeline mode: what is asked of it is sent, and answered when somebody needs an answer."""
+    """A connection in pipeline mode: statements are sent at once, and answers are read when they are needed."""
 
     def __init__(self, connection: Connection, progress: Progress | None = None) -> None:
         self.connection = connection
@@ -162,7 +164,7 @@ class Pipe:
         self._pipeline.sync()
 
     def _flush(self) -> None:
-        """Hand everything to the operating system: psycopg's own ``sync`` tries once, and then only waits for answers."""
+        """Hand everything to the operating system: psycopg's ``sync`` tries once, and then only waits for answers."""
         poller = select.poll()
         poller.register(self.connection.fileno(), select.POLLIN | select.POLLOUT)
         while self.connection.pgconn.flush():
@@ -172,8 +174,8 @@ class Pipe:
                 self.connection.pgconn.consume_input()
 
     def roll_back(self) -> bool:
-        """End a transaction; False when the connection is of no use any more."""
-        with suppress(psycopg.Error):  # what went wrong was said already
+        """Roll a transaction back; False if the connection is unusable."""
+        with suppress(psycopg.Error):  # the error has been raised already
             self.sync()
         try:
             if not is_gone(self.connection) and self.connection.info.transaction_status != TransactionStatus.IDLE:
@@ -184,7 +186,7 @@ class Pipe:
         return not is_broken(self.connection)
 
     def leave(self) -> None:
-        """Back to asking and waiting for each answer."""
+        """Leave pipeline mode."""
         with suppress(psycopg.Error):
             self._open.close()
 
@@ -196,21 +198,22 @@ class Pipe:
 # -- sessions -----------------------------------------------------------------------------------------------------------
 
 
-class PostgresSession(UnitOfWork):
-    """One transaction on a connection: named queries, our errors."""
-
-    failures = psycopg.Error
+class PostgresSession(Session):
+    """One transaction on a PostgreSQL connection."""
 
     def __init__(self, connection: Connection, progress: Progress | None = None) -> None:
-        super().__init__()
         self._connection = connection
         self._progress = progress or Progress()
         self._queries = _encoded_queries()
 
     @property
     def is_fenced(self) -> bool:
-        """Whether the server said that the epoch is not ours any more."""
-        return isinstance(self._over, StoreLost)
+        """Whether the server reported that another owner has raised the epoch."""
+        return isinstance(self.broken, StoreLost)
+
+    def end(self) -> None:
+        super().end()
+        self._progress.end()
 
     def rows(self, query: str, *values: object) -> list[Row]:
         return self._ask(self._fetch, query, values)
@@ -226,7 +229,7 @@ class PostgresSession(UnitOfWork):
         self.command(script)
 
     def command(self, statement: str) -> None:
-        """Statements that are not a named query: transaction control, migrations."""
+        """Run statements that are no named query: transaction control, migrations."""
         self._ask(self._connection.execute, statement.encode())
 
     def commit(self, pipe: Pipe) -> None:
@@ -241,10 +244,11 @@ class PostgresSession(UnitOfWork):
 
     def _ask(self, function: Callable[..., Result], *arguments: object) -> Result:
         self._progress.note()
-        return super()._ask(function, *arguments)
-
-    def _as_store_error(self, error: Exception) -> SeriatimError:
-        return as_store_error(error)
+        self.require_unbroken()
+        try:
+            return function(*arguments)
+        except psycopg.Error as error:
+            raise self.broken_by(as_store_error(error)) from error
 
 
 @cache
@@ -256,7 +260,7 @@ def _encoded_queries() -> Mapping[str, bytes]:
 
 
 class _Text(StrBinaryDumper):
-    """Text with the character 0, which PostgreSQL can't keep, written as two others. All other text stays as it is."""
+    """Writes the character 0, which PostgreSQL can't store, as two others. All other text stays as it is."""
 
     def dump(self, obj: str) -> Any:
         return super().dump(_escape(obj) if "\0" in obj or "\1" in obj else obj)

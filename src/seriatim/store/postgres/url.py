@@ -1,4 +1,4 @@
-"""The address of a PostgreSQL store: what is ours in it, what is PostgreSQL's, and what nobody may see.
+"""The URL of a PostgreSQL store: our parameters, PostgreSQL's parameters, and secrets.
 
 ``postgresql://user@host:port/database?schema=…&lease=…&stall_timeout=…``. All other parameters (``sslmode``,
 ``application_name``, …) are those of PostgreSQL's own client library and go to it as they are.
@@ -16,9 +16,9 @@ from seriatim.errors import InvalidArgument
 SCHEMES = ("postgresql://", "postgres://")
 SCHEMA = "seriatim"
 LEASE = 10.0
-STALL_TIMEOUT = 30.0
+STALL_TIMEOUT_S = 30.0
 
-# A server or a network that says nothing for half a minute is taken for dead; who waits longer says so in the address.
+# A server or network that is silent for half a minute is considered dead. The URL may set longer times.
 CONNECTION_DEFAULTS = {
     "application_name": "seriatim",
     "connect_timeout": "10",
@@ -29,10 +29,10 @@ CONNECTION_DEFAULTS = {
 }
 
 NO_ADDRESS = (
-    "this is no address of PostgreSQL: write postgresql://user@host:port/database, "
-    "and the signs @ / ? : of a password as %40 %2F %3F %3A"
+    "this is not a PostgreSQL address, or it has an unknown parameter: write postgresql://user@host:port/database, "
+    "and the characters @ / ? : of a password as %40 %2F %3F %3A"
 )
-"""Without a word of the address itself, because any part of it may be part of a password."""
+"""It does not quote the URL, because any part of it may be part of a password."""
 
 _OUR_PARAMETERS = frozenset({"schema", "lease", "stall_timeout"})
 _SECRET = re.compile(r"(//[^/?:]*):.*@")
@@ -41,13 +41,13 @@ _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "token"})
 
 @dataclass(frozen=True, slots=True)
 class PostgresUrl:
-    """An address, taken apart."""
+    """A parsed URL."""
 
     public: str
-    """The address without its secrets."""
+    """The URL without secrets."""
 
     conninfo: str
-    """What PostgreSQL's library connects with, secrets and all: never shown."""
+    """What PostgreSQL's library connects with, including secrets: never shown."""
 
     schema: str
     lease: float
@@ -73,12 +73,12 @@ class PostgresUrl:
             f"{head}?{urlencode({**CONNECTION_DEFAULTS, **theirs}, quote_via=quote)}",
             _schema(parameters.get("schema", SCHEMA)),
             _seconds("lease", parameters.get("lease", str(LEASE))),
-            _seconds("stall_timeout", parameters.get("stall_timeout", str(STALL_TIMEOUT))),
+            _seconds("stall_timeout", parameters.get("stall_timeout", str(STALL_TIMEOUT_S))),
         )
 
 
 def without_secrets(url: str) -> str:
-    """An address that may be shown to anybody."""
+    """A URL without its secrets."""
     head, mark, query = url.partition("?")
     if "@" in query and "@" not in head:  # the question mark may be part of a password
         return f"{head.partition('//')[0]}//***"
@@ -96,7 +96,9 @@ def _parameters(query: str) -> dict[str, str] | None:
 
 def _schema(name: str) -> str:
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name) or name.startswith("pg_"):
-        raise InvalidArgument(f"schema '{name}' must be small letters, digits and underscores, and not begin with pg_")
+        raise InvalidArgument(
+            f"schema '{name}' must consist of lower-case letters, digits and underscores, and must not begin with pg_"
+        )
     return name
 
 

@@ -1,50 +1,51 @@
-"""Clean-up, on any SQL database: in bounded pieces, each one transaction.
+"""Clean-up on any SQL database, in bounded pieces of one transaction each.
 
 Theory of operation
-    A **sweep** goes once through every topic. Each piece first folds settlement rows into the blocks of their subscriptions,
-    oldest first, because nothing may be judged while a message that was unsettled again still looks settled. Then it walks the
-    packs of a topic from the lowest on, a slice at a time, with only those blocks in memory that the slice needs:
+    A **sweep** visits every topic once. Each piece first folds settlement rows into the blocks of their subscriptions, oldest
+    first: until then, a message that was unsettled again still looks settled. Then it walks the packs of a topic in order, a
+    slice at a time, with only the blocks in memory that the slice needs:
 
-    - a pack of which nothing is needed is deleted;
-    - a pack of which at least half of the bytes may go is written anew without them, together with its neighbours of the same
-      kind, so that one blocked key can't pin the rest, and leftovers do not stay scattered in many small packs; but not while
-      it is young, because the rest of it will most likely be settled in a moment;
-    - blocks in which no message is kept any more are dropped: what they say means nothing.
+    - A pack of which nothing is needed is deleted.
+    - A pack of which at least half of the bytes may go is rewritten without them, together with neighbours of the same kind, so
+      that one blocked key can't pin the rest and leftovers do not stay scattered in many small packs. A young pack is left
+      alone, because the rest of it will most likely be settled in a moment.
+    - Blocks without any kept message are dropped, because they are meaningless.
 
-    A piece ends after so many settlement rows, packs or bytes; where it ended is remembered, and the next one goes on there.
-    When the sweep is over, the next call begins a new one. A sweep that finds nothing to do changes nothing.
+    A piece is limited in settlement rows, packs and bytes; the next one continues where it ended. When the sweep is over, the
+    next call begins a new one. A sweep that finds nothing to do changes nothing.
 """
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from seriatim.core.publishing.dedup import limits_of
 from seriatim.store.base import BLOCK, Options, Record, UpkeepReport
-from seriatim.store.columns import decode_column
 from seriatim.store.pack import PackHead
 from seriatim.store.retention import LEFTOVER_BYTES, LEFTOVER_MESSAGES, Follower, Retention, is_mostly_removable
-from seriatim.store.settled import SettledSet, decode_block, decode_cursor, encode_block
+from seriatim.store.settled_set import SettledSet, decode_block, decode_cursor, encode_block
 from seriatim.store.sql.reader import first_kept, read_next_offset
 from seriatim.store.sql.session import Row, Session
 from seriatim.store.sql.transaction import write_pack
+from seriatim.store.validation import decode_offsets, decode_options
 
-# A piece keeps commits waiting, so it is kept to a few milliseconds.
-SETTLEMENTS_A_PIECE = 200
-OFFSETS_A_PIECE = 20_000
-PACKS_A_PIECE = 64
-BYTES_A_PIECE = 1024 * 1024
-BLOCKS_A_RISE = 256
+# Commits wait for a piece, so it takes about a millisecond. Some ten commits are written between two pieces, each with a row of
+# settlements for each subscription: a piece takes more of them than that, or clean-up would fall behind.
+SETTLEMENTS_A_PIECE = 64
+OFFSETS_A_PIECE = 4_000
+PACKS_A_PIECE = 16
+BYTES_A_PIECE = 256 * 1024
+BLOCKS_A_RISE = 64
 
 REWRITING_AGE = 10.0
-"""Seconds for which a pack is left as it is, or deleted whole."""
+"""Younger packs, in seconds, are never rewritten, only deleted whole."""
 
 
 class PackRow(NamedTuple):
-    """What is known of a pack without reading it."""
+    """A pack without its content."""
 
     id: int
     first: int
@@ -65,7 +66,7 @@ class PackRow(NamedTuple):
 
 @dataclass(slots=True)
 class Walk:
-    """How far a sweep has come in one topic."""
+    """The progress of a sweep in one topic."""
 
     topic_id: int
     position: int = 0
@@ -75,7 +76,7 @@ class Walk:
 
 @dataclass(slots=True)
 class Tally:
-    """What one piece has done."""
+    """What a piece has done."""
 
     messages: int = 0
     removed: int = 0
@@ -84,7 +85,7 @@ class Tally:
 
 
 class Sweep:
-    """Remembers between the pieces of a sweep how far it has come."""
+    """A sweep, which remembers its progress between pieces."""
 
     def __init__(self) -> None:
         self._walks: deque[Walk] = deque()
@@ -100,19 +101,19 @@ class Sweep:
         while self._walks and budget > 0 and tally.bytes < BYTES_A_PIECE:
             topic = _Topic.load(session, self._walks[0], tally)
             walked = topic.clean(budget, now) if topic else 0
-            budget -= max(walked, 1)  # a topic without packs costs a look too
+            budget -= max(walked, 1)  # a topic without packs has a cost, too
             if not walked:
                 self._walks.popleft()
         return UpkeepReport(tally.messages, tally.removed, tally.rewritten, more or bool(self._walks))
 
 
 def fold_settlements(session: Session) -> bool:
-    """Write the oldest settlement rows into blocks; True when there are more of them."""
+    """Fold the oldest settlement rows into blocks; True if there are more of them."""
     by_subscription: dict[int, list[Row]] = defaultdict(list)
     rows = session.rows("oldest_settlements", SETTLEMENTS_A_PIECE)
     offsets = folded = 0
     for _, subscription_id, undone, blob in rows:
-        by_subscription[subscription_id].append((undone, decode_column("Q", blob)))
+        by_subscription[subscription_id].append((undone, decode_offsets(blob)))
         offsets += len(blob) // 8
         folded += 1
         if offsets >= OFFSETS_A_PIECE:
@@ -127,9 +128,9 @@ def fold_settlements(session: Session) -> bool:
 def _fold(session: Session, subscription_id: int, changes: Sequence[Row]) -> None:
     floor = session.rows("floor", subscription_id)[0][0]
     touched = {offset // BLOCK for _, offsets in changes for offset in offsets}
-    if any(undone for undone, _ in changes):  # the floor may be lowered, and its block is then written anew
+    if any(undone for undone, _ in changes):  # the floor may be lowered, and its block is then rewritten
         touched.add(floor // BLOCK)
-    settled = SettledSet(floor, _load_blocks(session, subscription_id, _runs(touched)))
+    settled = _load(session, subscription_id, floor, _runs(touched))
     for undone, offsets in changes:
         (settled.discard if undone else settled.add)(offsets)
     put = [(subscription_id, block, encode_block(bits)) for block, bits in settled.blocks.items()]
@@ -139,12 +140,10 @@ def _fold(session: Session, subscription_id: int, changes: Sequence[Row]) -> Non
         session.run("set_floor", settled.floor, subscription_id)
 
 
-def _load_blocks(session: Session, subscription_id: int, runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [
-        (block, decode_block(bits))
-        for first, last in runs
-        for block, bits in session.rows("blocks_between", subscription_id, first, last)
-    ]
+def _load(session: Session, subscription_id: int, floor: int, runs: Iterable[tuple[int, int]]) -> SettledSet:
+    """What a subscription has settled, as far as these runs of blocks say."""
+    rows = [row for first, last in runs for row in session.rows("blocks_between", subscription_id, first, last)]
+    return SettledSet(floor, [(block, decode_block(bits)) for block, bits in rows])
 
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -159,7 +158,7 @@ def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class _Subscription(NamedTuple):
-    """What clean-up has to know of a subscription; ``since``: see ``Follower``."""
+    """What clean-up needs of a subscription; ``since``: see ``Follower``."""
 
     id: int
     floor: int
@@ -179,17 +178,19 @@ class _Topic:
 
     @classmethod
     def load(cls, session: Session, walk: Walk, tally: Tally) -> _Topic | None:
-        """The topic under a walk; None when it was deleted meanwhile."""
+        """The topic of a walk; None if it has been deleted."""
         found = session.rows("topic_options", walk.topic_id)
         if not found:
             return None
-        return cls(session, walk, json.loads(found[0][0]), read_next_offset(session, walk.topic_id), tally)
+        return cls(session, walk, decode_options(found[0][0]), read_next_offset(session, walk.topic_id), tally)
 
     def clean(self, limit: int, now: float) -> int:
-        """Clean the next packs; how many were looked at, 0 at the end of the log."""
+        """Clean the next packs. Returns how many were examined, 0 at the end of the log."""
         walk = self._walk
         if not walk.position:
             self._raise_floors()
+            seconds, most = limits_of(self._options)
+            self._session.run("forget_published_ids", walk.topic_id, now - seconds, most)
         rows = [PackRow(*row) for row in self._session.rows("packs_from", walk.topic_id, walk.position, limit)]
         if not rows:
             self._drop_blocks(set(), self._next_offset)
@@ -198,8 +199,7 @@ class _Topic:
         cleaner = _PackCleaner(self._session, walk.topic_id, self._next_offset, self._tally)
         looked_at = 0
         for row in rows:
-            young = row.newest + REWRITING_AGE > now
-            cleaner.look_at(row, retention, now, young)
+            cleaner.look_at(row, retention, now)
             looked_at += 1
             if self._tally.bytes >= BYTES_A_PIECE:
                 break
@@ -210,22 +210,19 @@ class _Topic:
     def _retention(self, first: int, last: int) -> Retention:
         session, topic_id = self._session, self._walk.topic_id
         span = [(first // BLOCK, last // BLOCK)]
-        subscriptions = [
-            Follower(SettledSet(floor, _load_blocks(session, id_, span)), since)
-            for id_, floor, since in self._subscriptions
-        ]
-        readers = [
-            Follower(SettledSet(position), since) for position, since in session.rows("reader_positions", topic_id)
-        ]
+        readers = session.rows("reader_positions", topic_id)
         return Retention(
             self._options,
-            [*subscriptions, *readers],
+            [
+                *(Follower(_load(session, id_, floor, span), since) for id_, floor, since in self._subscriptions),
+                *(Follower(SettledSet(position), since) for position, since in readers),
+            ],
             [SettledSet.of(decode_cursor(row[0])) for row in session.rows("snapshot_cursors", topic_id)],
             [row[0] for row in session.rows("buried_between", topic_id, first, last)],
         )
 
     def _drop_blocks(self, kept: set[int], position: int) -> None:
-        """Go on to ``position``, and forget the blocks on the way there in which nothing is kept."""
+        """Advance to ``position``, and drop the blocks on the way in which nothing is kept."""
         walk = self._walk
         kept.add(walk.kept_block)
         first, last = walk.position // BLOCK, position // BLOCK - 1
@@ -240,24 +237,20 @@ class _Topic:
         for index, (id_, floor, since) in enumerate(self._subscriptions):
             raised = self._risen(id_, floor)
             if raised != floor:
+                block = raised // BLOCK
+                settled = _load(self._session, id_, raised, [(block, block)])
+                settled.set_floor(raised)  # after which the block is empty, unless something above the floor is settled
                 self._session.run("set_floor", raised, id_)
-                self._session.run("delete_blocks_below", id_, self._first_block_above(id_, raised))
+                self._session.run("delete_blocks_below", id_, block if settled.blocks else block + 1)
                 self._session.run("forget_troubles_below", id_, raised)
                 self._subscriptions[index] = _Subscription(id_, raised, since)
-
-    def _first_block_above(self, subscription_id: int, floor: int) -> int:
-        """The block that a floor is in, or the next one when nothing above the floor is settled in it."""
-        block = floor // BLOCK
-        settled = SettledSet(floor, _load_blocks(self._session, subscription_id, [(block, block)]))
-        settled.set_floor(floor)
-        return block if settled.blocks else block + 1
 
     def _risen(self, subscription_id: int, floor: int) -> int:
         for _ in range(BLOCKS_A_RISE):
             if floor >= self._next_offset:
                 break
             block = floor // BLOCK
-            settled = SettledSet(floor, _load_blocks(self._session, subscription_id, [(block, block)]))
+            settled = _load(self._session, subscription_id, floor, [(block, block)])
             unsettled = settled.first_unsettled_in_block(floor)
             if unsettled // BLOCK == block:
                 kept = first_kept(self._session, self._walk.topic_id, unsettled)
@@ -276,14 +269,14 @@ class _PackCleaner:
         self._topic_id = topic_id
         self._next_offset = next_offset
         self._tally = tally
-        self._doomed: list[PackRow] = []  # one after another, none of them needed
+        self._doomed: list[PackRow] = []  # adjacent, none of them needed
         self._sources: list[PackRow] = []
         self._leftovers: list[Record] = []
         self._leftover_bytes = 0
         self.kept_blocks: set[int] = set()
 
-    def look_at(self, pack: PackRow, retention: Retention, now: float, young: bool) -> None:
-        """Decide about one pack; a young one is not rewritten."""
+    def look_at(self, pack: PackRow, retention: Retention, now: float) -> None:
+        """Keep, rewrite or delete a pack; a young one is not rewritten."""
         offsets = range(pack.first, pack.last + 1) if pack.is_dense else self._head(pack).offsets
         needed = retention.needed(offsets, pack.newest, now)
         if not needed:
@@ -293,20 +286,21 @@ class _PackCleaner:
             self._tally.bytes += pack.bytes // 4  # freeing pages costs less than reading or writing them
             return
         self._delete_doomed()
-        if not young and (pack.is_small_leftover or self._is_mostly_removable(pack, offsets, needed)):
+        is_old = pack.newest + REWRITING_AGE <= now
+        if is_old and (pack.is_small_leftover or self._is_mostly_removable(pack, offsets, needed)):
             self._note_blocks(needed)
             self._gather(pack, needed)
         else:
-            self._note_blocks(offsets)  # also of what is settled: it stays with the others, and must stay settled
+            self._note_blocks(offsets)  # also of settled messages, which must stay settled
             self.write_leftovers()
 
     def finish(self) -> None:
-        """Nothing more is looked at."""
+        """Complete what was begun: no more packs follow."""
         self._delete_doomed()
         self.write_leftovers()
 
     def write_leftovers(self) -> None:
-        """Replace the packs that were gathered by one with what is needed of them."""
+        """Replace the gathered packs by one with what is needed of them."""
         before = sum(pack.messages for pack in self._sources)
         if len(self._sources) > 1 or before > len(self._leftovers):
             self._remember_end(self._sources[-1])
@@ -335,7 +329,7 @@ class _PackCleaner:
         return PackHead(row[0])
 
     def _delete_doomed(self) -> None:
-        """Delete a run of packs at once: while a piece lasts everybody else waits, and each statement is a step of its own."""
+        """Delete a run of packs with one statement, because commits wait for a piece."""
         if not self._doomed:
             return
         self._remember_end(self._doomed[-1])
@@ -343,7 +337,7 @@ class _PackCleaner:
         self._doomed = []
 
     def _remember_end(self, pack: PackRow) -> None:
-        """Before the end of a log is removed, so that no offset is given twice."""
+        """Called before the end of a log is removed, so that no offset is assigned twice."""
         if pack.last + 1 == self._next_offset:
             self._session.run("remember_next_offset", self._next_offset, self._topic_id)
 

@@ -1,50 +1,55 @@
-"""A look at everything that a SQL store holds. Nothing is repaired: what is wrong is said."""
+"""A check of everything that a SQL store holds. Nothing is repaired: what is wrong is reported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 
 from seriatim.errors import StoreError
-from seriatim.store.base import BLOCK, Cursor, Problem, SubscriptionRow, TopicRow
+from seriatim.store.base import BLOCK, Cursor, Problem, TopicRow
 from seriatim.store.pack import PackHead
-from seriatim.store.sql.reader import read_catalog, read_cursor
+from seriatim.store.sql.reader import SqlReader
 from seriatim.store.sql.session import Row, Session
 
-Reading = Callable[[], AbstractContextManager[Session]]
-"""Opens a session in a short transaction."""
 
-
-def find_problems(reading: Reading) -> Iterator[Problem]:
+def find_problems(store: SqlReader) -> Iterator[Problem]:
     """Everything that is wrong, in short transactions."""
     try:
-        yield from _problems_of_the_database(reading)
-        with reading() as session:
-            catalog = read_catalog(session)
+        yield from _problems_of_the_database(store)
+        catalog = store.catalog()
         for topic in catalog.topics:
-            yield from _problems_of_a_log(reading, topic)
-        logs = {topic.id: topic.next_offset for topic in catalog.topics}
+            yield from _problems_of_a_log(store, topic)
+        ends = {topic.id: topic.next_offset for topic in catalog.topics}
         for subscription in catalog.subscriptions:
-            if subscription.topic_id in logs:
-                yield from _problems_of_a_cursor(reading, subscription, logs[subscription.topic_id])
-    except StoreError as error:
+            if (end := ends.get(subscription.topic_id)) is None:
+                continue
+            highest = _highest(store.cursor(subscription.id))
+            if highest >= end:
+                what = f"has settled offset {highest} although the log ends at {end}"
+                yield Problem(f"subscription '{subscription.name}'", what)
+    except (StoreError, TypeError, ValueError) as error:  # a damaged row may hold anything
         yield Problem("store", f"can't be read: {error}")
 
 
-def _problems_of_the_database(reading: Reading) -> Iterator[Problem]:
-    with reading() as session:
+def _problems_of_the_database(store: SqlReader) -> Iterator[Problem]:
+    with store.reading() as session:
         damages = [row[0] for row in session.rows("integrity") if row[0] != "ok"]
-        dangling = session.rows("dangling_rows")
+        misfits = list(problems_of_rows(session))
     yield from (Problem("database", damage) for damage in damages)
-    for table, _, parent, *_ in dangling:
+    yield from misfits
+
+
+def problems_of_rows(session: Session) -> Iterator[Problem]:
+    """Rows that hold something else than their columns are for, or point to rows that are not there."""
+    yield from map(Problem._make, session.misfits())
+    for table, _, parent, *_ in session.rows("dangling_rows"):
         yield Problem(f"table {table}", f"a row points to one of {parent} that does not exist")
 
 
-def _problems_of_a_log(reading: Reading, topic: TopicRow) -> Iterator[Problem]:
+def _problems_of_a_log(store: SqlReader, topic: TopicRow) -> Iterator[Problem]:
     last = -1
     cursor = -1
     while True:
-        with reading() as session:
+        with store.reading() as session:
             rows = session.rows("packs_after", topic.id, cursor)
         if not rows:
             break
@@ -69,15 +74,6 @@ def _problems_of_a_pack(row: Row) -> Iterator[str]:
         yield f"is listed with {messages} messages from {first} to {last} and holds {len(offsets)} others"
     if offsets != sorted(set(offsets)):
         yield "has offsets that do not rise"
-
-
-def _problems_of_a_cursor(reading: Reading, subscription: SubscriptionRow, next_offset: int) -> Iterator[Problem]:
-    where = f"subscription '{subscription.name}'"
-    with reading() as session:
-        cursor = read_cursor(session, subscription.id)
-    highest = _highest(cursor)
-    if highest >= next_offset:
-        yield Problem(where, f"has settled offset {highest} although the log ends at {next_offset}")
 
 
 def _highest(cursor: Cursor) -> int:

@@ -1,4 +1,4 @@
-"""Connections for reading that are kept for the next reader."""
+"""A pool of connections for reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Connection = TypeVar("Connection", bound=Closable)
 
 
 class Pool(Generic[Connection]):
-    """As many connections as were ever in use at once."""
+    """Keeps as many connections as were ever in use at once."""
 
     def __init__(self, connect: Callable[[], Connection], is_gone: Callable[[Connection], bool]) -> None:
         self._connect = connect
@@ -25,7 +25,7 @@ class Pool(Generic[Connection]):
 
     @contextmanager
     def use(self) -> Iterator[Connection]:
-        """A connection that nobody else uses, kept afterwards unless something went wrong with it."""
+        """A connection for exclusive use, returned to the pool unless something went wrong with it."""
         connection = self._take()
         try:
             yield connection
@@ -38,7 +38,7 @@ class Pool(Generic[Connection]):
             self._idle.append(connection)
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it is given back."""
+        """Close the idle connections; those in use are closed when they are returned."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()

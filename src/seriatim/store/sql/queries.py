@@ -1,10 +1,11 @@
-"""Named queries and numbered migrations, read from the ``.sql`` files of a dialect.
+"""Named queries and numbered migrations, read from ``.sql`` files: those of a dialect, and queries that both share.
 
-In ``queries.sql`` a query begins with ``-- name: the_name``, then a comment that says what it is for, then one statement.
+In a ``queries.sql`` a query begins with ``-- name: the_name``, then a comment that says what it is for, then one statement.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -27,8 +28,21 @@ class Migration(NamedTuple):
 @cache
 def load_queries(dialect: str) -> Mapping[str, str]:
     """The text of every query by its name."""
-    text = (_folder(dialect) / "queries.sql").read_text(encoding="utf-8")
+    shared = _queries_of("sql")
+    if dialect == "postgres":
+        shared = {name: _numbered(text) for name, text in shared.items()}
+    return shared | _queries_of(dialect)
+
+
+def _queries_of(folder: str) -> dict[str, str]:
+    text = (_folder(folder) / "queries.sql").read_text(encoding="utf-8")
     return {found["name"]: found["text"] for found in _QUERY.finditer(text)}
+
+
+def _numbered(text: str) -> str:
+    """``?`` or ``?1`` as PostgreSQL writes them: ``$1``."""
+    numbers = itertools.count(1)
+    return re.sub(r"\?(\d*)", lambda mark: f"${mark[1] or next(numbers)}", text)
 
 
 @cache

@@ -1,27 +1,34 @@
-"""Brings a database to the present schema, one migration after another, in the transaction of the caller."""
+"""Migrates a database to the current schema, within the caller's transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seriatim.errors import NewerSchema
+from seriatim.errors import DamagedStore, NewerSchema, StoreFailed
 from seriatim.store.sql.queries import Migration
 from seriatim.store.sql.session import Session
 
 
 def migrate(session: Session, migrations: Sequence[Migration], *, new: bool) -> None:
-    """Apply what is missing, in order; a database that is ahead of this program is refused."""
+    """Apply the missing migrations, in order. A database with a newer schema is refused."""
     if new:
         session.run("create_migrations")
     done = schema_version(session, migrations)
     for migration in migrations:
         if migration.version > done:
-            session.run_script(migration.script)
+            try:
+                session.run_script(migration.script)
+            except StoreFailed as error:
+                if "already exists" not in str(error):
+                    raise
+                raise DamagedStore(
+                    f"the store has what migration {migration.version} brings, and no note of it: restore a backup"
+                ) from error
             session.run("note_migration", migration.version, migration.name)
 
 
 def schema_version(session: Session, migrations: Sequence[Migration]) -> int:
-    """The version that a database has; one that is ahead of this program is refused."""
+    """The schema version of a database. A newer one than this program knows is refused."""
     found = int(session.rows("schema_version")[0][0] or 0)
     if found > migrations[-1].version:
         raise NewerSchema(

@@ -1,21 +1,23 @@
-"""The verbs that write, on any SQL database.
+"""Transactions on any SQL database.
 
 Rules
-    - A verb that refuses (``NotFound``, ``AlreadyExists``, ``InvalidArgument``) does so before it changes anything.
-    - One append is one pack, one settle is one row: what counts is how few pages ride in each commit.
-    - What the owner knows is not asked again: a commit of appends and settlements then only sends, and waits for no answer,
-      which on a server saves a round trip for each verb.
+    - A method that refuses (``NotFound``, ``AlreadyExists``, ``InvalidArgument``) does so before it changes anything.
+    - One append is one pack, one settle is one row: the fewer pages a commit writes, the cheaper it is.
+    - What the owner knows is not queried again: a commit of appends and settlements then only sends and waits for no answer,
+      which on a server saves a round trip per call.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
-from seriatim.core.limits import check_name
+from seriatim.core.publishing.dedup import Claim, Fresh, IdWindow
 from seriatim.core.ranges import Range, RangeSet
-from seriatim.errors import AlreadyExists, NotFound
+from seriatim.core.text_checks import check_name
+from seriatim.errors import AlreadyExists, DamagedStore, NotFound, StoreFailed
 from seriatim.store.base import (
     Cursor,
     DeadLetterRow,
@@ -29,10 +31,17 @@ from seriatim.store.base import (
     TopicRow,
     TroubleRow,
 )
+from seriatim.store.number_columns import decode_column, encode_column
 from seriatim.store.pack import PackHead, encode
-from seriatim.store.rules import (
+from seriatim.store.settled_set import encode_block, encode_cursor
+from seriatim.store.sql.reader import read_snapshot, staged_heads
+from seriatim.store.sql.session import Row, Session
+from seriatim.store.staged_messages import IN_DATABASE, read_staged
+from seriatim.store.validation import (
     checked_letters,
     checked_troubles,
+    decode_list,
+    decode_options,
     encode_offsets,
     encode_options,
     end_of,
@@ -48,30 +57,28 @@ from seriatim.store.rules import (
     require_snapshot,
     require_times,
 )
-from seriatim.store.settled import encode_block, encode_cursor
-from seriatim.store.sql.reader import read_snapshot
-from seriatim.store.sql.session import Row, Session
-from seriatim.store.staging import read_staged
 
 SETTLED, UNSETTLED = 0, 1
 
 
 class Known:
-    """What an owner remembers from one transaction to the next, because nobody else can change it.
+    """What the owner remembers between transactions, because no other process can change it.
 
-    After a transaction that failed it is worth nothing: begin with a new one.
+    After a failed transaction it is invalid: start with a new one.
     """
 
     def __init__(self) -> None:
         self.next_offsets: dict[int, int] = {}
         self.subscriptions: set[int] = set()
         self.untroubled: set[int] = set()
-        """Subscriptions that have no trouble to forget."""
+        """Subscriptions without trouble rows."""
         self.positions: dict[str, int] = {}
-        """Where writers stand. A host that writes for a thousand nodes would ask a thousand times in each transaction."""
+        """The positions of writers. A host that writes for a thousand nodes would query a thousand of them per transaction."""
+        self.windows: dict[int, IdWindow] = {}
+        """The ids that were published to topics."""
 
     def forget_topic(self) -> None:
-        """Subscriptions go with a topic, and which ones is not known here."""
+        """Forget everything: the subscriptions of a deleted topic are deleted, too, and which they were is not known here."""
         self.next_offsets.clear()
         self.subscriptions.clear()
         self.untroubled.clear()
@@ -82,16 +89,26 @@ class Known:
 
 
 class SqlTransaction:
-    """One unit of work on a session whose transaction the caller begins and ends."""
+    """A transaction on a session, which the caller begins and ends."""
 
     def __init__(self, session: Session, known: Known) -> None:
         self._session = session
         self._known = known
+        self._fresh: dict[int, tuple[Fresh, float]] = {}
+
+    def finish(self) -> None:
+        """Write what was only noted so far: the ids of all publishes to a topic are one row."""
+        for topic_id, (fresh, now) in self._fresh.items():
+            window = self._known.windows[topic_id]
+            window.add(fresh, now)
+            if fresh:
+                numbers = encode_column("Q", chain.from_iterable(fresh.values()))
+                self._session.run("put_published_ids", topic_id, window.total, now, json.dumps(list(fresh)), numbers)
 
     def topic(self, topic_id: int) -> TopicRow:
         next_offset = self._next_offset(topic_id)
         ((name, options),) = self._session.rows("topic", topic_id)
-        return TopicRow(topic_id, name, json.loads(options), next_offset)
+        return TopicRow(topic_id, name, decode_options(options), next_offset)
 
     def has_subscriptions(self, topic_id: int) -> bool:
         return bool(self._session.rows("subscriptions_of_topic", topic_id))
@@ -108,22 +125,26 @@ class SqlTransaction:
         check_name("topic", name)
         values = encode_options(options)
         if self._session.rows("topic_named", name):
-            raise AlreadyExists(f"topic '{name}' exists already")
+            raise AlreadyExists(f"topic '{name}' already exists")
         (row,) = self._session.rows("create_topic", name, values)
         return TopicRow(row[0], name, dict(options), 0)
 
     def update_topic(self, topic_id: int, options: Options) -> None:
         _require_one(self._session.rows("update_topic", encode_options(options), topic_id), "topic", topic_id)
+        if topic_id in self._known.windows:
+            self._known.windows[topic_id].set_options(options)
 
     def rename_topic(self, topic_id: int, name: str) -> None:
         check_name("topic", name)
         if self._session.rows("topic_named", name):
-            raise AlreadyExists(f"topic '{name}' exists already")
+            raise AlreadyExists(f"topic '{name}' already exists")
         _require_one(self._session.rows("rename_topic", name, topic_id), "topic", topic_id)
 
     def delete_topic(self, topic_id: int) -> None:
         _require_one(self._session.rows("delete_topic", topic_id), "topic", topic_id)
         self._known.forget_topic()
+        self._known.windows.pop(topic_id, None)
+        self._fresh.pop(topic_id, None)
 
     def create_subscription(self, topic_id: int, name: str, options: Options, cursor: Cursor) -> SubscriptionRow:
         check_name("subscription", name)
@@ -131,7 +152,7 @@ class SqlTransaction:
         values = encode_options(options)
         since = self._next_offset(topic_id)
         if self._session.rows("subscription_named", topic_id, name):
-            raise AlreadyExists(f"subscription '{name}' exists already")
+            raise AlreadyExists(f"subscription '{name}' already exists")
         (row,) = self._session.rows("create_subscription", topic_id, name, values, cursor.floor, since)
         self._pass_offsets(topic_id, cursor.floor)
         self._put_blocks(row[0], cursor)
@@ -155,14 +176,23 @@ class SqlTransaction:
 
     def append_staged(self, topic_id: int, file: str, first: int, published: float, seen: Seen | None = None) -> None:
         require_new(first, self._next_offset(topic_id))
-        for staged, data in read_staged(Path(file)):
+        for staged, query, data in self._staged(file):
             head = PackHead(staged).stamped(first, published)
             pack = PackHead(head)
-            last, size = first + pack.count - 1, len(head) + len(data)
-            self._session.run("append_pack", topic_id, first, last, pack.count, size, published, False, head, data)
+            last, size = first + pack.count - 1, len(head) + sum(pack.data_sizes)
+            self._session.run(query, topic_id, first, last, pack.count, size, published, False, head, *data)
             self._known.next_offsets[topic_id] = first = last + 1
             if seen is not None:
-                seen(pack.positions())
+                seen(pack.headers())
+
+    def _staged(self, name: str) -> Iterator[tuple[bytes, str, Row]]:
+        """The head of each staged pack, the query that appends it, and the data or the place of it."""
+        if not name.startswith(IN_DATABASE):
+            yield from ((head, "append_pack", (data,)) for head, data in read_staged(Path(name)))
+            return
+        attempt = name.removeprefix(IN_DATABASE)
+        for place, head in staged_heads(self._session, attempt):
+            yield head, "append_staged_pack", (attempt, place)
 
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
@@ -217,9 +247,6 @@ class SqlTransaction:
             self._session.run(query, subscription_id)
         self._put_blocks(subscription_id, cursor)
 
-    def reserve_tokens(self, next_token: int) -> None:
-        self._session.run("reserve_tokens", next_token)
-
     def put_reader(self, reader: ReaderRow) -> None:
         require_reader(reader)
         since = self._next_offset(reader.topic_id)
@@ -260,6 +287,27 @@ class SqlTransaction:
         self._session.run("put_batches_of_writer", writer, json.dumps(list(batches)))
         return True
 
+    def claim_ids(self, topic_id: int, claims: Sequence[Claim], now: float) -> dict[int, int]:
+        windows = self._known.windows
+        if topic_id not in windows:
+            windows[topic_id] = self._window(topic_id)
+        fresh, _ = self._fresh[topic_id] = self._fresh.get(topic_id, ({}, now))
+        return windows[topic_id].claim(claims, fresh, now)
+
+    def _window(self, topic_id: int) -> IdWindow:
+        window = IdWindow(self.topic(topic_id).options)
+        for total, time, ids, blob in self._session.rows("published_ids", topic_id):
+            names, numbers = decode_list(ids), decode_column("Q", blob)
+            if len(numbers) != 2 * len(names):
+                raise DamagedStore("the ids of published messages are damaged: restore a backup")
+            window.add(dict(zip(names, zip(numbers[::2], numbers[1::2], strict=True), strict=True)), time)
+            window.total = total
+        return window
+
+    def take_from_outbox(self, ids: Sequence[int]) -> None:
+        if len(self._session.rows("take_from_outbox", list(ids))) != len(ids):
+            raise StoreFailed("messages vanished from the outbox: somebody else deleted them")
+
     def position(self, writer: str) -> int:
         self._session.require_unbroken()
         known = self._known.positions
@@ -277,7 +325,7 @@ class SqlTransaction:
 
     def _batches(self, writer: str) -> list[Range]:
         found = self._session.rows("batches_of_writer", writer)
-        return [(lo, hi) for lo, hi in json.loads(found[0][0])] if found else []
+        return [(lo, hi) for lo, hi in decode_list(found[0][0])] if found else []
 
     def _next_offset(self, topic_id: int) -> int:
         known = self._known.next_offsets
@@ -289,7 +337,7 @@ class SqlTransaction:
         return known[topic_id]
 
     def _pass_offsets(self, topic_id: int, end: int) -> None:
-        """No message gets an offset below ``end`` any more."""
+        """No message is assigned an offset below ``end`` any more."""
         if end > self._next_offset(topic_id):
             self._session.run("remember_next_offset", end, topic_id)
             self._known.next_offsets[topic_id] = end

@@ -1,1 +1,1 @@
-"""A store in one SQLite file: its store, session, queries and migrations, and what is done to such a file as a whole."""
+"""A store in one SQLite file: session, SQL, migrations, inspection, restore."""

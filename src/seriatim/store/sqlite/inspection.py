@@ -1,4 +1,4 @@
-"""What an operator wants to know of a store's file, found out without owning or changing it."""
+"""What an operator wants to know about a store's file, without owning or changing it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import NamedTuple
 from seriatim.store.lock_file import Owner, file_system, owner_of
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.schema import schema_version
-from seriatim.store.sqlite.session import SqliteSession, connect_reader, is_new, refuse_foreign_file
+from seriatim.store.sqlite.session import SqliteSession, connect_reader, is_new, refuse_foreign_file, refuse_other_file
+from seriatim.store.sqlite.wal import refuse_damaged_log
 
-MOST_PENDING = 10_000
-"""More rows that wait for clean-up are not counted."""
+MAX_PENDING = 10_000
+"""The count of rows that wait for clean-up stops here."""
 
 
 class Examination(NamedTuple):
@@ -23,23 +24,25 @@ class Examination(NamedTuple):
     newest_schema: int
     file_bytes: int
     log_bytes: int
-    """What is in the write-ahead log and not yet in the file."""
+    """The size of the write-ahead log."""
     pending_settlements: int
-    """Rows that clean-up will fold together, up to ``MOST_PENDING``."""
+    """Rows that clean-up will fold together, up to ``MAX_PENDING``."""
     file_system: str | None
 
 
 def examine(path: Path) -> Examination:
-    """Look at the store in a file, which must exist."""
+    """Examine the store in an existing file."""
+    refuse_other_file(path)
     newest = load_migrations("sqlite")[-1].version
+    owner = owner_of(path)
+    if owner is None:
+        refuse_damaged_log(path)
     with closing(connect_reader(path)) as connection:
         session = SqliteSession(connection)
         refuse_foreign_file(session, path)
         schema = None if is_new(session) else schema_version(session, load_migrations("sqlite"))
-        pending = len(session.rows("oldest_settlements", MOST_PENDING)) if schema == newest else 0
-    return Examination(
-        owner_of(path), schema, newest, _bytes(path), _bytes(Path(f"{path}-wal")), pending, file_system(path)
-    )
+        pending = len(session.rows("oldest_settlements", MAX_PENDING)) if schema == newest else 0
+    return Examination(owner, schema, newest, _bytes(path), _bytes(Path(f"{path}-wal")), pending, file_system(path))
 
 
 def _bytes(path: Path) -> int:

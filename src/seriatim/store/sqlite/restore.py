@@ -1,17 +1,18 @@
-"""A backup becomes a store again.
+"""Restoring a store from a backup.
 
 Rules
-    - The backup is checked first, and stays as it is. A store that exists is never overwritten, nor is anything written next
-      to what a lost store left behind: its write-ahead log would be taken for part of the restored one.
-    - A file under the target's name is always whole: the copy has a name of its own until all of it is on the disk.
-    - What happened after the backup is unknown to it, but not to those who saw it. So that nothing new is taken for something
-      that they know, the restored store goes on far above the backup:
-        - **Epochs** rise by 65,536 and a random number up to a million. No fencing token of the lost store is given again,
-          unless it was opened more than 65,536 times since the backup. Two stores restored from the same backup give the same
+    - A backup of an earlier version is accepted: its schema is updated when the restored store is opened.
+    - The backup is checked first, and never changed. An existing store is never overwritten, nor is anything written next to
+      what a lost store left behind: its write-ahead log would be taken for part of the restored store.
+    - A file under the target's name is always complete: the copy has a temporary name until all of it is on the disk.
+    - The backup does not know what happened after it, but clients may. So that nothing new is confused with what they saw, the
+      restored store continues far above the backup:
+        - **Epochs** rise by 65,536 and a random number up to a million. No fencing token of the lost store is reused, unless
+          the store was opened more than 65,536 times since the backup. Two stores restored from the same backup use the same
           tokens only by chance: about one in a million for each time that one of them is opened.
-        - **Offsets** of every topic rise by 16,777,216. No message id is given again, unless more messages than that were
-          published to the topic since the backup.
-    - **Not guaranteed**: messages published after the backup are gone, and what was settled after it is delivered again.
+        - **Offsets** of every topic rise by 16,777,216. No message id is reused, unless more messages than that were published
+          to the topic since the backup.
+    - **Not guaranteed**: messages published after the backup are lost, and messages settled after it are delivered again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
-from seriatim.errors import AlreadyExists, DamagedStore, NotFound, StoreFailed
-from seriatim.store.files import put_in_place, unfinished
+from seriatim.errors import AlreadyExists, DamagedStore, InvalidArgument, NotFound, StoreFailed
+from seriatim.store.private_files import put_in_place, unfinished
 from seriatim.store.sqlite.session import SqliteSession, connect_writer
 from seriatim.store.sqlite.store import SqliteReader
 
@@ -35,7 +36,9 @@ PROBLEMS_SHOWN = 5
 
 
 def restore_backup(backup: str | Path, target: str | Path) -> None:
-    """Make a store at ``target`` of a backup (a file that ``Engine.backup`` or ``Store.backup`` wrote)."""
+    """Restore a backup (a file written by ``Engine.backup`` or ``Store.backup``) to ``target``."""
+    if "://" in str(target):
+        raise InvalidArgument(f"'{target}' is an address: give the path of the file that is to become the store")
     source, goal = Path(backup), Path(target)
     _refuse_leftovers(goal)
     _refuse_damage(source)
@@ -45,7 +48,7 @@ def restore_backup(backup: str | Path, target: str | Path) -> None:
             _go_far_ahead(partial)
             put_in_place(partial, goal)
     except FileExistsError:
-        raise AlreadyExists(f"'{goal}' exists already: nothing was restored") from None
+        raise AlreadyExists(f"'{goal}' already exists: nothing was restored") from None
     except OSError as error:
         raise StoreFailed(f"'{goal}' can't be written: {error.strerror}") from error
 
@@ -54,13 +57,13 @@ def _refuse_leftovers(goal: Path) -> None:
     for suffix in ("", "-wal", "-shm"):
         found = Path(f"{goal}{suffix}")
         if found.exists():
-            raise AlreadyExists(f"'{found}' exists already: move it away, or restore under another name")
+            raise AlreadyExists(f"'{found}' already exists: move it away, or restore under another name")
 
 
 def _refuse_damage(source: Path) -> None:
     if not source.is_file():
         raise NotFound(f"there is no backup at '{source}'")
-    with closing(SqliteReader(source)) as reader:
+    with closing(SqliteReader(source, may_be_older=True)) as reader:
         problems = [f"{where}: {what}" for where, what in islice(reader.check(), PROBLEMS_SHOWN)]
     if problems:
         raise DamagedStore(f"the backup '{source}' is damaged, take another one: {'; '.join(problems)}")

@@ -1,8 +1,8 @@
-"""Connections to a SQLite file: how they are opened, what they are asked, and what their errors mean.
+"""Connections to a SQLite file: opening them, running queries, and translating errors.
 
 Rules
-    - The owner has one connection that writes. Everything else reads through connections of its own that can neither write nor
-      checkpoint, in short transactions, so that the write-ahead log can't grow behind a slow reader.
+    - The owner has one connection that writes. All reading uses separate connections that can neither write nor checkpoint, in
+      short transactions, so that a slow reader can't make the write-ahead log grow.
 """
 
 from __future__ import annotations
@@ -23,50 +23,57 @@ from seriatim.errors import (
     StoreFailed,
     StoreFull,
 )
-from seriatim.store.files import make_private
+from seriatim.store.private_files import make_private
 from seriatim.store.sql.queries import load_queries
-from seriatim.store.sql.session import Row, UnitOfWork
+from seriatim.store.sql.session import Row, Session
 
 BUSY_SECONDS = 5.0
-CHECKPOINT_PAGES = 256  # so many that it pays, and so few that no commit waits long for it
-LARGEST_IDLE_WAL = 16 * 1024 * 1024
+CHECKPOINT_PAGES = 256  # large enough to pay, small enough that no commit waits long for it
+MAX_IDLE_WAL_BYTES = 16 * 1024 * 1024
+
+_HEADER_BYTES = 100
+_MARK = b"SERI"
+"""SQLite's application id, at byte 68 of the header."""
 
 _KINDS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_BUSY: (StoreBusy, "another program has locked the store: let it finish"),
     sqlite3.SQLITE_LOCKED: (StoreBusy, "another program has locked the store: let it finish"),
-    sqlite3.SQLITE_FULL: (StoreFull, "there is no room left for the store: make room on its disk"),
+    sqlite3.SQLITE_FULL: (StoreFull, "the disk of the store is full: free some space"),
     sqlite3.SQLITE_CORRUPT: (DamagedStore, "the file of the store is damaged: restore a backup"),
     sqlite3.SQLITE_NOTADB: (DamagedStore, "the file is not a SQLite database, or it is damaged: restore a backup"),
 }
 
 
 def as_store_error(error: Exception) -> SeriatimError:
-    """What an error of SQLite means to us."""
+    """Translate an error of SQLite."""
     if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) or "binding parameter" in str(error):
         return InvalidArgument(f"the store can't keep this value ({error})")
+    if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
+        return DamagedStore(f"a text in the store is damaged: restore a backup ({error})")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-    kind, what = _KINDS.get(code, (StoreFailed, "the store could not be read or written: look after its disk"))
+    kind, what = _KINDS.get(code, (StoreFailed, "the store could not be read or written: check its disk"))
     return kind(f"{what} ({error})")
 
 
-class SqliteSession(UnitOfWork):
-    """One transaction on a connection: named queries, our errors."""
-
-    failures = sqlite3.Error
+class SqliteSession(Session):
+    """One transaction on a SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__()
         self._connection = connection
         self._queries = load_queries("sqlite")
 
     def rows(self, query: str, *values: object) -> list[Row]:
-        return self._ask(self._fetch, query, values)
+        return self._execute(self._queries[query], values)
 
     def run(self, query: str, *values: object) -> None:
-        self._ask(self._connection.execute, self._queries[query], values)
+        self._execute(self._queries[query], values)
 
     def run_many(self, query: str, rows: Iterable[Row]) -> None:
-        self._ask(self._connection.executemany, self._queries[query], rows)
+        self.require_unbroken()
+        try:
+            self._connection.executemany(self._queries[query], rows)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self.broken_by(as_store_error(error)) from error
 
     def run_script(self, script: str) -> None:
         statement = ""
@@ -77,18 +84,37 @@ class SqliteSession(UnitOfWork):
                 statement = ""
 
     def command(self, statement: str) -> None:
-        """One statement that is not a named query: transaction control, migrations."""
-        self._ask(self._connection.execute, statement)
+        """Run one statement that is not a named query: transaction control, migrations."""
+        self._execute(statement)
 
-    def _fetch(self, query: str, values: Row) -> list[Row]:
-        return self._connection.execute(self._queries[query], values).fetchall()
+    def misfits(self) -> list[tuple[str, str]]:
+        """SQLite keeps any value in any column, so a damaged page may hold anything. Large values are not read for this."""
+        found: list[tuple[str, str]] = []
+        for (table,) in self.rows("table_names"):
+            columns = {
+                name: f"typeof({name}) != '{kind.lower()}'" + ("" if required or key else f" AND {name} IS NOT NULL")
+                for _, name, kind, required, _, key in self._execute(f"PRAGMA table_info({table})")
+            }
+            sums = ", ".join(f"total({is_wrong})" for is_wrong in columns.values())
+            (counts,) = self._execute(f"SELECT {sums} FROM {table}")
+            found += [
+                (f"table {table}", f"{count:.0f} rows hold no value of the right kind in column {name}")
+                for name, count in zip(columns, counts, strict=True)
+                if count
+            ]
+        return found
 
-    def _as_store_error(self, error: Exception) -> SeriatimError:
-        return as_store_error(error)
+    def _execute(self, statement: str, values: Row = ()) -> list[Row]:
+        if self.broken is not None:
+            raise self.broken
+        try:
+            return self._connection.execute(statement, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self.broken_by(as_store_error(error)) from error
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
-    """The connection of the owner; a new file is prepared, a file of something else is refused untouched."""
+    """The connection of the owner. A new file is prepared; a database of another program is refused untouched."""
     with suppress(OSError):  # SQLite says what is wrong
         make_private(path)
     connection = _connect(path, "rwc")
@@ -101,7 +127,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
             "synchronous = FULL",
             "foreign_keys = ON",
             f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
-            f"journal_size_limit = {LARGEST_IDLE_WAL}",
+            f"journal_size_limit = {MAX_IDLE_WAL_BYTES}",
         ):
             session.command(f"PRAGMA {pragma}")
         if session.rows("write_ahead_log")[0][0] != "wal":
@@ -120,18 +146,28 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def is_new(session: SqliteSession) -> bool:
-    """Whether there is nothing at all in the file."""
+    """Whether the file is empty."""
     return not session.rows("table_names")
 
 
+def refuse_other_file(path: Path) -> None:
+    """Raise if the file is no database at all, before anything is made beside it. A damaged store is known by its mark."""
+    if not path.is_file():
+        return
+    with suppress(OSError), path.open("rb") as file:  # SQLite says what is wrong
+        head = file.read(_HEADER_BYTES)
+        if head and not head.startswith(b"SQLite format 3\0") and head[68:72] != _MARK:
+            raise NotAStore(f"'{path}' is not a SQLite database: choose another file")
+
+
 def refuse_foreign_file(session: SqliteSession, path: Path) -> None:
-    """Raise when the file is a database of something else."""
+    """Raise if the file is a database of another program."""
     (found,) = session.rows("application_id")
     if found[0] != OUR_MARK and not is_new(session):
         raise NotAStore(f"'{path}' is a SQLite database of another program: choose another file")
 
 
-OUR_MARK = int.from_bytes(b"SERI", "big")
+OUR_MARK = int.from_bytes(_MARK, "big")
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -1,0 +1,135 @@
+"""Why a key waits: for what, since when, and what would move it.
+
+This is the one place that puts it into words; whoever shows a key (``explain``, ``keys``, the command line) shows this text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from math import inf
+from typing import NamedTuple
+
+from seriatim.core.lanes.lane import LaneState
+from seriatim.core.lanes.types import LaneView
+
+
+class WaitsFor(StrEnum):
+    """What a key is waiting for."""
+
+    MESSAGES = "messages"  # it has none
+    CONSUMER = "consumer"  # one with room, whose turn it is
+    OUTCOME = "outcome"  # of a delivery
+    COMMIT = "commit"  # what became of a message is not durable yet
+    TENANT = "tenant"  # the tenant of the key has as many messages in flight as it may
+    TIME = "time"  # a retry, or a delay
+    OPERATOR = "operator"
+
+
+class Explanation(NamedTuple):
+    """What a key waits for, since when (None: nobody knows) and until when (None: time alone does not move it), what would move
+    it, and all of it in one sentence."""
+
+    waits_for: WaitsFor
+    since: float | None
+    until: float | None
+    moved_by: str
+    sentence: str
+
+
+def explain(
+    view: LaneView | None,
+    *,
+    pause_reason: str | None,
+    halted: str | None,
+    consumers: int,
+    full_tenant: str | None = None,
+    elsewhere: str | None = None,
+    published: float = -inf,
+    barred: float | None = -inf,
+    clock: Callable[[float], str],
+    named: Callable[[int], str] = str,
+) -> Explanation:
+    """Explain a key by how its lane stands (None: it has no messages), why the key is paused, why the whole subscription gives
+    nothing out (None: it does), how many consumers there are, and which tenant has no room. ``elsewhere`` names a program that
+    decides about the key, and whose messages in flight are not seen from here. ``published`` is when its next
+    message was, and ``barred`` when the subscription or the tenant last began or ceased to hold ready keys back: -inf where
+    that was before the lanes were there, None where it is not known. ``clock`` writes a time as text, ``named`` a message."""
+    head = "its next message"
+    if view is not None and view.head is not None and not (view.state == LaneState.READY and view.in_flight):
+        head = f"message {named(view.head)}"
+    waits_for, what, moved_by = _reason(view, head, pause_reason, halted, consumers, full_tenant, elsewhere)
+    since = None if view is None else _since(view, published, barred)
+    until = None if view is None else {WaitsFor.TIME: view.not_before, WaitsFor.OUTCOME: view.deadline}.get(waits_for)
+    began = "" if since is None else f"since {clock(since)}"
+    sentence = what.format(
+        since=began and f", {began}",
+        waiting=began and f" (waiting {began})",
+        until="a moment from now" if until is None else clock(until),
+    )
+    return Explanation(waits_for, since, until, moved_by, f"{sentence}; {moved_by}")
+
+
+def _since(view: LaneView, published: float, barred: float | None) -> float | None:
+    """A key that is ready waits since the last of what it needed was there: its turn in the lane, the message, and room."""
+    since = view.since
+    if view.state == LaneState.READY and since is not None:
+        since = None if barred is None else max(since, published, barred)
+    return None if since == -inf else since
+
+
+def _reason(
+    view: LaneView | None,
+    head: str,
+    pause_reason: str | None,
+    halted: str | None,
+    consumers: int,
+    full_tenant: str | None,
+    elsewhere: str | None,
+) -> tuple[WaitsFor, str, str]:
+    if view is None:
+        return WaitsFor.MESSAGES, "it has no messages", "the next one that is published moves it"
+    later = "" if halted is None else ", but nothing is given out while the subscription is paused or stopped"
+    match view.state:
+        case LaneState.PAUSED:
+            reason = f": {_literal(pause_reason)}" if pause_reason else ""
+            return WaitsFor.OPERATOR, f"paused{reason}{{since}}", f"resuming the key moves it{later}"
+        case LaneState.DELAYED if view.attempts:
+            error = f": {_literal(view.error)}" if view.error else ""
+            failed = f"waits for its retry until {{until}}{error}{{since}}"
+            moved_by = "it continues then, or when an operator retries, skips or dead-letters it"
+            return WaitsFor.TIME, failed, f"{moved_by}{later}"
+        case LaneState.DELAYED:
+            return WaitsFor.TIME, "delayed until {until}", f"it continues then, or when an operator retries it{later}"
+        case LaneState.LEASED if view.key is None:
+            count = f"{view.in_flight} messages without a key are in flight"
+            return WaitsFor.OUTCOME, count, "keyless messages wait for no other"
+        case LaneState.LEASED:
+            out = f"{head} is in flight (attempt {view.attempts}){{since}}"
+            return WaitsFor.OUTCOME, out, "its ack or nack moves it, or the end of its lease"
+        case LaneState.SETTLING:
+            return WaitsFor.COMMIT, "its acknowledgement is being written{since}", "the commit moves it"
+    return _reason_of_ready(head, halted, consumers, full_tenant, elsewhere)
+
+
+def _reason_of_ready(
+    head: str, halted: str | None, consumers: int, full_tenant: str | None, elsewhere: str | None
+) -> tuple[WaitsFor, str, str]:
+    if halted is not None:
+        return WaitsFor.OPERATOR, f"{_literal(halted)}{{waiting}}", "an operator moves it"
+    if full_tenant is not None:
+        full = f"{head} is ready, and its tenant {_literal(repr(full_tenant))} has as many messages in flight as it may"
+        full += "{waiting}"
+        return WaitsFor.TENANT, full, "an outcome of one of those moves it"
+    if not consumers:
+        nobody = f"{head} is ready, and nobody consumes the subscription{{waiting}}"
+        return WaitsFor.CONSUMER, nobody, "a consumer moves it"
+    if elsewhere is not None:
+        there = f"{head} is with {_literal(elsewhere)}: in flight, or waiting for the key's turn{{waiting}}"
+        return WaitsFor.CONSUMER, there, "its ack or nack moves it"
+    return WaitsFor.CONSUMER, f"{head} is ready{{waiting}}", "a consumer with room takes it when it is the key's turn"
+
+
+def _literal(text: str) -> str:
+    """Text of somebody else's, in which braces are braces."""
+    return text.replace("{", "{{").replace("}", "}}")

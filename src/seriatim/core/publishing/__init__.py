@@ -1,0 +1,1 @@
+"""Publishing: batches per key, flow control, message limits."""

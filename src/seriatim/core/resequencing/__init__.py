@@ -1,0 +1,1 @@
+"""Resequencing: numbered messages put back in order, per key."""

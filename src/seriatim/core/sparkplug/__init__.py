@@ -1,0 +1,1 @@
+"""Sparkplug: the sessions of edge nodes, their messages in order, and rebirth requests."""

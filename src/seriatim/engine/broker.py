@@ -1,34 +1,41 @@
-"""The seam between programs and an engine: what may be asked of it, wherever it runs.
+"""The seam between programs and an engine: everything that can be asked of it, wherever it runs.
 
-``Engine`` answers in this process; ``link`` carries the same questions to the process that owns the store. Fronts are written
-against this seam and do not know which one they have.
+``Engine`` answers in this process, ``link`` carries the same calls to the process that owns the store, and the client's
+``ServerBroker`` carries them to a Pub/Sub server. Programs are written against this seam and do not know which one they have.
 
 Rules
-    - What a coroutine has returned is durable. A caller that is cancelled before may or may not have had its way; what it
-      asked for has happened as a whole or not at all.
-    - Whatever goes in is checked before anything changes: InvalidArgument says what can never work. Reasons and error texts are
-      made to fit instead (``core.limits.reason_of``).
-    - Whatever goes in or comes out is plain data: numbers, text, bytes, and the classes of this module, of ``metrics``,
-      ``options`` and ``core.delivery``. Times are seconds since 1970, offsets are whole numbers.
-    - An attached consumer hears of messages through its callbacks, in the event loop. What it says (ack, nack, extend) about a
-      lease that is lost raises StaleLease at once where that can be known, and is reported to the callback otherwise.
+    - What a coroutine has returned is durable. A call that is cancelled takes effect as a whole or not at all.
+    - Arguments are checked before anything changes: InvalidArgument says what can never work. Reasons and error texts are
+      cut to size instead (``core.text_checks.reason_of``).
+    - Arguments and results are plain data: numbers, text, bytes, times, and the classes of this module, of ``metrics``,
+      ``options`` and ``core.lanes.types``. Times go in as seconds since 1970; what operators look at has datetimes.
+    - **Message ids are opaque text.** Only the broker that gave an id knows what it stands for. Offsets appear where a program
+      reads the log of a store itself: in ``TopicInfo`` and in the positions of readers.
+    - An attached consumer receives messages through its callbacks, in the event loop. An ack, nack or extension of a lost lease
+      raises StaleLease at once where that is known, and is reported to the callback otherwise.
+    - A broker overrides the verbs that it can carry out. The others raise NotSupported.
 """
 
 from __future__ import annotations
 
+# ruff: noqa: ARG002 - what a broker does not override takes its arguments and refuses
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
-from seriatim.core.limits import check_message
-from seriatim.core.options import require_duration
-from seriatim.engine.metrics import Metrics, SubscriptionStats
+from seriatim.core.lanes.explanation import WaitsFor
+from seriatim.core.publishing.message_limits import check_message
+from seriatim.core.validation import require_duration
+from seriatim.engine.metrics import CommitTimes, DeliveryCounts, Metrics, SubscriptionStats, TopicCounts
+from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.errors import NotSupported
+from seriatim.store.base import DEFAULT_RETENTION_S, DocumentRow, StagedFile
 
 if TYPE_CHECKING:
-    from seriatim.core.delivery import Lease
+    from seriatim.core.lanes.types import Lease
     from seriatim.engine.consumer import Consumer
-    from seriatim.engine.options import SubscriptionOptions, TopicOptions
 
 RETIRED = "_deleted-topic_"
 """How the names of topics begin that only their subscriptions keep."""
@@ -47,7 +54,7 @@ def former_name(name: str) -> str | None:
     return former or None  # versions before did not note it
 
 
-Told = Callable[[BaseException | None], None]
+OnDurable = Callable[[BaseException | None], None]
 """Called once: with None when something is durable, or with the reason why it did not happen."""
 
 
@@ -58,18 +65,19 @@ class Outgoing(NamedTuple):
     data: bytes
     attributes: Mapping[str, str] | None = None
     delay: float = 0.0
+    dedup_id: str | None = None
 
 
 def check_outgoing(messages: Sequence[Outgoing]) -> None:
     """Raise InvalidArgument unless all of these messages can be published."""
-    for key, data, attributes, delay in messages:
-        check_message(data, key, attributes)
+    for key, data, attributes, delay, dedup_id in messages:
+        check_message(data, key, attributes, dedup_id)
         if delay != 0:
             require_duration("delay", delay)
 
 
-class Step(NamedTuple):
-    """That a writer has come from ``start`` to ``end``."""
+class WriterMove(NamedTuple):
+    """A writer's position changes from ``start`` to ``end``."""
 
     writer: str
     start: int
@@ -80,13 +88,14 @@ class Step(NamedTuple):
 class TopicInfo:
     """A topic. Its messages are those with offsets from ``earliest`` to below ``next_offset`` that are still kept.
 
-    ``problem`` says what is wrong with the options that the store holds; nothing is removed until they are set anew.
+    Offsets are None where a server does not tell them. ``problem`` says what is wrong with the options that the store holds;
+    nothing is removed until they are set anew.
     """
 
     name: str
     options: TopicOptions
-    earliest: int
-    next_offset: int
+    earliest: int | None
+    next_offset: int | None
     problem: str | None = None
 
 
@@ -101,61 +110,266 @@ class SubscriptionInfo:
     problem: str | None = None
 
 
+KeyOrder = Literal["trouble", "oldest", "deepest"]
+"""How keys are listed: paused and failing ones first, by the age of their head, or by how many messages they have."""
+
+KeyState = Literal["paused", "delayed", "leased", "settling", "ready"]
+
+RANKED_KEYS = 10_000
+"""So many keys are put in order at most: a look at a subscription with a million keys must not hold up its messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """One key of a subscription as it stands. ``why`` says in words what it waits for, and is None when nothing blocks it."""
+    """The state of one key of a subscription. ``head`` is the id of its first message, and ``why`` explains what it waits for,
+    in the sentence of ``explain``; None when nothing blocks it."""
 
     key: str | None
     state: str
     depth: int
     in_flight: int
-    head: int | None
+    head: str | None
     head_age: float | None
     attempts: int
-    not_before: float | None
+    not_before: datetime | None
     error: str | None
     why: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessage:
-    """A message as the log keeps it, looked at and not delivered."""
+class Explanation:
+    """What a key waits for, and what would move it; ``sentence`` says all of it.
 
-    offset: int
+    ``since``: when it began to wait for this, None where it is not known (before a restart, or a seek). ``until``: when time
+    alone moves it.
+    """
+
     key: str | None
+    waits_for: WaitsFor
+    since: datetime | None
+    until: datetime | None
+    moved_by: str
+    sentence: str
+
+
+SUPERSEDED = 10_000
+"""So many superseded messages are remembered of each subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupersededMessage:
+    """A message that was settled undelivered, because a newer one of its key, ``by``, was there."""
+
+    id: str
+    ordering_key: str
+    by: str
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage:
+    """A message that was looked at and not delivered."""
+
+    id: str
     data: bytes
     attributes: Mapping[str, str]
-    published: float
+    ordering_key: str | None
+    publish_time: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that left its lane undelivered. ``returnable`` says whether it can still go back to its place."""
+    """A message that left its key undelivered. ``returnable`` says whether it can still go back to its place;
+    ``copy_topic`` and ``copy_id`` name its copy in a dead-letter topic, if it has one."""
 
-    offset: int
-    key: str | None
+    id: str
+    ordering_key: str | None
     attempts: int
-    time: float
+    time: datetime
     error: str | None
     copy_topic: str | None
-    copy_offset: int | None
+    copy_id: str | None
     returnable: bool
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetterGroup:
+    """Dead letters with the same error, in which numbers are written as ``#``. ``returnable``: how many of them could go back
+    to their places; ``example`` is the id of the latest."""
+
+    error: str
+    letters: int
+    returnable: int
+    keys: int
+    first: datetime
+    last: datetime
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroup:
+    """Keys in one state that are blocked for the same reason: the last error of their heads, or why they were paused.
+
+    Numbers in the reason are written as ``#``; ``example`` is one of the keys.
+    """
+
+    state: str
+    reason: str
+    keys: int
+    example: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveRefusal:
+    """Why some dead letters can't go back to their places; ``example`` is the id of one of them."""
+
+    reason: str
+    letters: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedrivePreview:
+    """What a redrive would do now: how many dead letters would go back in place, and why the others would not."""
+
+    letters: int
+    in_place: int
+    refused: list[RedriveRefusal]
+
+
+PositionState = Literal["settled", "dead-lettered", "leased", "delayed", "waiting"]
+
+
+@dataclass(frozen=True, slots=True)
+class LanePosition:
+    """A message of a key, and what has become of it."""
+
+    id: str
+    state: PositionState
+    published: datetime
+    size: int
+    attempts: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEvent:
+    """Something that happened to a message of a key, or to the key (then ``id`` is None)."""
+
+    time: datetime
+    event: str
+    id: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDetails:
+    """All that is known of a key: how it stands (None: it has no messages), why it waits, the messages around its head, and
+    what happened to it since the engine started (``since``), as far as that is remembered. Its messages before the message
+    ``searched_from`` were not searched for; None: all that the topic keeps were."""
+
+    subscription: str
+    topic: str
+    info: KeyInfo | None
+    explanation: Explanation
+    positions: list[LanePosition]
+    events: list[KeyEvent]
+    since: datetime
+    searched_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Some messages of a topic; ``next`` is where to read on, None at the end."""
+
+    messages: list[PeekedMessage]
+    next: str | None
+
+
+Trouble = Literal["stopped", "paused", "deserted", "slow", "dead-lettered"]
+"""What may be wrong with a subscription: its options can't be used; messages wait although it is paused, or has no consumer, or
+for more than a minute although nothing keeps them from its consumers; it has dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How many subscriptions there are of a kind, and the names of the first few."""
+
+    count: int
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A whole store in figures: counters since the engine started, what all subscriptions hold, and those of them that are
+    worst off, or whose names were searched for. ``oldest_age`` and ``troubles`` are about all subscriptions; without any
+    (``limit`` 0) they are missing."""
+
+    time: datetime
+    started: datetime
+    topics: int
+    subscriptions: int
+    published: TopicCounts
+    deliveries: DeliveryCounts
+    messages: int
+    leased: int
+    dead_letters: int
+    keys: int
+    blocked_keys: int
+    commits: CommitTimes
+    worst: list[SubscriptionStats]
+    oldest_age: float | None = None
+    troubles: Mapping[Trouble, Named] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProblem:
+    """Something that is wrong in a store."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """How a store is, as its owner knows at once. ``size`` is how many bytes it takes, None where that is not known.
+
+    ``failing_since``: no commit has succeeded since then. ``down``: why nothing can be done any more. ``last_problem``: how the
+    store failed last, since its owner started. ``options``: those that can't be used.
+    """
+
+    kind: str
+    epoch: int
+    topics: int
+    subscriptions: int
+    size: int | None
+    commits: CommitTimes
+    failing_since: datetime | None
+    down: str | None
+    last_problem: str | None
+    last_problem_time: datetime | None
+    options: list[StoreProblem]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheck:
+    """What a check of everything in a store found: damage (then nothing is counted), or options that can't be used."""
+
+    problems: list[StoreProblem]
+    is_damaged: bool = False
+    topics: int = 0
+    subscriptions: int = 0
+    messages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotInfo:
+    """A snapshot: which messages of a topic were settled when it was taken."""
+
     name: str
     topic: str
     expires: float
     resource: str | None = None
-
-
-class StagedFile(NamedTuple):
-    """A file with messages that wait to be appended (``store/staging.py``): how many, and the bytes of their data."""
-
-    path: str
-    messages: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +381,8 @@ class ReaderInfo:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A text that a front keeps in the store, by its kind and name."""
-
-    kind: str
-    name: str
-    text: str
+Document: TypeAlias = DocumentRow
+"""A text that a front end keeps in the store, by its kind and name."""
 
 
 class Attachment(Protocol):
@@ -186,11 +395,14 @@ class Attachment(Protocol):
     def holds(self, lease: Lease) -> bool:
         """Whether a lease is the consumer's, as far as can be known here at once."""
 
-    def ack(self, lease: Lease, told: Told | None = None) -> None:
-        """A message is done. ``told`` hears when that is durable, or that the lease was lost."""
+    def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
+        """A message is done. ``on_durable`` hears when that is durable, or that the lease was lost."""
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         """A message failed; it goes back to its place."""
+
+    def dead_letter(self, lease: Lease, reason: str | None = None, *, rest: bool = False) -> None:
+        """A message is given up: it is dead-lettered at once, with ``rest`` together with what waits of its key."""
 
     def extend(self, lease: Lease, seconds: float) -> None:
         """Keep a message for ``seconds`` from now."""
@@ -202,188 +414,338 @@ class Attachment(Protocol):
         """Go away. What is outstanding is given out again at once, and counts as not tried."""
 
 
-class Broker(Protocol):
+class Broker:
     """Everything that can be asked."""
+
+    def unsupported(self, verb: str) -> NotSupported:
+        """The error of a verb that this kind of broker does not have."""
+        return NotSupported(f"{type(self).__name__} does not support {verb}")
 
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo: ...
-    async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
-        """Change options: those that ``fields`` names, all without it. What is not named stays as it is at that moment, whoever
-        else changes it: updates are applied one after another, in the order in which they were asked for."""
+    async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
+        raise self.unsupported("create_topic")
 
-    async def delete_topic(self, name: str) -> None: ...
+    async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
+        """Change the options that ``fields`` names, or all of them. The others stay as they are at that moment, whoever else
+        changes them: updates are applied one after another, in the order in which they were requested."""
+        raise self.unsupported("update_topic")
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic, with its messages and its subscriptions."""
+        raise self.unsupported("delete_topic")
+
     async def retire_topic(self, name: str) -> None:
-        """Delete a topic, and leave its subscriptions what they have: they keep its log, under a name that begins with
+        """Delete a topic, but leave its subscriptions their messages: they keep its log, under a name that begins with
         ``RETIRED``, until the last of them is deleted."""
+        raise self.unsupported("retire_topic")
 
     async def list_topics(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = None
     ) -> list[TopicInfo]:
-        """Topics by name: those whose names begin with ``prefix`` and come after ``after``, ``limit`` of them
-        at most."""
+        """At most ``limit`` topics whose names begin with ``prefix`` and come after ``after``, ordered by name."""
+        raise self.unsupported("list_topics")
 
-    async def describe_topic(self, name: str) -> TopicInfo: ...
+    async def describe_topic(self, name: str) -> TopicInfo:
+        raise self.unsupported("describe_topic")
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
-    ) -> SubscriptionInfo: ...
+    ) -> SubscriptionInfo:
+        """Subscribe to what is published from now on. Subscription names are unique across topics."""
+        raise self.unsupported("create_subscription")
+
     async def update_subscription(
         self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
     ) -> None:
-        """Change options like ``update_topic``. A field may go one level down, such as ``retry.max_attempts``."""
+        """Change options like ``update_topic``. A field may go one level down, such as ``retry.max_attempts``. Where the
+        lanes have to be rebuilt, outstanding leases finish first."""
+        raise self.unsupported("update_subscription")
 
     async def detach_subscription(self, name: str) -> None:
-        """Drop what a subscription has, and give it nothing more; leases that are out are fenced. There is no way back."""
+        """Drop the backlog of a subscription for good and deliver nothing more; outstanding leases are fenced."""
+        raise self.unsupported("detach_subscription")
 
-    async def delete_subscription(self, name: str) -> None: ...
+    async def delete_subscription(self, name: str) -> None:
+        """Delete a subscription, and with the last one of a retired topic that topic."""
+        raise self.unsupported("delete_subscription")
+
     async def list_subscriptions(
         self, *, topic: str | None = None, prefix: str = "", after: str | None = None, limit: int | None = None
     ) -> list[SubscriptionInfo]:
-        """Subscriptions, of one topic or of all, in the order of their names and page by page like ``list_topics``."""
+        """Subscriptions of one topic or of all, ordered by name and paged like ``list_topics``."""
+        raise self.unsupported("list_subscriptions")
 
-    async def describe_subscription(self, name: str) -> SubscriptionInfo: ...
+    async def describe_subscription(self, name: str) -> SubscriptionInfo:
+        raise self.unsupported("describe_subscription")
 
     # -- messages in, messages out --------------------------------------------------------------------------------------
 
     def require_topic(self, name: str) -> None:
-        """Raise NotFound when it is known at once that there is no such topic."""
+        """Raise NotFound if it is known at once that there is no such topic."""
 
-    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
-        """Write messages, all or none of them. The future has their offsets when they are durable."""
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
+        """Write messages, all or none of them. The future resolves to their ids when they are durable.
 
-    async def publish_at(
-        self,
-        topic: str,
-        writer: str,
-        start: int,
-        end: int,
-        messages: Sequence[Outgoing],
-        beside: Mapping[str, Sequence[Outgoing]] | None = None,
-    ) -> range:
-        """Write messages, and that ``writer`` has come from ``start`` to ``end``, in one transaction.
-
-        Refused, and nothing written, when the writer stands elsewhere: so what is written twice is written once. Without
-        messages only the position moves. ``beside`` has messages for other topics that belong to the same transaction.
+        A message with a ``dedup_id`` is stored once: while that is known, the id of the first message is the answer, and
+        AlreadyExists if that one has another key or other data.
         """
+        raise self.unsupported("publish")
 
-    async def publish_steps(
+    joins_batches = False
+    """Whether one call of ``publish`` may have messages of many batches; elsewhere a call has limits of its own."""
+
+    def publish_checked(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
+        """Like ``publish``, with messages that have passed ``check_outgoing``."""
+        return self.publish(topic, messages)
+
+    async def publish_once(
         self,
         topic: str,
-        steps: Sequence[Step],
+        moves: Sequence[WriterMove],
         messages: Sequence[Outgoing],
         beside: Mapping[str, Sequence[Outgoing]] | None = None,
-    ) -> range:
-        """``publish_at`` for many writers at once: all of them take their steps, or none does and nothing is written."""
+    ) -> Sequence[str]:
+        """Write messages and move the positions of their writers, in one transaction.
+
+        Refused, with nothing written, when a writer stands elsewhere: a retry can't write twice. Without messages only
+        the positions move. ``beside`` holds messages for other topics that belong to the same transaction.
+        """
+        raise self.unsupported("publish_once")
 
     async def position_of(self, writer: str) -> int:
-        """Where a writer stands, by ``publish_at``; 0 when it never wrote."""
+        """The position of a writer that uses ``publish_once``; 0 when it never wrote."""
+        raise self.unsupported("position_of")
+
+    async def append_batch(
+        self, topic: str, writer: str, batch: int, files: Sequence[StagedFile]
+    ) -> Sequence[str] | None:
+        """Write the messages of staged files, all or none of them, once for each batch number of a writer.
+
+        Returns their ids, or None when that batch was written before: then nothing is added. Retrying is safe.
+        """
+        raise self.unsupported("append_batch")
 
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
-        """Give a consumer messages from now on."""
+        """Deliver messages to a consumer from now on."""
+        raise self.unsupported("attach")
 
-    async def append_batch(self, topic: str, writer: str, batch: int, files: Sequence[StagedFile]) -> range | None:
-        """Write the messages of staged files, all or none of them, once for each number that a writer gives its batches.
-
-        Returns their offsets, or None when that batch was written before: then nothing is added. Asking again is safe.
-        """
+    async def read_messages(
+        self, topic: str, *, start: str = "0", limit: int = 100, key: str | None = None
+    ) -> MessagePage:
+        """Messages of a topic from an id on, of one key or of all, whether delivered or not. A page may be short of ``limit``
+        although there are more: ``next`` says where to read on."""
+        raise self.unsupported("read_messages")
 
     # -- readers of the log ---------------------------------------------------------------------------------------------
 
     async def register_reader(self, name: str, topic: str, position: int) -> ReaderInfo:
-        """From now on keep what is at or above ``position`` for a reader. One of that name on the same topic is replaced."""
+        """Keep everything at or above ``position`` for a reader. One of that name on the same topic is replaced."""
+        raise self.unsupported("register_reader")
 
     async def move_reader(self, name: str, start: int, end: int) -> None:
-        """A reader that stands at ``start`` has passed everything below ``end``. Refused when it stands elsewhere."""
+        """Move a reader that stands at ``start`` to ``end``. Refused when it stands elsewhere."""
+        raise self.unsupported("move_reader")
 
-    async def delete_reader(self, name: str) -> None: ...
-    async def list_readers(self) -> list[ReaderInfo]: ...
+    async def delete_reader(self, name: str) -> None:
+        raise self.unsupported("delete_reader")
 
-    # -- an operator's hand ---------------------------------------------------------------------------------------------
+    async def list_readers(self) -> list[ReaderInfo]:
+        raise self.unsupported("list_readers")
+
+    # -- operations -----------------------------------------------------------------------------------------------------
 
     async def metrics(self) -> Metrics:
-        """What was counted since the engine began, and how every subscription stands."""
+        """Counters since the engine started, and the state of every subscription."""
+        raise self.unsupported("metrics")
 
-    async def stats(self, subscription: str) -> SubscriptionStats: ...
+    async def overview(self, *, search: str = "", limit: int = 20, skip: int = 0) -> Overview:
+        """The whole store in figures, and those subscriptions after the first ``skip`` that are worst off."""
+        raise self.unsupported("overview")
+
+    async def stats(self, subscription: str) -> SubscriptionStats:
+        raise self.unsupported("stats")
 
     async def wait_until_empty(self, subscription: str) -> None:
         """Return when nothing waits, nothing is in flight, and every ack is durable."""
+        raise self.unsupported("wait_until_empty")
 
-    async def list_keys(self, subscription: str, *, limit: int = 100, blocked_only: bool = False) -> list[KeyInfo]:
-        """Keys that have messages or are paused, those in trouble first."""
+    async def list_keys(
+        self,
+        subscription: str,
+        *,
+        limit: int = 100,
+        blocked_only: bool = False,
+        order: KeyOrder = "trouble",
+        state: KeyState | None = None,
+        search: str = "",
+        skip: int = 0,
+    ) -> list[KeyInfo]:
+        """Keys that have messages or are paused, those after the first ``skip`` in this order: only those in one state, only
+        those that contain a text. Where more than ``RANKED_KEYS`` qualify, that many are put in order: blocked ones first, then
+        those that have not been empty for the longest time."""
+        raise self.unsupported("list_keys")
 
-    async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[StoredMessage]:
+    async def group_keys(self, subscription: str, limit: int = 100) -> list[KeyGroup]:
+        """Paused and delayed keys by their reasons, the largest groups first. Among more than ``RANKED_KEYS`` such keys, those
+        that have been blocked for the longest time are grouped."""
+        raise self.unsupported("group_keys")
+
+    async def describe_key(self, subscription: str, key: str | None, limit: int = 50) -> KeyDetails:
+        """A key with at most ``limit`` of its messages and events."""
+        raise self.unsupported("describe_key")
+
+    async def explain(self, subscription: str, key: str | None) -> Explanation:
+        """What a key waits for, since when, and what would move it."""
+        raise self.unsupported("explain")
+
+    async def superseded(self, subscription: str, key: str | None = None, limit: int = 100) -> list[SupersededMessage]:
+        """What newer messages left behind (``keep="latest"``), the latest first, of one key or of all (None). ``SUPERSEDED``
+        are remembered of each subscription, until the engine ends."""
+        raise self.unsupported("superseded")
+
+    async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[PeekedMessage]:
         """The first messages of a key, in order, without delivering them."""
+        raise self.unsupported("peek")
 
     async def retry_key(self, subscription: str, key: str | None) -> None:
-        """Let what waits for its retry, or for its delay, go out now: the head of a key, and what was overtaken."""
+        """Deliver now what waits for its retry or its delay: the head of a key, and everything that it let pass."""
+        raise self.unsupported("retry_key")
 
-    async def skip(self, subscription: str, key: str | None) -> int:
-        """Settle the head of a key unseen, and return its offset. A lease of it is fenced."""
+    async def skip(self, subscription: str, key: str | None, *, head: str | None = None) -> str:
+        """Settle the head of a key without delivering it, and return its id. A lease of it is fenced. With ``head``, the id of
+        the message that is meant, it is refused if the key stands at another message by now."""
+        raise self.unsupported("skip")
 
-    async def remove(self, subscription: str, offset: int) -> None:
-        """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
+    async def remove(self, subscription: str, message_id: str) -> None:
+        """Take a message out of its key, wherever it stands. One that is in flight can't be removed."""
+        raise self.unsupported("remove")
 
     async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None:
-        """Give out nothing more of a key; leases that are out go on. Survives a restart."""
+        """Deliver nothing more of a key; outstanding leases go on. Pausing again replaces the reason. Survives a restart."""
+        raise self.unsupported("pause_key")
 
     async def resume_key(self, subscription: str, key: str | None) -> None:
-        """Give messages of a key out again. One that had used up its attempts gets one more."""
+        """Deliver messages of a key again. A message that has used up its attempts gets one more."""
+        raise self.unsupported("resume_key")
 
     async def pause(self, subscription: str) -> None:
-        """Give out nothing more; leases that are out go on. Survives a restart."""
+        """Deliver nothing more; outstanding leases go on. Survives a restart."""
+        raise self.unsupported("pause")
 
-    async def resume(self, subscription: str) -> None: ...
+    async def resume(self, subscription: str) -> None:
+        raise self.unsupported("resume")
 
     async def dead_letter(
-        self, subscription: str, key: str | None, error: str | None = None, *, rest: bool = False
-    ) -> list[int]:
-        """Dead-letter the head of a key, or all of it; returns the offsets."""
+        self,
+        subscription: str,
+        key: str | None,
+        error: str | None = None,
+        *,
+        rest: bool = False,
+        head: str | None = None,
+    ) -> list[str]:
+        """Dead-letter the head of a key, or all of it, and return the ids. Leases of the key are fenced. ``head``: as for
+        ``skip``."""
+        raise self.unsupported("dead_letter")
 
-    async def dead_letters(self, subscription: str, *, limit: int = 100, after: int = -1) -> list[DeadLetter]: ...
+    async def dead_letters(
+        self, subscription: str, *, limit: int = 100, after: str | None = None, error: str | None = None
+    ) -> list[DeadLetter]:
+        """Dead letters in the order of the log; ``after`` is the last id of the page before. ``error``: only those of that
+        group (``group_dead_letters``)."""
+        raise self.unsupported("dead_letters")
 
-    async def redrive(self, subscription: str, offset: int, *, append: bool = False) -> int:
-        """Put a dead letter back at its place, or at the end under a new offset; returns its offset then."""
+    async def group_dead_letters(self, subscription: str, limit: int = 100) -> list[DeadLetterGroup]:
+        """Dead letters by their errors, the largest groups first."""
+        raise self.unsupported("group_dead_letters")
 
-    async def purge(self, subscription: str, offsets: Sequence[int]) -> None:
-        """Give dead letters up for good."""
+    async def preview_redrive(
+        self, subscription: str, message_ids: Sequence[str] | None = None, *, error: str | None = None
+    ) -> RedrivePreview:
+        """What a redrive of these dead letters, of those of a group, or of all would do now. It changes nothing."""
+        raise self.unsupported("preview_redrive")
 
-    # -- time travel ----------------------------------------------------------------------------------------------------
+    async def redrive(self, subscription: str, message_id: str, *, append: bool = False) -> str:
+        """Put a dead letter back at its place and return its id; with ``append``, put it at the end, under a new id."""
+        raise self.unsupported("redrive")
 
-    async def seek_to_offset(self, subscription: str, offset: int) -> None:
-        """Deliver what is at or above an offset (again). Refused below what is kept, naming the earliest offset."""
+    async def purge(self, subscription: str, message_ids: Sequence[str]) -> None:
+        """Discard dead letters for good."""
+        raise self.unsupported("purge")
+
+    # -- seeking --------------------------------------------------------------------------------------------------------
+
+    async def seek_to_message(self, subscription: str, message_id: str) -> None:
+        """Go on from a message, or from the next one if it is the last. Refused for messages that are no longer kept."""
+        raise self.unsupported("seek_to_message")
 
     async def seek_to_time(self, subscription: str, time: float) -> None:
-        """Deliver what was published at or after a time (again)."""
+        """Go on from the first message that was published at or after a time."""
+        raise self.unsupported("seek_to_time")
 
-    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None: ...
+    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
+        """Go on from what was settled when a snapshot was taken."""
+        raise self.unsupported("seek_to_snapshot")
+
     async def create_snapshot(
-        self, subscription: str, name: str, *, lasts: float = 7 * 24 * 3600.0, resource: str | None = None
-    ) -> SnapshotInfo: ...
+        self, subscription: str, name: str, *, lasts: float = DEFAULT_RETENTION_S, resource: str | None = None
+    ) -> SnapshotInfo:
+        """Save under a name what a subscription has settled, and keep the messages that it has not for ``lasts`` seconds."""
+        raise self.unsupported("create_snapshot")
+
     async def update_snapshot(
         self, name: str, *, expires: float, resource: str | None, fields: Sequence[str] | None = None
     ) -> SnapshotInfo:
-        """Let a snapshot last until another time, with another resource; or change one of them only (``fields``)."""
+        """Change when a snapshot expires and its resource, or only what ``fields`` names."""
+        raise self.unsupported("update_snapshot")
 
-    async def delete_snapshot(self, name: str) -> None: ...
-    async def list_snapshots(self) -> list[SnapshotInfo]: ...
+    async def delete_snapshot(self, name: str) -> None:
+        raise self.unsupported("delete_snapshot")
 
-    # -- what fronts keep -----------------------------------------------------------------------------------------------
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        raise self.unsupported("list_snapshots")
+
+    # -- documents of front ends ----------------------------------------------------------------------------------------
 
     async def list_documents(self, kind: str) -> list[Document]:
-        """The documents of a kind, by name."""
+        """The documents of a kind, ordered by name."""
+        raise self.unsupported("list_documents")
 
     async def put_document(self, document: Document) -> None:
-        """Keep a document, or replace the one of its name."""
+        """Save a document, or replace the one of that name."""
+        raise self.unsupported("put_document")
 
-    async def delete_document(self, kind: str, name: str) -> None: ...
+    async def delete_document(self, kind: str, name: str) -> None:
+        raise self.unsupported("delete_document")
 
     # -- the store ------------------------------------------------------------------------------------------------------
 
+    async def add_outbox(self, path: str) -> None:
+        """Append what programs put into the outbox of a SQLite file, now and whenever the store is open."""
+        raise self.unsupported("add_outbox")
+
+    async def remove_outbox(self, path: str) -> None:
+        raise self.unsupported("remove_outbox")
+
+    async def health(self) -> StoreHealth:
+        """How the store is: commits, failures, size, and options that can't be used."""
+        raise self.unsupported("health")
+
+    async def check(self) -> StoreCheck:
+        """Verify everything in the store: the database, every message, every cursor and all options. It takes its time."""
+        raise self.unsupported("check")
+
     async def clean_up(self) -> None:
-        """Remove what nobody needs any more, now."""
+        """Remove now what nobody needs any more. This also happens by itself."""
+        raise self.unsupported("clean_up")
 
     async def backup(self, path: str) -> None:
-        """A consistent copy of the store, while it is in use."""
+        """Write a consistent copy of the store while it is in use."""
+        raise self.unsupported("backup")
 
-    async def close(self) -> None: ...
+    def begin_closing(self) -> None:
+        """It will be closed when what is under way has ended: from now on nothing waits for long for a store that is away."""
+
+    async def close(self) -> None:
+        raise self.unsupported("close")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from seriatim.engine.broker import Broker
 from seriatim.engine.engine import Engine
@@ -21,21 +21,21 @@ from seriatim.engine.link.address import socket_path
 from seriatim.engine.link.remote import Lost, RemoteBroker
 from seriatim.engine.link.server import LinkServer
 from seriatim.engine.link.shared import SharedBroker
-from seriatim.engine.waiting import until_done
-from seriatim.errors import SeriatimError, StoreBusy, StoreError, StoreFailed, StoreFull
+from seriatim.engine.uncancelled_wait import until_done
+from seriatim.errors import SeriatimError, StoreBusy, StoreError, StoreFailed, StoreFull, StoreOwned
 from seriatim.log import logger
 from seriatim.store import absolute_url, store_file
 from seriatim.store.base import Standby
 
 E = TypeVar("E", bound=Engine)
 
-PATIENCE = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """So many seconds a store may have an owner who can't be reached when it is opened."""
 
-PATIENCE_WITH_THE_NEXT = 30.0
+TAKEOVER_TIMEOUT_S = 30.0
 """The same when an owner ended: it may have much to write, and the next one much to read."""
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.25
+MIN_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
 """Between two tries."""
 
 
@@ -47,15 +47,15 @@ async def open_broker(url: str, *, standby: bool = False) -> Broker:
     """
     url = absolute_url(url)  # its owner may have to be found again later, when the program is in another folder
     file = store_file(url)
-    if file is None:
-        return cast(Broker, await _open(url, standby=standby))
+    if file is None or standby:  # the store refuses to have standbys if it can't
+        return await _open(url, standby=standby)
     path = socket_path(file)
-    shared = SharedBroker(partial(_find, url, path, PATIENCE_WITH_THE_NEXT, (StoreBusy, StoreFull, StoreFailed)))
-    found = await _find(url, path, PATIENCE, (StoreBusy,), shared.lost)
+    shared = SharedBroker(partial(_find, url, path, TAKEOVER_TIMEOUT_S, (StoreBusy, StoreFull, StoreFailed)))
+    found = await _find(url, path, CONNECT_TIMEOUT_S, (StoreBusy,), shared.lost)
     if isinstance(found, Engine):
         return found
-    shared.begin(found)
-    return cast(Broker, shared)
+    shared.use(found)
+    return shared
 
 
 async def open_engine(url: str, *, standby: bool = False) -> Engine:
@@ -64,34 +64,46 @@ async def open_engine(url: str, *, standby: bool = False) -> Engine:
     An owner that is just ending is waited for; one that goes on makes this raise StoreBusy. ``standby`` is as above.
     """
     file = store_file(url)
-    if file is None:
+    if file is None or standby:
         return await _open(url, standby=standby)
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE
+    deadline = loop.time() + CONNECT_TIMEOUT_S
     while True:
         try:
             return await _own(url, socket_path(file))
         except StoreBusy:
             if loop.time() >= deadline:
                 raise
-        await asyncio.sleep(LONGEST_PAUSE)
+        await asyncio.sleep(MAX_PAUSE_S)
 
 
 async def _find(url: str, path: Path, patience: float, passing: tuple[type[StoreError], ...], lost: Lost) -> Broker:
     """Own the store, or reach its owner. ``passing`` are the failures after which that is tried again."""
     loop = asyncio.get_running_loop()
-    deadline, pause = loop.time() + patience, SHORTEST_PAUSE
+    deadline, pause = loop.time() + patience, MIN_PAUSE_S
     while True:
         try:
-            return cast(Broker, await _own(url, path))
+            return await _own(url, path)
         except passing as error:
             failure = error
-        with suppress(OSError):  # no socket, or nobody who answers there
-            return cast(Broker, await RemoteBroker.connect(path, lost))
+        try:
+            return await RemoteBroker.connect(path, lost)
+        except TimeoutError:
+            silent = True
+        except OSError:  # no socket, or nobody who listens there
+            silent = False
         if loop.time() >= deadline:
-            raise failure
+            raise _without_answer(failure) if silent and isinstance(failure, StoreOwned) else failure
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, MAX_PAUSE_S)
+
+
+def _without_answer(failure: StoreOwned) -> StoreOwned:
+    """The same failure where an owner listens and does not answer."""
+    return StoreOwned(
+        f"{failure.message.partition(': use it')[0]}, which does not answer: it is suspended, or a handler blocks its event "
+        "loop; let that handler finish, move blocking work to 'asyncio.to_thread', or stop the process"
+    )
 
 
 async def _own(url: str, path: Path) -> _Owner:
@@ -132,7 +144,7 @@ class _Owner(Engine):
     _server: LinkServer | None = None
 
     async def serve(self, path: Path) -> None:
-        server = LinkServer(cast(Broker, self), path)
+        server = LinkServer(self, path)
         try:
             await server.start()
         except StoreFailed as error:  # it can do its own work all the same

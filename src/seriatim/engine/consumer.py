@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
-from seriatim.core.delivery import Lease
-from seriatim.core.options import is_number, require_whole, shown
+from seriatim.core.lanes.types import Lease
+from seriatim.core.validation import is_number, require_whole, shown
 from seriatim.engine.options import require_ack_deadline
 from seriatim.errors import InvalidArgument
 from seriatim.log import logger
-from seriatim.store.base import Record
+from seriatim.store.base import Record as Record  # noqa: PLC0414 - fronts take it from here
 
 T = TypeVar("T")
 
@@ -26,10 +26,26 @@ class Delivered(NamedTuple):
     lease: Lease
     record: Record
 
+    @property
+    def id(self) -> str:
+        """The id of the message: text that only the broker can read."""
+        return str(self.record.offset)
+
     @classmethod
-    def of(cls, lease: Lease, data: bytes, attributes: Mapping[str, str] | None, published: float) -> Delivered:
+    def of(cls, lease: Lease, data: bytes, attributes: Mapping[str, str] | None, published: float) -> Self:
         """One whose record comes from elsewhere than a store."""
         return cls(lease, Record(lease.offset, lease.key, data, attributes, published))
+
+
+def whole_leases(delivered: Iterable[Delivered]) -> list[Lease]:
+    """The leases of messages that were delivered, each once: that of a batch covers its messages."""
+    found: dict[int, list[Lease]] = {}
+    for lease, _ in delivered:
+        found.setdefault(lease.token, []).append(lease)
+    return [
+        leases[0]._replace(behind=tuple(lease.offset for lease in leases[1:])) if len(leases) > 1 else leases[0]
+        for leases in found.values()
+    ]
 
 
 class Consumer:
@@ -39,7 +55,8 @@ class Consumer:
     Whatever one of these raises is logged and goes no further: it must not keep others from their messages.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding. Its leases last for
-    ``ack_deadline`` seconds, or for as long as those of its subscription.
+    ``ack_deadline`` seconds, or for as long as those of its subscription. With a ``batch`` above 1 a lease may cover that many
+    messages of a key (rule 9 of the lanes); they are delivered next to each other, under the same token.
     """
 
     def __init__(
@@ -50,8 +67,10 @@ class Consumer:
         max_bytes: float = inf,
         failed: Callable[[BaseException], None] = lambda _: None,
         ack_deadline: float | None = None,
+        batch: int = 1,
     ) -> None:
         require_whole("max_messages", max_messages, 0)
+        require_whole("batch", batch, 1)
         if not is_number(max_bytes) or not max_bytes > 0:
             raise InvalidArgument(f"max_bytes must be a number above 0, not {shown(max_bytes)}")
         if ack_deadline is not None:
@@ -66,9 +85,13 @@ class Consumer:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.ack_deadline = ack_deadline
-        self.leases: dict[int, Lease] = {}  # what is outstanding, by offset
+        self.batch = batch
+        # one of its leases that is out, by its token
+        self.lease: Callable[[int], Lease | None] = lambda _: None
+        self.outstanding = 0  # how many messages it has
+        self._covered: dict[int, int] = {}  # how many of them are under the lease of a batch, by token
         self.batches: deque[list[Lease]] = deque()  # what waits for a read
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}  # of outstanding messages, by token, while its bytes are limited
         self._bytes = 0
         self._largest = 0  # of the messages that it got
 
@@ -76,11 +99,19 @@ class Consumer:
         """Take nothing more; what is outstanding goes on."""
         self.max_messages = 0
 
+    def lend(self, leases: list[Lease]) -> list[Lease]:
+        """It gets leases. Returns them message by message."""
+        if self.batch > 1:
+            self._covered.update((lease.token, len(lease.offsets)) for lease in leases if lease.behind)
+            leases = [one for lease in leases for one in lease.each()]
+        self.outstanding += len(leases)
+        return leases
+
     def room(self) -> int:
         """How many messages it takes now."""
         if self._bytes >= self.max_bytes:
             return 0
-        return min(self.max_messages - len(self.leases), TURN if self.max_bytes == inf else self._guess())
+        return min(self.max_messages - self.outstanding, TURN if self.max_bytes == inf else self._guess())
 
     def _guess(self) -> int:
         """How many more fit if they are no larger than those before. How large one is, is known only when it is at hand."""
@@ -88,21 +119,27 @@ class Consumer:
 
     def weigh(self, delivered: Sequence[Delivered]) -> int:
         """Count the bytes of what it gets, if they are limited. Returns how many of the messages it takes: there is always
-        room for one more until the limit is reached, however large that one is."""
+        room for one more until the limit is reached, however large that one is. A batch counts as one."""
         if self.max_bytes == inf:
             return len(delivered)
         for number, (lease, record) in enumerate(delivered):
-            if self._bytes >= self.max_bytes:
+            if self._bytes >= self.max_bytes and lease.token not in self._sizes:
                 return number
-            size = self._sizes[lease.offset] = len(record.data)
+            size = len(record.data)
+            self._sizes[lease.token] = self._sizes.get(lease.token, 0) + size
             self._bytes += size
             self._largest = max(self._largest, size)
         return len(delivered)
 
-    def let_go(self, offset: int) -> Lease:
-        if self._sizes:
-            self._bytes -= self._sizes.pop(offset, 0)
-        return self.leases.pop(offset)
+    def let_go(self, lease: Lease, left: int = 0) -> int:
+        """A lease has ended, for whatever reason, or covers only ``left`` messages any more. Returns of how many it let go."""
+        gone = self._covered.pop(lease.token, 1) - left if self._covered else 1
+        self.outstanding -= gone
+        if left:
+            self._covered[lease.token] = left
+        elif self._sizes:
+            self._bytes -= self._sizes.pop(lease.token, 0)
+        return gone
 
 
 def _contained(callback: Callable[[T], None]) -> Callable[[T], None]:

@@ -5,37 +5,37 @@ Rules
       (none was named, or it is deleted) the row alone is written. The message stays in its log, and is never dropped.
     - What leaves together (the rest of a key) is buried together, in one transaction, and burials take place in the order in
       which they were decided: copies come in the order of their key, whichever of them had to be read from the disk.
-    - A dead letter can go back to its place until a later message of its key is settled. That is written down in the
-      transaction that settles the later message, so a restart knows it too.
+    - A dead letter can go back to its place until a later message of its key is settled. The lanes keep account of that; it is
+      written down in the transaction that settles the later message, so a restart knows it too.
     - Coming back is one transaction as well. At its place the message is what it was, with fresh attempts. Appended, it is a
       new message of its topic, which other subscriptions see too; ``seriatim-redriven-offset`` says what it was.
     - A copy in a dead-letter topic stays there: it belongs to whoever consumes that topic.
 
 Theory of operation
-    Every row is mirrored in memory once it is durable. ``_places`` holds, by key, the offsets that could still go back; it is
-    empty as long as there are no dead letters, so that an ordinary ack pays nothing for them.
+    Every row is mirrored in memory once it is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
+import re
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from seriatim.core.delivery import DeadLettered, Effect, Settled
-from seriatim.core.lanes import Lanes
-from seriatim.core.limits import reason_of
-from seriatim.engine.commit import RETRY_PAUSE, Change, Log
-from seriatim.engine.metrics import DeliveryCounts
-from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.services import Services
+from seriatim.core.lanes.types import DeadLettered
+from seriatim.core.text_checks import reason_of
+from seriatim.engine.commit import Log
+from seriatim.engine.committer import RETRY_PAUSE_S
 from seriatim.engine.topic import TopicState
 from seriatim.errors import NotFound, RedriveRefused, SeriatimError
 from seriatim.log import logger
 from seriatim.store.base import DeadLetterRow, Record
+
+if TYPE_CHECKING:
+    from seriatim.engine.engine import Engine
+    from seriatim.engine.subscription import SubscriptionState
 
 # What a dead letter says of itself in the dead-letter topic.
 SOURCE, OFFSET, PUBLISHED, ATTEMPTS, ERROR = (
@@ -50,26 +50,16 @@ REDRIVEN = "seriatim-redriven-offset"
 READS = 20
 """How often a message that can't be read for its copy is tried again, before it is buried without one."""
 
-LONGEST_ERROR = 1024
-"""An error is cut to so many bytes where it becomes an attribute, which may not be longer."""
+MAX_ERROR_CHARACTERS = 1024
+"""An error is cut to this many bytes where it becomes an attribute, which may not be longer."""
 
 
-class Host(Protocol):
-    """What dead letters need of their subscription."""
+def group_of(error: str | None) -> str:
+    """The group that an error belongs to: its text, in which numbers and names in quotes do not matter."""
+    return _DETAILS.sub("#", error or "no error given")
 
-    id: int
-    name: str
-    topic: TopicState
-    options: SubscriptionOptions
-    lanes: Lanes
-    counts: DeliveryCounts
 
-    def confirmed(self, offsets: Sequence[int]) -> None: ...
-    def carry_out(self, effects: Sequence[Effect]) -> Awaitable[None]: ...
-    def refused(self, offsets: Sequence[int], error: BaseException) -> None: ...
-    def promise_with(self, change: Change, copies: Mapping[Log, Sequence[Record]]) -> Awaitable[None]: ...
-    def run(self, work: Coroutine[None, None, None]) -> None: ...
-    async def records(self, offsets: Iterable[int]) -> dict[int, Record]: ...
+_DETAILS = re.compile(r"(?<!\w)'[^']*'|\d+")
 
 
 class _Burial(NamedTuple):
@@ -85,23 +75,15 @@ class _Burial(NamedTuple):
 class DeadLetters:
     """What left the lanes of a subscription undelivered."""
 
-    def __init__(self, host: Host, services: Services) -> None:
+    def __init__(self, host: SubscriptionState, engine: Engine) -> None:
         self._host = host
-        self._services = services
+        self._engine = engine
         self._rows: dict[int, DeadLetterRow] = {}
-        self._places: dict[str, list[int]] = {}
         self._burials: deque[_Burial] = deque()  # those that wait for a read, the first one's or their own
 
-    def load(self, rows: Sequence[DeadLetterRow], options: SubscriptionOptions, lanes: Lanes) -> None:
-        """Begin with what the store holds, and let new lanes know which of it can go back."""
-        places: dict[str, list[int]] = {}
-        for row in sorted(rows):
-            key = row.key if options.ordering else None
-            if not row.overtaken or key is None:
-                lanes.remember_dead_letter(key, row.offset)
-            if not row.overtaken and key is not None:
-                places.setdefault(key, []).append(row.offset)
-        self._rows, self._places = {row.offset: row for row in rows}, places
+    def load(self, rows: Sequence[DeadLetterRow]) -> None:
+        """Begin with what the store holds. Which of it can go back, the lanes know since they were loaded."""
+        self._rows = {row.offset: row for row in rows}
 
     # -- looking --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +94,13 @@ class DeadLetters:
         """The first dead letters above an offset."""
         return [self._rows[known] for known in sorted(self._rows) if known > offset][:limit]
 
+    def get(self, offset: int) -> DeadLetterRow | None:
+        return self._rows.get(offset)
+
+    def redrive_problem(self, row: DeadLetterRow) -> str | None:
+        """Why a dead letter could not go back to its place now; None if it could."""
+        return self._host.lanes.redrive_problem(self._lane_key(row), row.offset)
+
     def is_returnable(self, row: DeadLetterRow) -> bool:
         return self._host.lanes.is_returnable(self._lane_key(row), row.offset)
 
@@ -119,10 +108,7 @@ class DeadLetters:
 
     def bury(self, letters: Sequence[DeadLettered]) -> None:
         """Dead-letter messages, all of them or none. What is not in memory is read first, and later burials wait behind it."""
-        target = self._services.topic(self._host.options.dead_letter_topic or "")
-        for letter in letters:
-            if letter.key is not None and self._host.lanes.is_returnable(letter.key, letter.offset):
-                insort(self._places.setdefault(letter.key, []), letter.offset)
+        target = self._engine.topic(self._host.options.dead_letter_topic or "")
         burial = _Burial(letters, target)
         records = None if self._burials else self._recent(burial)
         if records is not None:
@@ -132,7 +118,18 @@ class DeadLetters:
         if len(self._burials) == 1:
             self._host.run(self._read_and_bury())
 
-    def abandon(self) -> None:
+    @property
+    def is_burying(self) -> bool:
+        """Whether dead letters wait for a read, and are not part of a commit yet."""
+        return bool(self._burials)
+
+    def leave_burials(self) -> None:
+        """The engine is closed: what still waits for a read is decided again by the next one, for the same reason."""
+        for letter in (letter for burial in self._burials for letter in burial.letters):
+            if self._host.options.retry.is_exhausted(letter.attempts):
+                self._host.outcomes.note_failure(letter.key, letter.offset, letter.attempts, 0.0, letter.error)
+
+    def forget_burials(self) -> None:
         """Forget what is not written yet: it is decided again when the lanes are loaded."""
         self._burials.clear()
 
@@ -148,14 +145,15 @@ class DeadLetters:
             burial = self._burials[0]
             self._write(burial, await self._read(burial))
             self._burials.popleft()
+        self._host.deliveries.wake()  # somebody may wait until nothing is under way
 
     async def _read(self, burial: _Burial) -> dict[int, Record]:
         for _ in range(READS):
             try:
                 return await self._host.records(letter.offset for letter in burial.letters_to_read())
             except SeriatimError as error:
-                self._services.failed(error)
-                await asyncio.sleep(RETRY_PAUSE)
+                self._engine.recovery.failed(error)
+                await asyncio.sleep(RETRY_PAUSE_S)
         return {}  # better dead letters without copies than a key that waits for ever
 
     def _write(self, burial: _Burial, records: Mapping[int, Record]) -> None:
@@ -165,7 +163,7 @@ class DeadLetters:
             rows.append(row)
             copies += () if copy is None else (copy,)
         id_, target = self._host.id, burial.target
-        self._services.commit().oblige(
+        self._engine.commit().oblige(
             lambda work: work.bury(id_, rows),
             lambda: self._buried(rows),
             partial(self._not_buried, burial),
@@ -176,54 +174,48 @@ class DeadLetters:
         self, letter: DeadLettered, target: TopicState | None, record: Record | None
     ) -> tuple[DeadLetterRow, Record | None]:
         """What is written about a dead letter, and its copy if it gets one."""
-        now, key = self._services.now(), letter.key if record is None else record.key
+        now, key = self._engine.now(), letter.key if record is None else record.key
         # Where keys are not ordered nobody watches what else of a key is settled.
-        overtaken = key is not None and not (letter.key and self._has_place(letter.key, letter.offset))
+        overtaken = key is not None and not (letter.key and self._host.lanes.is_returnable(letter.key, letter.offset))
         row = DeadLetterRow(letter.offset, key, letter.attempts, now, letter.error, overtaken=overtaken)
         if target is None or record is None:
             return row, None
-        copy = Record(target.reserve(1), record.key, record.data, self._epitaph(record, letter), now)
+        copy = Record(target.reserve(1), record.key, record.data, self._attributes(record, letter), now)
         return row._replace(copy_topic_id=target.id, copy_offset=copy.offset), copy
 
     def _not_buried(self, burial: _Burial, error: BaseException) -> None:
         """The store will never take dead letters as they are: better ones without copies, and with another error."""
         offsets = [letter.offset for letter in burial.letters]
         if burial.target is None:
-            self._host.refused(offsets, error)
+            self._host.outcomes.refused(offsets, error)
             return
-        logger.error("messages %s can't be copied to topic %r: %s", offsets, burial.target.name, error)
+        fields = {"subscription": self._host.name, "message_ids": list(map(str, offsets))}
+        logger.error("messages %s can't be copied to topic %r: %s", offsets, burial.target.name, error, extra=fields)
         reason = reason_of(f"its copy can't be stored: {error}")
         self._write(_Burial([letter._replace(error=reason) for letter in burial.letters], None), {})
 
     def _buried(self, rows: Sequence[DeadLetterRow]) -> None:
         self._rows.update((row.offset, row) for row in rows)
         self._host.counts.dead_lettered += len(rows)
-        self._host.confirmed([row.offset for row in rows])
+        self._host.outcomes.confirmed([row.offset for row in rows])
 
-    def _epitaph(self, record: Record, letter: DeadLettered) -> dict[str, str]:
-        said = {
+    def _attributes(self, record: Record, letter: DeadLettered) -> dict[str, str]:
+        why = {
             SOURCE: self._host.name,
             OFFSET: str(letter.offset),
             PUBLISHED: str(record.published),
             ATTEMPTS: str(letter.attempts),
-            ERROR: (letter.error or "").encode()[:LONGEST_ERROR].decode(errors="ignore"),
+            ERROR: (letter.error or "").encode()[:MAX_ERROR_CHARACTERS].decode(errors="ignore"),
         }
-        return {**(record.attributes or {}), **said}
+        return {**(record.attributes or {}), **why}
 
     # -- later messages are settled -------------------------------------------------------------------------------------
 
-    @property
-    def has_places(self) -> bool:
-        """Whether a dead letter could still go back to its place, so that somebody must watch what is settled."""
-        return bool(self._places)
-
-    def settled(self, settled: Iterable[Settled]) -> None:
+    def write_overtaken(self) -> None:
         """Messages are being settled: in the same transaction, the dead letters before them lose their places."""
-        if not self._places:
-            return
-        passed = [offset for message in settled for offset in self._lose_places(message)]
-        if passed:
-            self._overtake(passed)
+        lanes = self._host.lanes
+        overtaken, lanes.overtaken = lanes.overtaken, []
+        self._overtake(overtaken)
 
     def give_up_places(self) -> None:
         """Keys are not ordered any more, so that nobody watches what else of a key is settled."""
@@ -233,25 +225,7 @@ class DeadLetters:
 
     def _overtake(self, offsets: list[int]) -> None:
         id_ = self._host.id
-        self._services.commit().oblige(lambda work: work.overtake(id_, offsets), lambda: None)
-
-    def _lose_places(self, message: Settled) -> list[int]:
-        places = self._places.get(message.key) if message.key is not None else None
-        if not places:
-            return []
-        passed = places[: bisect_left(places, message.offset)]
-        for offset in passed:
-            self._lose_place(message.key, offset)
-        return passed
-
-    def _has_place(self, key: str, offset: int) -> bool:
-        return offset in self._places.get(key, ())
-
-    def _lose_place(self, key: str | None, offset: int) -> None:
-        if key is not None and self._has_place(key, offset):
-            self._places[key].remove(offset)
-            if not self._places[key]:
-                del self._places[key]
+        self._engine.commit().oblige(lambda work: work.overtake(id_, offsets), lambda: None)
 
     # -- messages come back ---------------------------------------------------------------------------------------------
 
@@ -265,13 +239,13 @@ class DeadLetters:
         return self._append(row, record) if append else (offset, self._put_back(row))
 
     def _put_back(self, row: DeadLetterRow) -> Awaitable[None]:
-        effects = [self._host.lanes.redrive(self._lane_key(row), row.offset)]
-        self._forget(row)
-        return self._host.carry_out(effects)
+        effects = [self._host.lanes.redrive(self._lane_key(row), row.offset, self._engine.now())]
+        del self._rows[row.offset]
+        return self._host.outcomes.carry_out(effects)
 
     def _append(self, row: DeadLetterRow, record: Record) -> tuple[int, Awaitable[None]]:
         topic, attributes = self._host.topic, {**(record.attributes or {}), REDRIVEN: str(row.offset)}
-        again = Record(topic.reserve(1), record.key, record.data, attributes, self._services.now())
+        again = Record(topic.reserve(1), record.key, record.data, attributes, self._engine.now())
         return again.offset, self._purge([row.offset], {topic: [again]})
 
     def purge(self, offsets: Sequence[int]) -> Awaitable[None]:
@@ -281,19 +255,15 @@ class DeadLetters:
     def _purge(self, offsets: Sequence[int], instead: Mapping[Log, Sequence[Record]]) -> Awaitable[None]:
         for row in {self._require(offset) for offset in offsets}:
             self._host.lanes.forget_dead_letter(self._lane_key(row), row.offset)
-            self._forget(row)
+            del self._rows[row.offset]
         id_, gone = self._host.id, sorted(set(offsets))
-        return self._host.promise_with(lambda work: work.purge(id_, gone), instead)
+        return self._host.outcomes.write(lambda work: work.purge(id_, gone), instead)
 
     def _require(self, offset: int) -> DeadLetterRow:
         try:
             return self._rows[offset]
         except KeyError:
-            raise NotFound(f"message {offset} is no dead letter of subscription {self._host.name!r}") from None
-
-    def _forget(self, row: DeadLetterRow) -> None:
-        del self._rows[row.offset]
-        self._lose_place(row.key, row.offset)
+            raise NotFound(f"message {offset} is not a dead letter of subscription {self._host.name!r}") from None
 
     def _lane_key(self, row: DeadLetterRow) -> str | None:
-        return row.key if self._host.options.ordering else None
+        return row.key if self._host.options.message_ordering else None

@@ -7,122 +7,122 @@ Rules
       (``change``) or in a task of the engine's own (``finish``), and a caller that is cancelled splits nothing. Changes are
       carried out here in the order in which the store has them.
     - Offsets are given in the order in which messages are published; those of a publish that failed are not used again.
-    - A store that failed is opened again (``reopening.py``). Meanwhile leases are fenced, and whatever is asked waits. When
-      somebody else owns it then, or it can't be used any more, the engine stays down, and says so to everybody who asks.
+    - What happens when the store fails is decided in one place (``store_failure.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
+from zlib import crc32
 
-from seriatim.core.limits import check_name, check_text
-from seriatim.core.options import LARGEST_WHOLE, require_kind, require_whole, shown
-from seriatim.engine.attachment import LocalAttachment
+from seriatim.core.publishing.dedup import Claim, digest_seed
+from seriatim.core.text_checks import check_name, check_text
+from seriatim.core.validation import MAX_INTEGER, require_whole
 from seriatim.engine.broker import (
-    RETIRED,
     Attachment,
+    Broker,
+    DeadLetter,
+    DeadLetterGroup,
     Document,
+    Explanation,
+    KeyDetails,
+    KeyGroup,
+    KeyInfo,
+    KeyOrder,
+    KeyState,
+    MessagePage,
     Outgoing,
-    StagedFile,
-    Step,
+    Overview,
+    PeekedMessage,
+    ReaderInfo,
+    RedrivePreview,
+    SnapshotInfo,
+    StoreCheck,
+    StoreHealth,
     SubscriptionInfo,
+    SupersededMessage,
     TopicInfo,
+    WriterMove,
     check_outgoing,
-    retired_name,
 )
-from seriatim.engine.commit import RETRY_PAUSE, Batch, Commit, Committer, Log
+from seriatim.engine.commit import Commit, Log
 from seriatim.engine.consumer import Consumer
-from seriatim.engine.metrics import Metrics
-from seriatim.engine.names import NameIndex
-from seriatim.engine.operations import Operations
-from seriatim.engine.options import SubscriptionOptions, TopicOptions, patched, read_topic_options, require_repaired
-from seriatim.engine.readers import Readers
-from seriatim.engine.reopening import Opener, open_again
-from seriatim.engine.seeking import Move, TimeTravel
-from seriatim.engine.services import Wakeful
+from seriatim.engine.deliveries import LocalAttachment, Pump
+from seriatim.engine.health import check_store, health_of
+from seriatim.engine.key_history import History
+from seriatim.engine.message_ids import offset_of
+from seriatim.engine.metrics import Metrics, SubscriptionStats
+from seriatim.engine.operator_actions import Operator
+from seriatim.engine.options import SubscriptionOptions, TopicOptions
+from seriatim.engine.outbox import Outbox
+from seriatim.engine.overview import overview_of, read_page
+from seriatim.engine.readers import advance, put, readers_in
+from seriatim.engine.registry import Registry
+from seriatim.engine.seeking import (
+    Move,
+    change_snapshot,
+    snapshots_in,
+    take_snapshot,
+    to_offset,
+    to_snapshot,
+    to_time,
+)
+from seriatim.engine.store_failure import Recovery
+from seriatim.engine.store_reopening import Opener
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.engine.topic import TopicState
-from seriatim.engine.waiting import until_done
+from seriatim.engine.uncancelled_wait import until_done
+from seriatim.engine.upkeep import Upkeep
 from seriatim.errors import (
-    AlreadyExists,
     InvalidArgument,
     NotFound,
-    OutcomeUnknown,
-    SeriatimError,
-    StoreBroken,
-    StoreError,
     StoreLost,
 )
 from seriatim.log import logger
-from seriatim.store import absolute_url, check_staged, open_store
+from seriatim.store import absolute_url, open_store
 from seriatim.store.base import (
-    Catalog,
-    Cursor,
-    DocumentRow,
-    Position,
+    DEFAULT_RETENTION_S,
     Record,
+    StagedFile,
     Standby,
     Store,
     StoreReader,
-    SubscriptionRow,
-    TopicRow,
     Transaction,
 )
 
 EPOCH_BITS = 40
-"""A token carries the epoch of its store's owner above so many bits, so that no token is ever given twice."""
+"""A token carries the epoch of the store's owner above this many bits, so that no token is ever given twice."""
 
-UPKEEP_PAUSE = 1.0
-"""Clean-up waits so many seconds after a change, so that it has something to do and disturbs little."""
-
-UPKEEP_REST = 1.0
-"""After a piece of clean-up it rests for so many times as long as the piece took, so that commits are not kept waiting."""
-
-LARGEST_POSITION = 2**256
-"""Up to where a writer may count (``publish_at``): pipes put an epoch above the index, and the Sparkplug host packs all that it
+MAX_WRITER_POSITION = 2**256
+"""The highest position of a writer (``publish_once``): pipes put an epoch above the index, the Sparkplug host packs all that it
 has to know of an edge node below the number of its messages (``Bookmark``: 170 bits)."""
-
-IDLE_UPKEEP_PAUSE = 3600.0
-"""What expires with time alone is looked for this often."""
 
 T = TypeVar("T")
 
-_make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
 
-
-class Engine(Operations, TimeTravel, Readers):
+class Engine(Broker):
     """Everything that one store holds, at work."""
 
     def __init__(self, store: Store, opener: Opener | None = None) -> None:
-        super().__init__()
-        self._store = store
-        self._opener = opener
         self._loop = asyncio.get_running_loop()
-        self._wall = time.time() - self._loop.time()
-        self._awake: list[Wakeful] = []
-        self._committer = Committer(store, self._pump, self.failed)
-        self._readers = ThreadPoolExecutor(1, "seriatim-reader")
-        self._topics: dict[str, TopicState] = {}
-        self._topics_by_id: dict[int, TopicState] = {}
-        self._topic_names = NameIndex()
-        self._subscriptions: dict[str, SubscriptionState] = {}
-        self._subscription_names = NameIndex()
-        self._being_created: set[str] = set()
+        self.wall = time.time() - self._loop.time()
+        self.pump = Pump()
+        self.history = History(self.now())
+        self._registry = Registry(self)
+        self.require_topic = self._registry.topic  # type: ignore[method-assign, assignment]  # straight to who knows
         self._unfinished: set[asyncio.Task[None]] = set()
-        self._reopening: asyncio.Task[None] | None = None
-        self._in_order = asyncio.Event()  # not set while the store is opened again
-        self._in_order.set()
-        self._down: BaseException | None = None
-        self._upkeep = asyncio.create_task(self._keep_up(), name="seriatim-upkeep")
-        self._changed = asyncio.Event()
+        self.recovery = Recovery(store, opener, self._registry, self.pump, self._load, self._begin)
+        self._committer = self.recovery.committer
+        self._upkeep = Upkeep(self, self._registry)
+        self._outbox = Outbox(self)
+        self._readers = ThreadPoolExecutor(1, "seriatim-reader")
         self._closing: asyncio.Task[None] | None = None
         self._is_given_back = False
 
@@ -144,14 +144,20 @@ class Engine(Operations, TimeTravel, Readers):
     async def start(self) -> None:
         """Load what the store holds, or load it again."""
         catalog = await self._ask(lambda store: store.catalog())
-        self._know(catalog)
+        self._registry.take(catalog)
         rows = {row.id: row for row in catalog.subscriptions}
         loaded = []
-        for subscription in self._subscriptions.values():
+        for subscription in self._registry.subscriptions.values():
             options = subscription.read_options(rows[subscription.id])
-            loaded.append((subscription, options, await self._ask(partial(subscription.load, options=options))))
+            loaded.append(
+                (subscription, options, await self._ask(partial(subscription.placement.load, options=options)))
+            )
         for subscription, options, lanes in loaded:
-            subscription.restart(options, lanes)
+            subscription.resume(options, lanes)
+        self._outbox.start()
+
+    def begin_closing(self) -> None:
+        self.recovery.begin_closing()
 
     async def close(self) -> None:
         """Write what was accepted, and give the store back. Leases that are out end with it, and count as not tried.
@@ -170,12 +176,12 @@ class Engine(Operations, TimeTravel, Readers):
 
     async def _close(self) -> None:
         try:
-            await self._stop_reopening()
-            self._settle_rejected()
-            for subscription in self._subscriptions.values():
+            await self.recovery.stop()
+            self._upkeep.settle_rejected()
+            for subscription in self._registry.subscriptions.values():
                 subscription.close(StoreLost("the engine was closed: open another one"))
-            self._upkeep.cancel()
-            await asyncio.wait([self._upkeep])
+            await self._upkeep.stop()
+            await self._outbox.stop()
         finally:  # whatever happens, the store is given back
             await self._give_back_store()
 
@@ -183,8 +189,8 @@ class Engine(Operations, TimeTravel, Readers):
         self._is_given_back = True
         try:
             await self._committer.close()
-            for subscription in self._subscriptions.values():
-                subscription.give_up(StoreLost("the engine was closed before this could be written"))
+            for subscription in self._registry.subscriptions.values():
+                subscription.outcomes.fail_waiting(StoreLost("the engine was closed before this could be written"))
             if self._unfinished:
                 await asyncio.wait(self._unfinished)  # while the store is still there for them
         finally:
@@ -194,179 +200,38 @@ class Engine(Operations, TimeTravel, Readers):
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
-        check_name("Topic name", name)
-        options = options or TopicOptions()
-        require_kind("options", TopicOptions, options)
-        values = options.to_json()
-        row = await self.change(lambda work: work.create_topic(name, values), self._add_topic)
-        return TopicInfo(name, TopicOptions.from_json(row.options), 0, 0)
+        return await self._registry.create_topic(name, options or TopicOptions())
 
     async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
-        topic = self.get_topic(name)
-        require_kind("options", TopicOptions, options)
+        await self._registry.update_topic(name, options, fields)
 
-        def update(work: Transaction) -> TopicOptions:
-            before, flaws = read_topic_options(_named_topic(work, topic.id, name).options)
-            require_repaired(f"topic {name!r}", flaws, fields)
-            after = patched(before, options, fields)
-            work.update_topic(topic.id, after.to_json())
-            return after
+    async def delete_topic(self, name: str) -> None:
+        await self._registry.delete_topic(name)
 
-        await self.change(update, topic.set_options)
+    async def retire_topic(self, name: str) -> None:
+        await self._registry.retire_topic(name)
 
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
-        """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
-        check_name("Subscription name", name)
-        log, options = self.get_topic(topic), options or SubscriptionOptions()
-        require_kind("options", SubscriptionOptions, options)
-        self._check_dead_letter_topic(log, options)
-        await self._create_subscription(log, name, options)
-        return SubscriptionInfo(name, topic, options)
-
-    def _create_subscription(
-        self, topic: TopicState, name: str, options: SubscriptionOptions
-    ) -> asyncio.Future[SubscriptionRow]:
-        topic_name, values = topic.name, options.to_json()
-        if name in self._subscriptions or name in self._being_created:
-            raise AlreadyExists(f"subscription {name!r} exists already: choose another name")
-        start, meanwhile = Cursor(topic.next_offset), _Meanwhile()
-
-        def create(work: Transaction) -> SubscriptionRow:
-            _named_topic(work, topic.id, topic_name)
-            return work.create_subscription(topic.id, name, values, start)
-
-        def created(row: SubscriptionRow) -> None:
-            subscription = self._add_subscription(row, topic)
-            subscription.push([record for record in meanwhile.records if record.offset >= start.floor])
-
-        def is_over() -> None:
-            self._being_created.remove(name)
-            topic.unfollow(meanwhile)
-
-        creating = self._request(create, created, is_over)
-        topic.follow(meanwhile)
-        self._being_created.add(name)
-        return creating
+        return await self._registry.create_subscription(topic, name, options or SubscriptionOptions())
 
     async def update_subscription(
         self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
     ) -> None:
-        """Change the options of a subscription. Leases that are out finish first."""
-        subscription = self.get_subscription(name)
-        require_kind("options", SubscriptionOptions, options)
-        self._changed_options(subscription, options, fields, subscription.options)  # what can be refused is refused now
-        await self.finish(
-            subscription.reconfigure(partial(self._changed_options, subscription, options, fields), fields)
-        )
-
-    def _changed_options(
-        self,
-        subscription: SubscriptionState,
-        given: SubscriptionOptions,
-        fields: Sequence[str] | None,
-        current: SubscriptionOptions,
-    ) -> SubscriptionOptions:
-        require_repaired(f"subscription {subscription.name!r}", subscription.flaws, fields)
-        options = replace(patched(current, given, fields), detached=current.detached)
-        if options.filter != current.filter and "filter" not in subscription.flaws:
-            raise InvalidArgument(
-                f"the filter of subscription {subscription.name!r} can't be changed: create another subscription"
-            )
-        if options.dead_letter_topic != current.dead_letter_topic or fields is None:
-            self._check_dead_letter_topic(subscription.topic, options)
-        return options
+        await self.finish(self._registry.update_subscription(name, options, fields))
 
     async def detach_subscription(self, name: str) -> None:
-        """Drop what a subscription has, and give it nothing more."""
-        await self.finish(self.get_subscription(name).cut_off())
+        await self.finish(self.get_subscription(name).placement.detach())
 
     async def delete_subscription(self, name: str) -> None:
-        """Delete a subscription, and with the last one of a retired topic that topic."""
-        subscription = self.get_subscription(name)
-        topic = subscription.topic
-
-        def delete(work: Transaction) -> bool:
-            work.delete_subscription(subscription.id)
-            is_last = work.topic(topic.id).name.startswith(RETIRED) and not work.has_subscriptions(topic.id)
-            if is_last:
-                work.delete_topic(topic.id)
-            return is_last
-
-        def deleted(is_last: bool) -> None:
-            self._forget(subscription)
-            if is_last:
-                self._forget_topic(topic)
-
-        try:
-            await self.change(delete, deleted)
-        except NotFound:  # the store knows it by its number
-            raise NotFound(f"subscription {name!r} does not exist: it was just deleted") from None
-
-    async def delete_topic(self, name: str) -> None:
-        """Delete a topic, with its messages and its subscriptions."""
-        topic = self.get_topic(name)
-
-        def delete(work: Transaction) -> None:
-            _named_topic(work, topic.id, name)
-            work.delete_topic(topic.id)
-
-        await self.change(delete, lambda _: self._forget_topic(topic))
-
-    async def retire_topic(self, name: str) -> None:
-        """Delete a topic, and leave its subscriptions what they have."""
-        topic = self.get_topic(name)
-        retired = retired_name(topic.id, name)
-
-        def retire(work: Transaction) -> bool:
-            _named_topic(work, topic.id, name)
-            if is_kept := work.has_subscriptions(topic.id):
-                work.rename_topic(topic.id, retired)
-            else:
-                work.delete_topic(topic.id)
-            return is_kept
-
-        def applied(is_kept: bool) -> None:
-            if is_kept:
-                self._rename(topic, retired)
-            else:
-                self._forget_topic(topic)
-
-        await self.change(retire, applied)
-
-    def _rename(self, topic: TopicState, name: str) -> None:
-        self._drop_topic(topic)
-        topic.name = name
-        self._keep_topic(topic)
-
-    def _forget_topic(self, topic: TopicState) -> None:
-        self._drop_topic(topic)
-        for name in topic.subscriptions.page():
-            self._forget(self._subscriptions[name])
-
-    def _keep_topic(self, topic: TopicState) -> None:
-        self._topics[topic.name] = self._topics_by_id[topic.id] = topic
-        self._topic_names.add(topic.name)
-
-    def _drop_topic(self, topic: TopicState) -> None:
-        del self._topics[topic.name], self._topics_by_id[topic.id]
-        self._topic_names.remove(topic.name)
+        await self._registry.delete_subscription(name)
 
     def get_topic(self, name: str) -> TopicState:
-        try:
-            return self._topics[name]
-        except (KeyError, TypeError):
-            raise NotFound(f"topic {shown(name)} does not exist: create it first") from None
+        return self._registry.topic(name)
 
     def get_subscription(self, name: str) -> SubscriptionState:
-        try:
-            return self._subscriptions[name]
-        except (KeyError, TypeError):
-            raise NotFound(f"subscription {shown(name)} does not exist: create it first") from None
-
-    def require_topic(self, name: str) -> None:
-        self.get_topic(name)
+        return self._registry.subscription(name)
 
     async def list_topics(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = None
@@ -375,7 +240,7 @@ class Engine(Operations, TimeTravel, Readers):
         found: list[TopicInfo] = []
         while True:
             missing = None if limit is None else limit - len(found)
-            topics = [self._topics[name] for name in self._topic_names.page(prefix, after, missing)]
+            topics = self._registry.topics_page(prefix, after, missing)
             found += await self._described(topics)
             if missing is None or len(topics) < missing or len(found) == limit:
                 return found
@@ -384,11 +249,11 @@ class Engine(Operations, TimeTravel, Readers):
     async def _described(self, topics: Sequence[TopicState]) -> list[TopicInfo]:
         """Those of some topics that exist."""
 
-        def ask() -> dict[int, int]:
+        def ask(store: Store) -> dict[int, int]:
             found = {}
             for topic in topics:
                 with suppress(NotFound):
-                    found[topic.id] = self._store.earliest(topic.id)
+                    found[topic.id] = store.earliest(topic.id)
             return found
 
         earliest = await self.read(ask)
@@ -396,104 +261,81 @@ class Engine(Operations, TimeTravel, Readers):
 
     async def describe_topic(self, name: str) -> TopicInfo:
         topic = self.get_topic(name)
-        earliest = await self.read(lambda: self._store.earliest(topic.id))
+        earliest = await self.read(lambda store: store.earliest(topic.id))
         return topic.info(earliest)
 
     async def list_subscriptions(
         self, *, topic: str | None = None, prefix: str = "", after: str | None = None, limit: int | None = None
     ) -> list[SubscriptionInfo]:
-        names = self._subscription_names if topic is None else self.get_topic(topic).subscriptions
-        return [self._subscriptions[name].info() for name in names.page(prefix, after, limit)]
+        return [found.info() for found in self._registry.subscriptions_page(topic, prefix, after, limit)]
 
     async def describe_subscription(self, name: str) -> SubscriptionInfo:
         return self.get_subscription(name).info()
 
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
-        """Give a consumer messages from now on."""
         return LocalAttachment(self.get_subscription(subscription), consumer)
-
-    def _check_dead_letter_topic(self, topic: TopicState, options: SubscriptionOptions) -> None:
-        """It must exist when it is named. When it is deleted later, dead letters stay where they are."""
-        if options.dead_letter_topic is None:
-            return
-        if self.get_topic(options.dead_letter_topic) is topic:
-            raise InvalidArgument(
-                f"topic {topic.name!r} can't be the dead-letter topic of its own subscription: "
-                "what fails would come again for ever"
-            )
-
-    def _add_subscription(self, row: SubscriptionRow, topic: TopicState) -> SubscriptionState:
-        subscription = SubscriptionState(row, topic, self)
-        self._subscriptions[row.name] = subscription
-        self._subscription_names.add(row.name)
-        topic.subscriptions.add(row.name)
-        topic.follow(subscription)
-        return subscription
-
-    def _add_topic(self, row: TopicRow) -> None:
-        self._keep_topic(TopicState(row))
-
-    def _forget(self, subscription: SubscriptionState) -> None:
-        deleted = NotFound(f"subscription {subscription.name!r} was deleted")
-        subscription.failed(deleted)
-        subscription.close(deleted)
-        subscription.give_up(deleted)
-        subscription.topic.unfollow(subscription)
-        subscription.topic.subscriptions.remove(subscription.name)
-        self._subscription_names.remove(subscription.name)
-        del self._subscriptions[subscription.name]
 
     # -- publishing -----------------------------------------------------------------------------------------------------
 
-    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
-        """Write messages, all or none of them. The future has their offsets when they are durable."""
-        log = self.get_topic(topic)
+    joins_batches = True
+
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
         check_outgoing(messages)
-        commit = self.commit()
-        offsets, records = self._number(log, messages)
-        future: asyncio.Future[range] = self._loop.create_future()
-        commit.append(log, records, partial(_resolve, future, lambda: offsets))
-        return future
+        return self.publish_checked(topic, messages)
 
-    async def append_batch(self, topic: str, writer: str, batch: int, files: Sequence[StagedFile]) -> range | None:
-        """Write the messages of staged files, once for each number that a writer gives its batches."""
+    def publish_checked(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
+        log, commit = self.get_topic(topic), self.commit()
+        ids, records = log.number(messages, self.now())
+        claims = [
+            (dedup_id, (crc32(data, digest_seed(key)), record[0]))
+            for (key, data, _, _, dedup_id), record in zip(messages, records, strict=True)
+            if dedup_id is not None
+        ]
+        return self._append_new(commit, log, records, ids, claims) if claims else commit.append(log, records, ids)
+
+    def _append_new(
+        self, commit: Commit, log: TopicState, records: Sequence[Record], ids: Sequence[str], claims: Sequence[Claim]
+    ) -> asyncio.Future[Sequence[str]]:
+        """Append all but those that were published before, which is found out in the transaction."""
+        now, appended = self.now(), dict[Log, Sequence[Record]]({log: records})
+
+        def append(work: Transaction) -> Sequence[str]:
+            first, appended[log] = work.claim_ids(log.id, claims, now), records
+            if not first:
+                return ids
+            appended[log] = [record for record in records if record.offset not in first]
+            return [str(first.get(record.offset, record.offset)) for record in records]
+
+        return commit.request(append, appended)
+
+    async def read_messages(
+        self, topic: str, *, start: str = "0", limit: int = 100, key: str | None = None
+    ) -> MessagePage:
+        log, first = self.get_topic(topic).id, offset_of(start)
+        require_whole("limit", limit, 1, MAX_INTEGER)
+        return await self.load(lambda store: read_page(store, log, first, limit, key))
+
+    async def append_batch(
+        self, topic: str, writer: str, batch: int, files: Sequence[StagedFile]
+    ) -> Sequence[str] | None:
         check_name("Writer", writer)
-        require_whole("batch", batch, 0, LARGEST_WHOLE)
-        await self._loop.run_in_executor(None, _check_all, files)
-        future: asyncio.Future[range | None] = self._loop.create_future()
+        require_whole("batch", batch, 0, MAX_INTEGER)
+        await self._loop.run_in_executor(None, _check_all, self._store, files)
+        return await self.commit().append_batch(self.get_topic(topic), writer, batch, files, self.now())
 
-        def answer(offsets: range | None, error: BaseException | None) -> None:
-            _resolve(future, lambda: offsets, error)
-
-        self.commit().append_batch(Batch(self.get_topic(topic), writer, batch, files, self.now(), answer))
-        return await future
-
-    async def publish_at(
+    async def publish_once(
         self,
         topic: str,
-        writer: str,
-        start: int,
-        end: int,
+        moves: Sequence[WriterMove],
         messages: Sequence[Outgoing],
         beside: Mapping[str, Sequence[Outgoing]] | None = None,
-    ) -> range:
-        """Write messages, and how far their writer has come with them, or nothing when it stands elsewhere."""
-        return await self.publish_steps(topic, [Step(writer, start, end)], messages, beside)
-
-    async def publish_steps(
-        self,
-        topic: str,
-        steps: Sequence[Step],
-        messages: Sequence[Outgoing],
-        beside: Mapping[str, Sequence[Outgoing]] | None = None,
-    ) -> range:
-        """Write messages, and how far their writers have come with them, or nothing when one stands elsewhere."""
-        for writer, start, end in steps:
+    ) -> Sequence[str]:
+        for writer, start, end in moves:
             check_name("Writer", writer)
-            require_whole("start", start, 0, LARGEST_POSITION)
-            require_whole("end", end, 0, LARGEST_POSITION)
-        if len({step.writer for step in steps}) < len(steps):
-            raise InvalidArgument("a writer takes one step at a time: name each of them once")
+            require_whole("start", start, 0, MAX_WRITER_POSITION)
+            require_whole("end", end, 0, MAX_WRITER_POSITION)
+        if len({move.writer for move in moves}) < len(moves):
+            raise InvalidArgument("a writer makes one move at a time: name each of them once")
         log = self.get_topic(topic)
         for each in (messages, *(beside or {}).values()):
             check_outgoing(each)
@@ -501,66 +343,211 @@ class Engine(Operations, TimeTravel, Readers):
         if log in more:
             raise InvalidArgument(f"what goes beside the messages of topic {topic!r} goes to another topic")
         commit = self.commit()
-        offsets, records = self._number(log, messages)
+        ids, records = log.number(messages, self.now())
         together: dict[Log, Sequence[Record]] = {log: records}
-        together |= {other: self._number(other, others)[1] for other, others in more.items()}
+        together |= {other: other.number(others, self.now())[1] for other, others in more.items()}
 
-        def move(work: Transaction) -> None:
+        def move(work: Transaction) -> Sequence[str]:
             for each in together:
                 work.append(each.id, ())  # before anything is moved: the topic may have been deleted
-            work.move_positions(steps)
+            work.move_positions(moves)
+            return ids
 
-        future: asyncio.Future[range] = self._loop.create_future()
-        commit.append_if(move, together, partial(_resolve, future, lambda: offsets))
-        return await future
+        return await commit.request(move, together)
 
     async def position_of(self, writer: str) -> int:
         check_name("Writer", writer)
         return await self.change(lambda work: work.position(writer))
 
-    def _number(self, log: TopicState, messages: Sequence[Outgoing]) -> tuple[range, list[Record]]:
-        """Messages as the log keeps them, with the next offsets."""
-        now = self.now()
-        offsets = range(first := log.reserve(len(messages)), first + len(messages))
-        return offsets, [
-            _make(
-                Record,
-                (offset, key, data, dict(attributes) if attributes else None, now, now + delay if delay else 0.0),
-            )
-            for offset, (key, data, attributes, delay) in zip(offsets, messages, strict=True)
-        ]
+    # -- operations -----------------------------------------------------------------------------------------------------
+
+    def _operator(self, subscription: str) -> Operator:
+        return Operator(self.get_subscription(subscription), self)
+
+    async def stats(self, subscription: str) -> SubscriptionStats:
+        return await self._operator(subscription).stats()
+
+    async def list_keys(
+        self,
+        subscription: str,
+        *,
+        limit: int = 100,
+        blocked_only: bool = False,
+        order: KeyOrder = "trouble",
+        state: KeyState | None = None,
+        search: str = "",
+        skip: int = 0,
+    ) -> list[KeyInfo]:
+        return await self._operator(subscription).list_keys(
+            limit=limit, blocked_only=blocked_only, order=order, state=state, search=search, skip=skip
+        )
+
+    async def group_keys(self, subscription: str, limit: int = 100) -> list[KeyGroup]:
+        return await self._operator(subscription).group_keys(limit)
+
+    async def describe_key(self, subscription: str, key: str | None, limit: int = 50) -> KeyDetails:
+        return await self._operator(subscription).describe_key(key, limit)
+
+    async def explain(self, subscription: str, key: str | None) -> Explanation:
+        return await self._operator(subscription).explain(key)
+
+    async def superseded(self, subscription: str, key: str | None = None, limit: int = 100) -> list[SupersededMessage]:
+        return self._operator(subscription).superseded(key, limit)
+
+    async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[PeekedMessage]:
+        return await self._operator(subscription).peek(key, limit)
+
+    async def retry_key(self, subscription: str, key: str | None) -> None:
+        await self._operator(subscription).retry_key(key)
+
+    async def skip(self, subscription: str, key: str | None, *, head: str | None = None) -> str:
+        return await self._operator(subscription).skip(key, head)
+
+    async def remove(self, subscription: str, message_id: str) -> None:
+        await self._operator(subscription).remove(message_id)
+
+    async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None:
+        await self._operator(subscription).pause_key(key, reason)
+
+    async def resume_key(self, subscription: str, key: str | None) -> None:
+        await self._operator(subscription).resume_key(key)
+
+    async def pause(self, subscription: str) -> None:
+        await self.finish(self._operator(subscription).set_paused(True))
+
+    async def resume(self, subscription: str) -> None:
+        await self.finish(self._operator(subscription).set_paused(False))
+
+    async def dead_letter(
+        self,
+        subscription: str,
+        key: str | None,
+        error: str | None = None,
+        *,
+        rest: bool = False,
+        head: str | None = None,
+    ) -> list[str]:
+        return await self._operator(subscription).dead_letter(key, error, rest=rest, head=head)
+
+    async def dead_letters(
+        self, subscription: str, *, limit: int = 100, after: str | None = None, error: str | None = None
+    ) -> list[DeadLetter]:
+        return await self._operator(subscription).dead_letters(limit=limit, after=after, error=error)
+
+    async def group_dead_letters(self, subscription: str, limit: int = 100) -> list[DeadLetterGroup]:
+        return await self._operator(subscription).group_dead_letters(limit)
+
+    async def preview_redrive(
+        self, subscription: str, message_ids: Sequence[str] | None = None, *, error: str | None = None
+    ) -> RedrivePreview:
+        return await self._operator(subscription).preview_redrive(message_ids, error=error)
+
+    async def redrive(self, subscription: str, message_id: str, *, append: bool = False) -> str:
+        return await self._operator(subscription).redrive(message_id, append=append)
+
+    async def purge(self, subscription: str, message_ids: Sequence[str]) -> None:
+        await self._operator(subscription).purge(message_ids)
+
+    async def wait_until_empty(self, subscription: str) -> None:
+        await self.get_subscription(subscription).deliveries.until_empty()
+
+    # -- seeking, snapshots, readers ------------------------------------------------------------------------------------
+
+    async def seek_to_message(self, subscription: str, message_id: str) -> None:
+        state, offset = self.get_subscription(subscription), offset_of(message_id)
+        await self._seek(state, to_offset(state.id, state.topic.id, offset, state.topic.next_offset))
+
+    async def seek_to_time(self, subscription: str, time: float) -> None:
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_time(state.id, state.topic.id, time, state.topic.next_offset))
+
+    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
+        state = self.get_subscription(subscription)
+        await self._seek(state, to_snapshot(state.id, state.topic.id, snapshot, self.now()))
+
+    async def _seek(self, state: SubscriptionState, move: Move[None]) -> None:
+        await self.finish(state.placement.relocate(lambda: self.move(move)))
+
+    async def create_snapshot(
+        self, subscription: str, name: str, *, lasts: float = DEFAULT_RETENTION_S, resource: str | None = None
+    ) -> SnapshotInfo:
+        state, now = self.get_subscription(subscription), self.now()
+        take = take_snapshot(state.id, state.topic.id, name, lasts, now, resource)
+        state.filter.settle()
+        await self.drain()  # acks that were accepted belong to it
+        await self.move(take)
+        return SnapshotInfo(name, state.topic.name, now + lasts, resource)
+
+    async def update_snapshot(
+        self, name: str, *, expires: float, resource: str | None, fields: Sequence[str] | None = None
+    ) -> SnapshotInfo:
+        return await self.move(change_snapshot(name, expires, resource, fields, self.now()))
+
+    async def delete_snapshot(self, name: str) -> None:
+        check_name("Snapshot name", name)
+        await self.change(lambda work: work.delete_snapshot(name))
+
+    async def list_snapshots(self) -> list[SnapshotInfo]:
+        return snapshots_in(await self.load(lambda store: store.catalog()), self.now())
+
+    async def register_reader(self, name: str, topic: str, position: int) -> ReaderInfo:
+        await self.move(put(name, self.get_topic(topic), position))
+        return ReaderInfo(name, topic, position)
+
+    async def move_reader(self, name: str, start: int, end: int) -> None:
+        await self.move(advance(name, start, end))
+
+    async def delete_reader(self, name: str) -> None:
+        check_name("Reader", name)
+        await self.change(lambda work: work.delete_reader(name))
+
+    async def list_readers(self) -> list[ReaderInfo]:
+        return readers_in(await self.load(lambda store: store.catalog()))
 
     # -- what fronts keep -----------------------------------------------------------------------------------------------
 
     async def list_documents(self, kind: str) -> list[Document]:
         check_name("Document kind", kind)
-        return [Document(*row) for row in await self.load(lambda store: store.documents(kind))]
+        return await self.load(lambda store: store.documents(kind))
 
     async def put_document(self, document: Document) -> None:
         check_name("Document kind", document.kind)
         check_name("Document name", document.name)
         check_text("Document text", document.text)
-        row = DocumentRow(document.kind, document.name, document.text)
-        await self.change(lambda work: work.put_document(row))
+        await self.change(lambda work: work.put_document(document))
 
     async def delete_document(self, kind: str, name: str) -> None:
         check_name("Document kind", kind)
         check_name("Document name", name)
         await self.change(lambda work: work.delete_document(kind, name))
 
+    @property
+    def is_volatile(self) -> bool:
+        """Whether everything is lost with the process."""
+        return self._store.url == "memory://"
+
+    async def add_outbox(self, path: str) -> None:
+        await self._outbox.add_file(path)
+
+    async def remove_outbox(self, path: str) -> None:
+        await self._outbox.remove_file(path)
+
     # -- figures --------------------------------------------------------------------------------------------------------
+
+    async def overview(self, *, search: str = "", limit: int = 20, skip: int = 0) -> Overview:
+        return await overview_of(self, self._registry, self._committer.times, search=search, limit=limit, skip=skip)
 
     async def metrics(self) -> Metrics:
         """What was counted since the engine began, and how every subscription stands. What is deleted meanwhile is left out."""
         stats = {}
-        for name in list(self._subscriptions):
+        for name in list(self._registry.subscriptions):
             with suppress(NotFound):
                 stats[name] = await self.stats(name)
         times = self._committer.times
         return Metrics(
             time=self.now(),
-            topics={topic.name: replace(topic.counts) for topic in self._topics.values()},
-            subscriptions={known.name: replace(known.counts) for known in self._subscriptions.values()},
+            topics={topic.name: replace(topic.counts) for topic in self._registry.topics.values()},
+            subscriptions={known.name: replace(known.counts) for known in self._registry.subscriptions.values()},
             commits=replace(times, buckets=list(times.buckets)),
             stats=stats,
         )
@@ -569,37 +556,20 @@ class Engine(Operations, TimeTravel, Readers):
 
     def now(self) -> float:
         """Wall-clock time that does not jump while the engine runs."""
-        return self._loop.time() + self._wall
+        return self._loop.time() + self.wall
 
     def commit(self) -> Commit:
-        self._changed.set()
+        self._upkeep.changed.set()
         return self._committer.next()
 
-    def wake(self, sleeper: Wakeful) -> None:
-        """Let somebody pump, at the end of this turn of the loop or as soon as a commit is done."""
-        if not self._awake:
-            self._loop.call_soon(self._pump)
-        self._awake.append(sleeper)
-
-    def _pump(self) -> None:
-        awake, self._awake = deque(self._awake), []
-        try:
-            while awake:
-                self._pump_one(awake.popleft())
-        finally:  # an interrupt has its way, and the others have their turn all the same
-            for sleeper in awake:
-                self.wake(sleeper)
-
-    def _pump_one(self, sleeper: Wakeful) -> None:
-        try:
-            sleeper.pump()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - one subscription's trouble is not another's
-            logger.error("handing out messages failed, and is tried again: %r", error, exc_info=error)
-            self._loop.call_later(RETRY_PAUSE, sleeper.wake)
+    @property
+    def epoch(self) -> int:
+        """It rises with every opening of the store."""
+        return self._store.epoch
 
     def first_token(self) -> int:
         """The first token of this owner: no other owner of the store, before or after, gives it or one above it."""
-        return (self._store.epoch << EPOCH_BITS) + 1
+        return (self.epoch << EPOCH_BITS) + 1
 
     async def drain(self) -> None:
         """Wait until everything accepted so far is durable."""
@@ -610,208 +580,45 @@ class Engine(Operations, TimeTravel, Readers):
 
         ``applied`` is called with its result the moment it is durable, whether or not somebody still waits for it.
         """
-        return await self._request(change, applied)
-
-    def _request(
-        self,
-        change: Callable[[Transaction], T],
-        applied: Callable[[T], None] | None = None,
-        is_over: Callable[[], None] | None = None,
-    ) -> asyncio.Future[T]:
-        """``change``, asked for at once. ``is_over`` is called before ``applied``, and also when the change failed."""
-        results: list[T] = []
-        future: asyncio.Future[T] = self._loop.create_future()
-
-        def answer(error: BaseException | None) -> None:
-            if is_over is not None:
-                is_over()
-            if error is None and applied is not None:
-                applied(results[0])
-            _resolve(future, results.pop, error)
-
-        def ask(work: Transaction) -> None:
-            # Perhaps for a second time, after a commit that was refused for something else in it.
-            results[:] = [change(work)]
-
-        self.commit().request(ask, answer)
-        return future
+        return await self.commit().request(change, applied=applied)
 
     async def move(self, move: Move[T]) -> T:
         """Let a seek, or whatever else has to look at the store first, ride in the next commit."""
         return await self.change(lambda work: move(self._store, work))
 
-    async def read(self, question: Callable[[], T]) -> T:
+    async def read(self, question: Callable[[Store], T]) -> T:
         """Ask the store something, in the thread that reads."""
-        await self.require_store()
-        return await self._loop.run_in_executor(self._readers, question)
-
-    async def require_store(self) -> None:
-        """Wait while the store is opened again."""
-        await self._in_order.wait()
-        if self._down is not None:
-            raise self._down
+        await self.recovery.require_store()
+        return await self._ask(question)
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> Coroutine[None, None, list[Record]]:
-        return self.read(lambda: self._store.fetch(topic_id, offsets))
+        return self.read(lambda store: store.fetch(topic_id, offsets))
 
     async def load(self, work: Callable[[StoreReader], T]) -> T:
         """Ask the store something that may take long, in a thread of its own."""
-        await self.require_store()
+        await self.recovery.require_store()
         return await self._loop.run_in_executor(None, work, self._store)
 
     def topic(self, name: str) -> TopicState | None:
-        return self._topics.get(name)
+        return self._registry.topics.get(name)
 
     def topic_name(self, topic_id: int | None) -> str | None:
-        topic = None if topic_id is None else self._topics_by_id.get(topic_id)
+        topic = None if topic_id is None else self._registry.topics_by_id.get(topic_id)
         return None if topic is None else topic.name
-
-    def failed(self, error: BaseException) -> None:
-        """Something went wrong that no caller waits for: log it, and let every consumer know.
-
-        When nothing can be written any more, nothing more is given out either.
-        """
-        logger.error("the store failed: %s", error)
-        self._tell_consumers(error)
-        if isinstance(error, OutcomeUnknown | StoreBroken) and self._opener is not None:
-            self._open_again(error)
-        elif isinstance(error, OutcomeUnknown | StoreLost):
-            self._go_down(error)
-
-    def _tell_consumers(self, error: BaseException) -> None:
-        for subscription in self._subscriptions.values():
-            subscription.failed(error)
-
-    # -- a store that failed --------------------------------------------------------------------------------------------
-
-    def _open_again(self, error: BaseException) -> None:
-        if self._in_order.is_set() and self._down is None:
-            self._in_order.clear()
-            self._committer.suspend(error)
-            if self._committer.at_rest:
-                self._abandon_all(error)
-            self._reopening = self._loop.create_task(self._reopen(error), name="seriatim-reopening")
-
-    async def _reopen(self, error: BaseException) -> None:
-        """Let go of the old store, find a new one, and go on from what it holds."""
-        assert self._opener is not None
-        await self._come_to_rest(error)
-        try:
-            self._store = await open_again(self._store, self._opener, self._load_from)
-        except StoreError as lost:
-            self._tell_consumers(lost)
-            self._go_down(lost)
-            return
-        logger.warning("the store was opened again")
-        self._committer.resume(self._store)
-        self._in_order.set()
-
-    async def _load_from(self, store: Store) -> None:
-        self._store = store
-        await self.start()
-
-    def _go_down(self, error: BaseException) -> None:
-        """Nothing can be done any more: everybody who asks, or waits, hears why."""
-        self._down = self._down or error
-        self._committer.give_up(self._down)
-        self._in_order.set()
-        if self._committer.at_rest:
-            self._close_all(self._down)
-        else:
-            self._begin(self._come_to_an_end(self._down))
-        logger.error("the engine is down: %s", self._down)
-
-    async def _come_to_rest(self, error: BaseException) -> None:
-        """Fence every lease, once nothing is being written that could still be confirmed."""
-        await self._committer.come_to_rest(error)
-        self._abandon_all(error)
-
-    async def _come_to_an_end(self, error: BaseException) -> None:
-        await self._committer.come_to_rest(error)
-        self._close_all(error)
-
-    def _close_all(self, error: BaseException) -> None:
-        self._abandon_all(error)
-        for subscription in self._subscriptions.values():
-            subscription.close(error)
-
-    def _abandon_all(self, error: BaseException) -> None:
-        for subscription in self._subscriptions.values():
-            subscription.abandon(error)
-
-    async def _stop_reopening(self) -> None:
-        if self._reopening is not None and not self._reopening.done():
-            self._reopening.cancel()
-            await asyncio.wait([self._reopening])
-            self._go_down(StoreLost("the engine was closed before its store could be opened again"))
-
-    def _know(self, catalog: Catalog) -> None:
-        """Take note of what there is. Offsets that were given to publishes that failed are not given again."""
-        rows = {row.id: row for row in catalog.topics}
-        if any(known.next_offset < rows[known.id].next_offset for known in self._topics.values() if known.id in rows):
-            raise StoreLost(
-                "another process has published to the store since it failed: end this program, and start it again"
-            )
-        for topic in [known for known in self._topics.values() if known.id not in rows]:
-            self._forget_topic(topic)
-        for topic in [known for known in self._topics.values() if known.name != rows[known.id].name]:
-            self._rename(topic, rows[topic.id].name)
-        for row in catalog.topics:
-            if row.id in self._topics_by_id:
-                self._topics_by_id[row.id].update(row)
-            else:
-                self._add_topic(row)
-        subscription_ids = {row.id for row in catalog.subscriptions}
-        for gone in [known for known in self._subscriptions.values() if known.id not in subscription_ids]:
-            self._forget(gone)
-        for subscription_row in catalog.subscriptions:
-            if subscription_row.name not in self._subscriptions:
-                self._add_subscription(subscription_row, self._topics_by_id[subscription_row.topic_id])
 
     def can_write(self) -> bool:
         return not self._committer.is_broken
 
-    # -- clean-up -------------------------------------------------------------------------------------------------------
+    async def health(self) -> StoreHealth:
+        return await health_of(self, self._registry)
 
-    async def _keep_up(self) -> None:
-        """Let the store clean up a while after something changed, in small pieces between which others may write."""
-        while self._down is None:
-            with suppress(TimeoutError):
-                # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with the event.
-                async with asyncio.timeout(IDLE_UPKEEP_PAUSE):
-                    await self._changed.wait()
-            await asyncio.sleep(UPKEEP_PAUSE)
-            self._changed.clear()
-            try:
-                await self.clean_up()
-            except SeriatimError as error:
-                self.failed(error)
-            except Exception:  # noqa: BLE001 - nobody else would clean up
-                logger.exception("clean-up failed and will be tried again after the next change")
+    async def check(self) -> StoreCheck:
+        return await self.load(check_store)
 
     async def clean_up(self) -> None:
-        """Remove what nobody needs any more. This happens by itself; call it to have it done now."""
-        if self._settle_rejected():
-            await self.drain()
-        while True:
-            begin = self._loop.time()
-            report = await self.read(lambda: self._store.upkeep(self.now()))
-            if not report.more_to_do:
-                return
-            await asyncio.sleep((self._loop.time() - begin) * UPKEEP_REST)
-
-    def _settle_rejected(self) -> bool:
-        """Let what filters rejected ride in the next commit; False when there is nothing, or nothing can be written."""
-        try:
-            return sum(subscription.sieve.settle() for subscription in self._subscriptions.values()) > 0
-        except StoreError:
-            return False
-
-    async def wait_until_empty(self, subscription: str) -> None:
-        await self.get_subscription(subscription).wait_until_empty()
+        await self._upkeep.clean_up()
 
     async def backup(self, path: str) -> None:
-        """A consistent copy of the store, while it is in use."""
         await self.load(lambda store: store.backup(path))
 
     # -- how ------------------------------------------------------------------------------------------------------------
@@ -833,37 +640,18 @@ class Engine(Operations, TimeTravel, Readers):
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
         """Ask the present store, also one that is not in use yet."""
-        return await self._loop.run_in_executor(self._readers, question, self._store)
+        return await self._loop.run_in_executor(self._readers, lambda: question(self._store))
+
+    @property
+    def _store(self) -> Store:
+        return self._committer.store
+
+    async def _load(self, store: Store) -> None:
+        """Go on with a store that was opened again."""
+        self._committer.store = store
+        await self.start()
 
 
-class _Meanwhile:
-    """Collects what is published while a subscription is being created."""
-
-    def __init__(self) -> None:
-        self.records: list[Record | Position] = []
-
-    def push(self, records: Sequence[Record | Position]) -> None:
-        self.records += records
-
-
-def _named_topic(work: Transaction, topic_id: int, name: str) -> TopicRow:
-    """A topic as it stands in a transaction. Somebody else may have deleted or retired it since it was looked up."""
-    with suppress(NotFound):
-        row = work.topic(topic_id)
-        if row.name == name:
-            return row
-    raise NotFound(f"topic {name!r} does not exist: it was just deleted")
-
-
-def _check_all(files: Sequence[StagedFile]) -> None:
+def _check_all(store: Store, files: Sequence[StagedFile]) -> None:
     for file in files:
-        check_staged(file.path, file.messages)
-
-
-def _resolve(future: asyncio.Future[T], result: Callable[[], T], error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(result())
-    else:
-        future.set_exception(error)
+        store.check_staged(file.path, file.messages)

@@ -53,7 +53,8 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What became of deliveries. ``redelivered`` are those that were not the first attempt."""
+    """What became of deliveries. ``redelivered`` are those that were not the first attempt; ``superseded`` are messages
+    that a newer one of their key left behind."""
 
     delivered: int = 0
     redelivered: int = 0
@@ -61,6 +62,7 @@ class DeliveryCounts:
     nacked: int = 0
     expired: int = 0
     dead_lettered: int = 0
+    superseded: int = 0
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
-from seriatim.core.options import require_whole
+from seriatim.core.validation import require_whole
 
 
 class NameIndex:

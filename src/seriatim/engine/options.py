@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
-from seriatim.core.delivery import Delivery, Release, RetryPolicy
-from seriatim.core.filters import parse_filter
-from seriatim.core.limits import check_name, check_text
-from seriatim.core.options import LARGEST_WHOLE, one_of, require_duration, require_kind, require_whole, shown
+from seriatim.core.filters import compile_filter
+from seriatim.core.lanes.types import Delivery, Keep, ReleaseAfter, RetryPolicy, check_tenants
+from seriatim.core.publishing.dedup import MIN_DEDUP_WINDOW_S
+from seriatim.core.text_checks import check_name, check_text
+from seriatim.core.validation import MAX_INTEGER, one_of, require_duration, require_kind, require_whole, shown
 from seriatim.errors import FailedPrecondition, InvalidArgument
+from seriatim.store.base import DEFAULT_RETENTION_S as DEFAULT_RETENTION_S  # noqa: PLC0414 - front ends take it from here
 from seriatim.store.base import Catalog, Problem
-
-WEEK = 7 * 24 * 3600.0
 
 SHORTEST_ACK_DEADLINE_S = 0.01
 """With a shorter one a message would come again before anybody could have acked it."""
@@ -30,16 +31,27 @@ def require_ack_deadline(seconds: object) -> None:
 class TopicOptions:
     """``retention``: how long messages are kept that were published before anybody subscribed or read; that somebody
     subscribes later does not shorten it. ``retain_settled``: how long messages published since then are kept when
-    everybody has settled them. ``resource``: what a front keeps with the topic; nobody here looks inside."""
+    everybody has settled them. ``resource``: what a front keeps with the topic; nobody here looks inside. ``dedup_window``
+    (seconds) and ``dedup_max_ids``: how long, and how many at most, ids of messages are known (``core.publishing.dedup``);
+    None is 10 minutes and a million."""
 
-    retention: float | None = WEEK
+    retention: float | None = DEFAULT_RETENTION_S
     retain_settled: float | None = 0.0
     resource: str | None = None
+    dedup_window: float | None = None
+    dedup_max_ids: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("retention", "retain_settled"):
+        for name in ("retention", "retain_settled", "dedup_window"):
             if getattr(self, name) is not None:
                 require_duration(name, getattr(self, name))
+        if self.dedup_window is not None and self.dedup_window < MIN_DEDUP_WINDOW_S:
+            raise InvalidArgument(
+                f"dedup_window must be {MIN_DEDUP_WINDOW_S:g} seconds or more, because clients repeat a publish for that "
+                f"long: not {self.dedup_window!r}"
+            )
+        if self.dedup_max_ids is not None:
+            require_whole("dedup_max_ids", self.dedup_max_ids, 1, MAX_INTEGER)
         if self.resource is not None:
             check_text("resource", self.resource)
 
@@ -53,42 +65,60 @@ class TopicOptions:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries.
+    """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries. The defaults
+    are Google Pub/Sub's (no order, immediate retries); ``client`` and ``cli`` have their own.
 
     ``filter`` says which messages are delivered at all (see ``core.filters``); it stays as it is once the subscription exists.
-    A ``paused`` subscription gives nothing out. A ``detached`` one has lost what it had, and gets nothing more. ``resource`` is
-    what a front keeps with the subscription; nobody here looks inside.
+    ``tenant_limit`` is how many messages may be in flight of all keys that begin alike, up to ``tenant_separator``.
+    ``keep="latest"`` delivers only the newest of the messages of a key that wait. A ``paused`` subscription gives nothing out.
+    A ``detached`` one has lost what it had, and gets nothing more. ``resource`` is what a front keeps with the subscription;
+    nobody here looks inside.
     """
 
-    ordering: bool = False
+    message_ordering: bool = False
     ack_deadline: float = 10.0
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = field(default_factory=RetryPolicy.immediate)
     window: int = 1
-    release: Release = Release.DURABLE
+    release: ReleaseAfter = ReleaseAfter.DURABLE
     dead_letter_topic: str | None = None
     paused: bool = False
     filter: str | None = None
     detached: bool = False
     resource: str | None = None
+    keep: Keep = Keep.ALL
+    tenant_limit: int | None = None
+    tenant_separator: str = "/"
 
     def __post_init__(self) -> None:
-        for name in ("ordering", "paused", "detached"):
+        for name in ("message_ordering", "paused", "detached"):
             require_kind(name, bool, getattr(self, name))
         require_ack_deadline(self.ack_deadline)
         require_kind("retry", RetryPolicy, self.retry)
-        require_whole("window", self.window, 1, LARGEST_WHOLE)
-        object.__setattr__(self, "release", one_of("release", Release, self.release))
+        require_whole("window", self.window, 1, MAX_INTEGER)
+        object.__setattr__(self, "release", one_of("release", ReleaseAfter, self.release))
+        check_tenants(self.tenant_limit, self.tenant_separator, self.window)
+        object.__setattr__(self, "keep", one_of("keep", Keep, self.keep))
         if self.dead_letter_topic is not None:
             check_name("dead_letter_topic", self.dead_letter_topic)
         if self.filter is not None:
             check_text("filter", self.filter)
-            parse_filter(self.filter)
+            compile_filter(self.filter)
         if self.resource is not None:
             check_text("resource", self.resource)
 
     @property
     def delivery(self) -> Delivery:
-        return Delivery(self.retry, self.window, self.release)
+        return Delivery(self.retry, self.window, self.release, self.keep, self.tenant_limit, self.tenant_separator)
+
+    def require_batches(self, name: str) -> None:
+        """Raise FailedPrecondition unless a consumer can take batches of a key (rule 9 of the lanes)."""
+        obstacles = {
+            "has no order, so there are no batches of a key": not self.message_ordering,
+            f"has a window of {self.window}, and batches need one of 1": self.window > 1,
+            "limits its tenants, and each message counts": self.tenant_limit is not None,
+        }
+        for why in (why for why, is_so in obstacles.items() if is_so):
+            raise FailedPrecondition(f"subscription {name!r} {why}: use across_keys=True, or no batch")
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,6 +130,9 @@ class SubscriptionOptions:
             known["retry"] = RetryPolicy(**_known(RetryPolicy, known["retry"]))
         return cls(**known)
 
+
+_FORMER_NAMES = {"ordering": "message_ordering"}
+"""Options that stores written by earlier versions hold under other names."""
 
 AnyOptions = TypeVar("AnyOptions", TopicOptions, SubscriptionOptions)
 
@@ -123,8 +156,12 @@ def _read(kind: type[TopicOptions] | type[SubscriptionOptions], values: object) 
     """The options that can be used, and what is wrong with the others."""
     if not isinstance(values, Mapping):
         return {}, dict.fromkeys(sorted(_names(kind)), f"options must be an object, not {shown(values)}")
+    known = _known(kind, values)
+    with suppress(InvalidArgument, TypeError, ValueError):
+        kind.from_json(known)
+        return known, {}
     good, flaws = {}, {}
-    for name, value in _known(kind, values).items():
+    for name, value in known.items():
         try:
             kind.from_json({name: value})
         except (InvalidArgument, TypeError, ValueError) as error:
@@ -150,12 +187,20 @@ def require_repaired(what: str, flaws: Flaws, names: Sequence[str] | None) -> No
 
 def flaws_in(catalog: Catalog) -> Iterator[Problem]:
     """Every topic and subscription of a store whose options can't be used."""
-    for topic in catalog.topics:
-        if (problem := said_of(read_topic_options(topic.options)[1])) is not None:
-            yield Problem(f"topic '{topic.name}'", f"has {problem}; until then nothing of it is removed")
-    for subscription in catalog.subscriptions:
-        if (problem := said_of(read_subscription_options(subscription.options)[1])) is not None:
-            yield Problem(f"subscription '{subscription.name}'", f"has {problem}; until then it is stopped")
+    return flaws_of(
+        [(topic.name, read_topic_options(topic.options)[1]) for topic in catalog.topics],
+        [(known.name, read_subscription_options(known.options)[1]) for known in catalog.subscriptions],
+    )
+
+
+def flaws_of(topics: Iterable[tuple[str, Flaws]], subscriptions: Iterable[tuple[str, Flaws]]) -> Iterator[Problem]:
+    """The same of topics and subscriptions that were read already."""
+    for name, flaws in topics:
+        if (problem := said_of(flaws)) is not None:
+            yield Problem(f"topic '{name}'", f"has {problem}; until then nothing of it is removed")
+    for name, flaws in subscriptions:
+        if (problem := said_of(flaws)) is not None:
+            yield Problem(f"subscription '{name}'", f"has {problem}; until then it is stopped")
 
 
 def patched(current: AnyOptions, given: AnyOptions, names: Sequence[str] | None) -> AnyOptions:
@@ -194,4 +239,5 @@ def _names(kind: type) -> set[str]:
 def _known(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that this version knows: options of a newer one are kept in the store and ignored here."""
     names = _names(kind)
-    return {name: value for name, value in values.items() if name in names}
+    renamed = {_FORMER_NAMES[name]: value for name, value in values.items() if name in _FORMER_NAMES}
+    return {name: value for name, value in {**renamed, **values}.items() if name in names}

@@ -8,22 +8,17 @@ Rules
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TypeVar
-
-from seriatim.core.limits import check_name
-from seriatim.core.options import LARGEST_WHOLE, require_whole
+from seriatim.core.text_checks import check_name
+from seriatim.core.validation import MAX_INTEGER, require_whole
 from seriatim.engine.broker import ReaderInfo
 from seriatim.engine.seeking import Move
 from seriatim.engine.topic import TopicState
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from seriatim.store.base import ReaderRow, StoreReader, Transaction
-
-T = TypeVar("T")
+from seriatim.store.base import Catalog, ReaderRow, StoreReader, Transaction
 
 
 def put(name: str, topic: TopicState, position: int) -> Move[None]:
+    check_name("Reader", name)
     require_whole("position", position, 0)
     if position > topic.next_offset:
         raise InvalidArgument(
@@ -40,8 +35,9 @@ def put(name: str, topic: TopicState, position: int) -> Move[None]:
 
 
 def advance(name: str, start: int, end: int) -> Move[None]:
-    require_whole("start", start, 0, LARGEST_WHOLE)
-    require_whole("end", end, 0, LARGEST_WHOLE)
+    check_name("Reader", name)
+    require_whole("start", start, 0, MAX_INTEGER)
+    require_whole("end", end, 0, MAX_INTEGER)
     if end < start:
         raise InvalidArgument(f"a reader can't go back from {start} to {end}: register it again")
 
@@ -54,38 +50,15 @@ def advance(name: str, start: int, end: int) -> Move[None]:
                 f"reader {name!r} stands at {found.position} and not at {start}: another program moves it, "
                 "give each its own name"
             )
+        if end > (following := work.topic(found.topic_id).next_offset):
+            raise InvalidArgument(
+                f"reader {name!r} can't move to {end}, which was not given to any message yet: the next one is {following}"
+            )
         work.put_reader(found._replace(position=end))
 
     return move
 
 
-class Readers(ABC):
-    """The part of a broker that knows readers, on top of an engine that knows topics."""
-
-    @abstractmethod
-    def get_topic(self, name: str) -> TopicState: ...
-
-    @abstractmethod
-    async def load(self, work: Callable[[StoreReader], T]) -> T: ...
-
-    @abstractmethod
-    async def move(self, move: Move[T]) -> T:
-        """Let a move ride in the next commit, and wait until it is durable."""
-
-    async def register_reader(self, name: str, topic: str, position: int) -> ReaderInfo:
-        check_name("Reader", name)
-        await self.move(put(name, self.get_topic(topic), position))
-        return ReaderInfo(name, topic, position)
-
-    async def move_reader(self, name: str, start: int, end: int) -> None:
-        check_name("Reader", name)
-        await self.move(advance(name, start, end))
-
-    async def delete_reader(self, name: str) -> None:
-        check_name("Reader", name)
-        await self.move(lambda _, work: work.delete_reader(name))
-
-    async def list_readers(self) -> list[ReaderInfo]:
-        catalog = await self.load(lambda store: store.catalog())
-        topics = {row.id: row.name for row in catalog.topics}
-        return [ReaderInfo(row.name, topics[row.topic_id], row.position) for row in catalog.readers]
+def readers_in(catalog: Catalog) -> list[ReaderInfo]:
+    topics = {row.id: row.name for row in catalog.topics}
+    return [ReaderInfo(row.name, topics[row.topic_id], row.position) for row in catalog.readers]

@@ -19,18 +19,15 @@ Theory of operation
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
-from seriatim.core.limits import check_name, check_text
-from seriatim.core.options import require_duration, require_time, require_whole
+from seriatim.core.text_checks import check_name, check_text
+from seriatim.core.validation import require_duration, require_time, require_whole
 from seriatim.engine.broker import SnapshotInfo
-from seriatim.engine.options import WEEK
-from seriatim.engine.subscription import SubscriptionState
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from seriatim.store.base import Cursor, SnapshotRow, StoreReader, Transaction
+from seriatim.store.base import Catalog, Cursor, SnapshotRow, StoreReader, Transaction
 
 T = TypeVar("T")
 
@@ -67,6 +64,9 @@ def to_time(subscription_id: int, topic_id: int, time: float, end: int) -> Move[
 
 
 def to_snapshot(subscription_id: int, topic_id: int, name: str, now: float) -> Move[None]:
+    """Deliver what a snapshot had not settled, and what was published since."""
+    check_name("Snapshot name", name)
+
     def move(_: StoreReader, work: Transaction) -> None:
         snapshot = find_snapshot(work, name, now)
         if snapshot.topic_id != topic_id:
@@ -102,15 +102,18 @@ def find_snapshot(work: Transaction, name: str, now: float) -> SnapshotRow:
 
 
 def take_snapshot(
-    subscription_id: int, topic_id: int, name: str, expires: float, now: float, resource: str | None = None
+    subscription_id: int, topic_id: int, name: str, lasts: float, now: float, resource: str | None = None
 ) -> Move[None]:
     """Write down what a subscription has settled."""
+    check_name("Snapshot name", name)
+    require_duration("lasts", lasts)
+    _check_resource(resource)
 
     def take(store: StoreReader, work: Transaction) -> None:
         if (known := work.snapshot(name)) is not None and known.expires > now:
-            raise AlreadyExists(f"snapshot {name!r} exists already: choose another name, or delete it first")
+            raise AlreadyExists(f"snapshot {name!r} already exists: choose another name, or delete it first")
         options = {} if resource is None else {"resource": resource}
-        work.put_snapshot(SnapshotRow(name, topic_id, store.cursor(subscription_id), expires, options))
+        work.put_snapshot(SnapshotRow(name, topic_id, store.cursor(subscription_id), now + lasts, options))
 
     return take
 
@@ -119,9 +122,13 @@ SNAPSHOT_FIELDS = ("expires", "resource")
 
 
 def change_snapshot(
-    name: str, expires: float, resource: str | None, fields: Sequence[str], now: float
+    name: str, expires: float, resource: str | None, fields: Sequence[str] | None, now: float
 ) -> Move[SnapshotInfo]:
     """Let a snapshot last until another time, with another resource. What it stands for stays."""
+    check_name("Snapshot name", name)
+    require_time("expires", expires)
+    _check_resource(resource)
+    fields = fields or SNAPSHOT_FIELDS
     if unknown := set(fields) - set(SNAPSHOT_FIELDS):
         raise InvalidArgument(f"a snapshot has no field {min(unknown)!r}: use {', '.join(SNAPSHOT_FIELDS)}")
 
@@ -142,79 +149,11 @@ def _check_resource(resource: str | None) -> None:
         check_text("resource", resource)
 
 
-class TimeTravel(ABC):
-    """The part of a broker that moves subscriptions, on top of an engine that knows them."""
-
-    @abstractmethod
-    def get_subscription(self, name: str) -> SubscriptionState: ...
-
-    @abstractmethod
-    def now(self) -> float: ...
-
-    @abstractmethod
-    async def drain(self) -> None: ...
-
-    @abstractmethod
-    async def load(self, work: Callable[[StoreReader], T]) -> T: ...
-
-    @abstractmethod
-    async def finish(self, work: Coroutine[None, None, None]) -> None:
-        """Wait for work that is finished once it has begun."""
-
-    @abstractmethod
-    async def move(self, move: Move[T]) -> T:
-        """Let a move ride in the next commit, and wait until it is durable."""
-
-    async def seek_to_offset(self, subscription: str, offset: int) -> None:
-        """Deliver what is at or above an offset (again)."""
-        state = self.get_subscription(subscription)
-        await self._seek(state, to_offset(state.id, state.topic.id, offset, state.topic.next_offset))
-
-    async def seek_to_time(self, subscription: str, time: float) -> None:
-        """Deliver what was published at or after a time (again)."""
-        state = self.get_subscription(subscription)
-        await self._seek(state, to_time(state.id, state.topic.id, time, state.topic.next_offset))
-
-    async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
-        """Deliver what a snapshot had not settled, and what was published since (again)."""
-        state = self.get_subscription(subscription)
-        check_name("Snapshot name", snapshot)
-        await self._seek(state, to_snapshot(state.id, state.topic.id, snapshot, self.now()))
-
-    async def _seek(self, subscription: SubscriptionState, move: Move[None]) -> None:
-        await self.finish(subscription.relocate(lambda: self.move(move)))
-
-    async def create_snapshot(
-        self, subscription: str, name: str, *, lasts: float = WEEK, resource: str | None = None
-    ) -> SnapshotInfo:
-        """Keep what a subscription has settled under a name, and what it has not settled in its log, for ``lasts`` seconds."""
-        state, now = self.get_subscription(subscription), self.now()
-        check_name("Snapshot name", name)
-        require_duration("lasts", lasts)
-        _check_resource(resource)
-        state.sieve.settle()
-        await self.drain()  # acks that were accepted belong to it
-        await self.move(take_snapshot(state.id, state.topic.id, name, now + lasts, now, resource))
-        return SnapshotInfo(name, state.topic.name, now + lasts, resource)
-
-    async def update_snapshot(
-        self, name: str, *, expires: float, resource: str | None, fields: Sequence[str] | None = None
-    ) -> SnapshotInfo:
-        """Let a snapshot last until another time, with another resource."""
-        check_name("Snapshot name", name)
-        require_time("expires", expires)
-        _check_resource(resource)
-        return await self.move(change_snapshot(name, expires, resource, fields or SNAPSHOT_FIELDS, self.now()))
-
-    async def delete_snapshot(self, name: str) -> None:
-        check_name("Snapshot name", name)
-        await self.move(lambda _, work: work.delete_snapshot(name))
-
-    async def list_snapshots(self) -> list[SnapshotInfo]:
-        catalog, now = await self.load(lambda store: store.catalog()), self.now()
-        topics = {row.id: row.name for row in catalog.topics}
-        return [
-            SnapshotInfo(row.name, topics[row.topic_id], row.expires, row.options.get("resource"))
-            for row in catalog.snapshots
-            if row.expires > now
-        ]
+def snapshots_in(catalog: Catalog, now: float) -> list[SnapshotInfo]:
+    """The snapshots that have not expired."""
+    topics = {row.id: row.name for row in catalog.topics}
+    return [
+        SnapshotInfo(row.name, topics[row.topic_id], row.expires, row.options.get("resource"))
+        for row in catalog.snapshots
+        if row.expires > now
+    ]

@@ -16,20 +16,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from seriatim.engine.waiting import until_done
+from seriatim.engine.uncancelled_wait import until_done
 from seriatim.errors import OutcomeUnknown, StoreBroken, StoreBusy, StoreFailed, StoreFull, StoreLost, StoreOwned
 from seriatim.log import logger
 from seriatim.store.base import Store
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 5.0
+FIRST_PAUSE_S = 0.05
+MAX_PAUSE_S = 5.0
 
 Opener = Callable[[], Store]
 
 
 async def open_again(old: Store, opener: Opener, use: Callable[[Store], Awaitable[None]]) -> Store:
     """Close a store, open it again, and ``use`` it; raises StoreLost when somebody else has it, or had it in between."""
-    highest, pause = old.epoch, FIRST_PAUSE
+    highest, pause = old.epoch, FIRST_PAUSE_S
     await _close(old)
     while True:
         highest += 1
@@ -40,7 +40,7 @@ async def open_again(old: Store, opener: Opener, use: Callable[[Store], Awaitabl
         except (StoreBusy, StoreFull, StoreFailed, StoreBroken, OutcomeUnknown) as error:
             logger.warning("the store can't be opened again yet, next try in %s seconds: %s", pause, error)
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, MAX_PAUSE_S)
 
 
 async def _open_and_use(opener: Opener, highest: int, use: Callable[[Store], Awaitable[None]]) -> Store:

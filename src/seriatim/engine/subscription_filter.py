@@ -9,23 +9,24 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import TypeVar
 
 from seriatim.core.filters import Predicate, compile_filter
 from seriatim.engine.commit import Commit
 from seriatim.log import logger
-from seriatim.store.base import Position, Record
+from seriatim.store.base import MessageHeader, Record
 
 MANY = 4096
 
-Message = TypeVar("Message", bound=Record | Position)
+Message = TypeVar("Message", bound=Record | MessageHeader)
 
 
-class Sieve:
+class SubscriptionFilter:
     """The filter of one subscription, and what it has rejected lately."""
 
-    def __init__(self, subscription_id: int, text: str | None, commit: Callable[[], Commit]) -> None:
-        self.id = subscription_id
+    def __init__(self, subscription_id: int, text: str | None, commit: Callable[[], Commit], name: str = "") -> None:
+        self.id, self._name = subscription_id, name
         self._wants: Predicate | None = None if text is None else compile_filter(text)
         self._commit = commit
         self._rejected: list[int] = []
@@ -34,16 +35,20 @@ class Sieve:
         """Let nothing through any more."""
         self._wants = lambda _: False
 
-    def rejects(self, message: Record | Position) -> bool:
-        return self._wants is not None and not self._wants(message.attributes)
+    def split(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[int]]:
+        """The messages that the filter lets through, and the offsets of the others."""
+        if self._wants is None:
+            return messages, []
+        wants = [self._wants(message.attributes) for message in messages]
+        return list(compress(messages, wants)), [
+            message.offset for message, wanted in zip(messages, wants, strict=True) if not wanted
+        ]
 
     def sift(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Those that the filter lets through; the others are settled sooner or later."""
-        if self._wants is None:
-            return messages
-        wanted = [message for message in messages if not self.rejects(message)]
-        if len(wanted) < len(messages):
-            self.settle_later(message.offset for message in messages if self.rejects(message))
+        wanted, rejected = self.split(messages)
+        if rejected:
+            self.settle_later(rejected)
         return wanted
 
     def settle_later(self, rejected: Iterable[int]) -> None:
@@ -63,4 +68,10 @@ class Sieve:
 
     def refused(self, offsets: Sequence[int], error: BaseException) -> None:
         """Nobody waits for it: they are rejected again when they are loaded again."""
-        logger.error("%d rejected messages can't be settled: %s", len(offsets), error)
+        logger.error(
+            "subscription %r: %d rejected messages can't be settled: %s",
+            self._name,
+            len(offsets),
+            error,
+            extra={"subscription": self._name, "message_ids": list(map(str, offsets))},
+        )

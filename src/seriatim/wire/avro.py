@@ -107,7 +107,7 @@ class _Compiler:
         found: dict[str, AvroType] = {}
         for field in fields:
             if not isinstance(field["name"], str) or field["name"] in found:
-                raise ValueError(f"field {str(field['name'])[:40]!r} is there twice, or its name is no text")
+                raise ValueError(f"field {str(field['name'])[:40]!r} occurs twice, or its name is not a string")
             found[field["name"]] = self.type_of(field["type"])
         return found
 
@@ -144,11 +144,11 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _no_schema(error: Exception) -> InvalidArgument:
-    return InvalidArgument(f"the definition is no Avro schema: {_brief(error)}")
+    return InvalidArgument(f"the definition is not an Avro schema: {_brief(error)}")
 
 
 def _mismatch(error: Exception | str) -> InvalidArgument:
-    return InvalidArgument(f"the data is not of the topic's schema: {_brief(error)}")
+    return InvalidArgument(f"the data does not match the topic's schema: {_brief(error)}")
 
 
 def _brief(error: Exception | str) -> str:

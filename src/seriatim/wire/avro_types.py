@@ -176,54 +176,43 @@ class Enum:
 
 
 class Array:
+    """Items in blocks. In a map each has a key in front of it."""
+
     label = "array"
+    _has_keys = False
 
     def __init__(self, items: AvroType) -> None:
         self._items = items
 
     def skip(self, data: bytes, at: int, budget: Budget, nesting: int) -> int:
         nesting = deeper(nesting)
-        skip = self._items.skip
+        skip, key = self._items.skip, STRING.skip if self._has_keys else None
         count, at = _read_block(data, at, budget)
         while count:
             for _ in range(count):
+                if key is not None:
+                    at = key(data, at, budget, nesting)
                 at = skip(data, at, budget, nesting)
             count, at = _read_block(data, at, budget)
         return at
 
     def check(self, value: Any, budget: Budget, nesting: int) -> None:
         nesting = deeper(nesting)
-        if not isinstance(value, list):
-            raise Mismatch(f"expected an array, not {_brief(value)}")
+        is_one = isinstance(value, dict) if self._has_keys else isinstance(value, list)
+        if not is_one:
+            raise Mismatch(f"expected {'a map' if self._has_keys else 'an array'}, not {_brief(value)}")
         budget.spend(len(value))
+        if self._has_keys:
+            for key in value:
+                _require_text(key)
+            value = value.values()
         for item in value:
             self._items.check(item, budget, nesting)
 
 
-class Map:
+class Map(Array):
     label = "map"
-
-    def __init__(self, values: AvroType) -> None:
-        self._values = values
-
-    def skip(self, data: bytes, at: int, budget: Budget, nesting: int) -> int:
-        nesting = deeper(nesting)
-        skip, key = self._values.skip, STRING.skip
-        count, at = _read_block(data, at, budget)
-        while count:
-            for _ in range(count):
-                at = skip(data, key(data, at, budget, nesting), budget, nesting)
-            count, at = _read_block(data, at, budget)
-        return at
-
-    def check(self, value: Any, budget: Budget, nesting: int) -> None:
-        nesting = deeper(nesting)
-        if not isinstance(value, dict):
-            raise Mismatch(f"expected a map, not {_brief(value)}")
-        budget.spend(len(value))
-        for key, item in value.items():
-            _require_text(key)
-            self._values.check(item, budget, nesting)
+    _has_keys = True
 
 
 class Union:
@@ -350,7 +339,7 @@ def _require_text(value: Any) -> None:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise Mismatch("a string has a lone surrogate, which is no character") from None
+            raise Mismatch("a string has a lone surrogate, which is not a character") from None
 
 
 def _require_byte_text(value: Any) -> None:

@@ -17,6 +17,9 @@ from seriatim.errors import InvalidArgument
 WINDOW_LABEL = "seriatim-window"
 """The label of a subscription that says how many messages of a key may be in flight."""
 
+KEEP_LABEL = "seriatim-keep"
+"""The label of a subscription that says which of the messages of a key that wait are delivered: all, or the latest."""
+
 RELEASE_ON_CLOSE = ("seriatim-on-close", "release")
 """Metadata of a StreamingPull whose client has acked everything when it ends the stream: the rest is released at once."""
 

@@ -1,11 +1,46 @@
-"""Updates by field mask."""
+"""Resources as text: what the store keeps of a message besides what the engine itself knows.
+
+Updates by field mask.
+
+Limits on what a client may have kept: every text, list and map of a resource.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from google.protobuf.json_format import MessageToJson, Parse
 
 from seriatim.errors import InvalidArgument
+from seriatim.wire.services import Subscription
+
+M = TypeVar("M")
+
+
+def to_document(message: Any, fields: Collection[str]) -> str | None:
+    """The named fields of a message, as JSON; None when none of them is set."""
+    kept = type(message)()
+    kept.CopyFrom(message)
+    for descriptor, _ in message.ListFields():
+        if descriptor.name not in fields:
+            kept.ClearField(descriptor.name)
+    return MessageToJson(kept, preserving_proto_field_name=True, indent=None) if kept.ListFields() else None
+
+
+def from_document(kind: type[M], document: str | None) -> M:
+    """A message with what a document says. What only a newer version can have written is passed over."""
+    message = kind()
+    if document is not None:
+        Parse(document, message, ignore_unknown_fields=True)
+    return message
+
+
+@lru_cache(1024)  # it is asked for every response
+def is_exactly_once(document: str | None) -> bool:
+    """Whether a subscription promises that no message is delivered again after its ack was confirmed."""
+    return document is not None and bool(from_document(Subscription, document).enable_exactly_once_delivery)
 
 
 def apply_mask(target: Any, source: Any, paths: Iterable[str], updatable: Collection[str]) -> None:
@@ -45,3 +80,35 @@ def _take(target: Any, source: Any, field: str) -> None:
             if descriptor.name != field:
                 picked.ClearField(descriptor.name)
         target.MergeFrom(picked)
+
+
+MAX_TEXT_BYTES = 2048
+MAX_ENTRIES = 100
+
+
+def check_bounds(message: Any, outer: str = "") -> None:
+    """Raise InvalidArgument when a text, list or map in a message, at any depth, is too long."""
+    for descriptor, value in message.ListFields():
+        name = f"{outer}{descriptor.name}"
+        if not descriptor.is_repeated:
+            _check_value(name, descriptor, value)
+            continue
+        if len(value) > MAX_ENTRIES:
+            raise InvalidArgument(f"{name} has {len(value)} entries: {MAX_ENTRIES} are allowed")
+        if descriptor.message_type is not None and descriptor.message_type.GetOptions().map_entry:
+            key, item = (descriptor.message_type.fields_by_name[part] for part in ("key", "value"))
+            for one in value:
+                _check_value(name, key, one)
+                _check_value(name, item, value[one])
+        else:
+            for one in value:
+                _check_value(name, descriptor, one)
+
+
+def _check_value(name: str, descriptor: Any, value: Any) -> None:
+    if descriptor.message_type is not None:
+        check_bounds(value, f"{name}.")
+    elif isinstance(value, str | bytes):
+        size = len(value.encode() if isinstance(value, str) else value)
+        if size > MAX_TEXT_BYTES:
+            raise InvalidArgument(f"{name} has {size} bytes: {MAX_TEXT_BYTES} are allowed")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from google.iam.v1 import iam_policy_pb2, policy_pb2
 from google.protobuf.empty_pb2 import Empty
+from google.protobuf.wrappers_pb2 import StringValue
 from google.pubsub_v1 import types
 
 
@@ -28,50 +29,35 @@ PublishRequest, PublishResponse = types.PublishRequest.pb(), types.PublishRespon
 PullResponse = types.PullResponse.pb()
 StreamingPullRequest, StreamingPullResponse = types.StreamingPullRequest.pb(), types.StreamingPullResponse.pb()
 
+
+def _methods(**responses: Any) -> dict[str, Method]:
+    """Methods that take the request of their name; None: and answer with the response of their name."""
+    return {
+        name: Method(getattr(types, f"{name}Request").pb(), response or getattr(types, f"{name}Response").pb())
+        for name, response in responses.items()
+    }
+
+
 PUBLISHER: Mapping[str, Method] = {
     "CreateTopic": Method(Topic, Topic),
-    "UpdateTopic": Method(types.UpdateTopicRequest.pb(), Topic),
-    "Publish": Method(PublishRequest, PublishResponse),
-    "GetTopic": Method(types.GetTopicRequest.pb(), Topic),
-    "ListTopics": Method(types.ListTopicsRequest.pb(), types.ListTopicsResponse.pb()),
-    "ListTopicSubscriptions": Method(
-        types.ListTopicSubscriptionsRequest.pb(), types.ListTopicSubscriptionsResponse.pb()
-    ),
-    "ListTopicSnapshots": Method(types.ListTopicSnapshotsRequest.pb(), types.ListTopicSnapshotsResponse.pb()),
-    "DeleteTopic": Method(types.DeleteTopicRequest.pb(), Empty),
-    "DetachSubscription": Method(types.DetachSubscriptionRequest.pb(), types.DetachSubscriptionResponse.pb()),
+    **_methods(UpdateTopic=Topic, GetTopic=Topic, DeleteTopic=Empty, Publish=None, DetachSubscription=None),
+    **_methods(ListTopics=None, ListTopicSubscriptions=None, ListTopicSnapshots=None),
 }
 
 SUBSCRIBER: Mapping[str, Method] = {
     "CreateSubscription": Method(Subscription, Subscription),
-    "GetSubscription": Method(types.GetSubscriptionRequest.pb(), Subscription),
-    "UpdateSubscription": Method(types.UpdateSubscriptionRequest.pb(), Subscription),
-    "ListSubscriptions": Method(types.ListSubscriptionsRequest.pb(), types.ListSubscriptionsResponse.pb()),
-    "DeleteSubscription": Method(types.DeleteSubscriptionRequest.pb(), Empty),
-    "ModifyAckDeadline": Method(types.ModifyAckDeadlineRequest.pb(), Empty),
-    "Acknowledge": Method(types.AcknowledgeRequest.pb(), Empty),
-    "Pull": Method(types.PullRequest.pb(), PullResponse),
+    **_methods(GetSubscription=Subscription, UpdateSubscription=Subscription, DeleteSubscription=Empty),
+    **_methods(ListSubscriptions=None, ModifyPushConfig=Empty, Seek=None),
+    **_methods(Pull=None, Acknowledge=Empty, ModifyAckDeadline=Empty),
     "StreamingPull": Method(StreamingPullRequest, StreamingPullResponse, is_streaming=True),
-    "ModifyPushConfig": Method(types.ModifyPushConfigRequest.pb(), Empty),
-    "GetSnapshot": Method(types.GetSnapshotRequest.pb(), Snapshot),
-    "ListSnapshots": Method(types.ListSnapshotsRequest.pb(), types.ListSnapshotsResponse.pb()),
-    "CreateSnapshot": Method(types.CreateSnapshotRequest.pb(), Snapshot),
-    "UpdateSnapshot": Method(types.UpdateSnapshotRequest.pb(), Snapshot),
-    "DeleteSnapshot": Method(types.DeleteSnapshotRequest.pb(), Empty),
-    "Seek": Method(types.SeekRequest.pb(), types.SeekResponse.pb()),
+    **_methods(CreateSnapshot=Snapshot, GetSnapshot=Snapshot, UpdateSnapshot=Snapshot, DeleteSnapshot=Empty),
+    **_methods(ListSnapshots=None),
 }
 
 SCHEMAS: Mapping[str, Method] = {
-    "CreateSchema": Method(types.CreateSchemaRequest.pb(), Schema),
-    "GetSchema": Method(types.GetSchemaRequest.pb(), Schema),
-    "ListSchemas": Method(types.ListSchemasRequest.pb(), types.ListSchemasResponse.pb()),
-    "ListSchemaRevisions": Method(types.ListSchemaRevisionsRequest.pb(), types.ListSchemaRevisionsResponse.pb()),
-    "CommitSchema": Method(types.CommitSchemaRequest.pb(), Schema),
-    "RollbackSchema": Method(types.RollbackSchemaRequest.pb(), Schema),
-    "DeleteSchemaRevision": Method(types.DeleteSchemaRevisionRequest.pb(), Schema),
-    "DeleteSchema": Method(types.DeleteSchemaRequest.pb(), Empty),
-    "ValidateSchema": Method(types.ValidateSchemaRequest.pb(), types.ValidateSchemaResponse.pb()),
-    "ValidateMessage": Method(types.ValidateMessageRequest.pb(), types.ValidateMessageResponse.pb()),
+    **_methods(CreateSchema=Schema, GetSchema=Schema, CommitSchema=Schema, RollbackSchema=Schema, DeleteSchema=Empty),
+    **_methods(DeleteSchemaRevision=Schema, ListSchemas=None, ListSchemaRevisions=None),
+    **_methods(ValidateSchema=None, ValidateMessage=None),
 }
 
 IAM: Mapping[str, Method] = {
@@ -80,9 +66,13 @@ IAM: Mapping[str, Method] = {
     "TestIamPermissions": Method(iam_policy_pb2.TestIamPermissionsRequest, iam_policy_pb2.TestIamPermissionsResponse),
 }
 
+# Not a part of Google's API: where the admin API of the server's store is, empty if it has none.
+ADMIN: Mapping[str, Method] = {"GetAdminAddress": Method(Empty, StringValue)}
+
 SERVICES: Mapping[str, Mapping[str, Method]] = {
     "google.pubsub.v1.Publisher": PUBLISHER,
     "google.pubsub.v1.Subscriber": SUBSCRIBER,
     "google.pubsub.v1.SchemaService": SCHEMAS,
     "google.iam.v1.IAMPolicy": IAM,
+    "seriatim.v1.Admin": ADMIN,
 }

@@ -47,8 +47,8 @@ def seconds_of(message: Any) -> float:
 
 
 def set_seconds(message: Any, seconds: float) -> None:
-    """Let a Duration or Timestamp say so many seconds, to the microsecond: a float knows no more of the present. What is
-    outside of its range becomes the nearest that is not."""
+    """Set a Duration or Timestamp to a number of seconds, to the microsecond (a float of today's time is no more exact).
+    Values out of range are clamped."""
     least, most = _RANGES[message.DESCRIPTOR.full_name]
     whole = round(min(max(seconds, least), most) * 1_000_000)
     message.seconds, message.nanos = whole // 1_000_000, whole % 1_000_000 * 1000

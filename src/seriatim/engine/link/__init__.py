@@ -1,4 +1,4 @@
-"""The link: how another process on this machine asks the owner of a store.
+"""The link: other processes on this machine reach the owner of a store through its socket.
 
 ::
 

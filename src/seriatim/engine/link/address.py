@@ -23,13 +23,13 @@ from weakref import WeakSet
 
 from seriatim.errors import StoreFailed
 
-MAX_ADDRESS = 104
+MAX_ADDRESS_BYTES = 104
 """How many bytes an address may have; Linux takes 107, others fewer."""
 
-MAX_NAME = 80
+MAX_NAME_BYTES = 80
 """A longer file name would not fit into an address together with the way around long folders."""
 
-MAX_WAIT = 1.0
+CONNECT_TIMEOUT_S = 1.0
 """So many seconds a caller stands in line where many call at once; without one there would be no end to it."""
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -39,7 +39,7 @@ _open: WeakSet[socket.socket] = WeakSet()
 def socket_path(store: Path) -> Path:
     """Where the socket of the store in a file is. A name that is too long for an address is replaced by its hash."""
     name = f"{store.name}.sock"
-    if len(os.fsencode(name)) > MAX_NAME:
+    if len(os.fsencode(name)) > MAX_NAME_BYTES:
         name = f".{sha256(os.fsencode(store.name)).hexdigest()[:32]}.sock"
     return store.absolute().with_name(name)
 
@@ -74,7 +74,7 @@ class Listener:
 def connect(path: Path) -> socket.socket:
     """A connection to the socket at a path. Raises OSError when nobody listens there."""
     connection = _new_socket()
-    connection.settimeout(MAX_WAIT)
+    connection.settimeout(CONNECT_TIMEOUT_S)
     try:
         with _address(path) as address:
             connection.connect(address)
@@ -85,12 +85,12 @@ def connect(path: Path) -> socket.socket:
     return connection
 
 
-def keep_from_children(connection: socket.socket) -> None:
+def close_in_children(connection: socket.socket) -> None:
     """Close a socket in every forked child."""
     _open.add(connection)
 
 
-def may_enter(peer: socket.socket) -> bool:
+def is_allowed(peer: socket.socket) -> bool:
     """Whether a connection comes from our user or from root."""
     user = peer_user(peer)
     return user is None or user in {0, os.geteuid()}
@@ -114,7 +114,7 @@ def _new_socket() -> socket.socket:
 @contextmanager
 def _address(path: Path) -> Iterator[str]:
     """An address for a path of any length: a long one goes through its folder, opened as a file."""
-    if len(os.fsencode(path)) <= MAX_ADDRESS:
+    if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

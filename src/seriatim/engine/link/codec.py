@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from seriatim.core import delivery
+from seriatim.core.lanes import types as lane_types
 from seriatim.engine import options
 from seriatim.errors import InvalidArgument
 
-NAMES = vars(delivery) | vars(options)
+NAMES = vars(lane_types) | vars(options)
 """Where names in hints are looked up that their own module imports for type checkers only."""
 
 
@@ -70,6 +71,8 @@ def _make(hint: Any) -> Codec:
         return _sequence(tuple if origin is tuple else list, get_args(hint)[0])
     if origin in {dict, Mapping}:
         return _mapping(*get_args(hint))
+    if origin is Literal:
+        return codec_of(type(get_args(hint)[0]))  # whoever gets it looks which one it is
     if isinstance(hint, type):
         return _class(hint)
     raise TypeError(f"{hint!r} can't go over the link")
@@ -118,9 +121,17 @@ def _unpack_bytes(value: Any, blobs: Blobs) -> bytes:
     return blobs.take(_INT.unpack(value, blobs))
 
 
-def _unpack_range(value: Any, blobs: Blobs) -> range:
-    start, stop = _list_of(value, 2)
-    return range(_INT.unpack(start, blobs), _INT.unpack(stop, blobs))
+def _pack_time(value: Any, _: object) -> float:
+    if not isinstance(value, datetime):
+        raise InvalidArgument(f"{value!r} is not a datetime")
+    return value.timestamp()
+
+
+def _unpack_time(value: Any, blobs: Blobs) -> datetime:
+    try:
+        return datetime.fromtimestamp(_FLOAT.unpack(value, blobs), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidArgument(f"{value!r} is not a time: {error}") from None
 
 
 def _pack_packed(value: Packed, blobs: list[bytes]) -> Any:
@@ -128,13 +139,13 @@ def _pack_packed(value: Packed, blobs: list[bytes]) -> Any:
     return value.json
 
 
-_INT = _checked(int)
+_INT, _FLOAT = _checked(int), _checked(float, int, float)
 _CODECS: dict[Any, Codec] = {
     **{kind: _checked(kind) for kind in (bool, str, NoneType)},
     int: _INT,
-    float: _checked(float, int, float),
+    float: _FLOAT,
     bytes: Codec(_pack_bytes, _unpack_bytes),
-    range: Codec(lambda value, _: [value.start, value.stop], _unpack_range),
+    datetime: Codec(_pack_time, _unpack_time),
     Packed: Codec(_pack_packed, Packed),
 }
 

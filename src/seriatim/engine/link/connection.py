@@ -1,10 +1,10 @@
-"""Messages over a socket.
+"""Frames over a socket.
 
 Rules
     - What is sent in one turn of the event loop goes out together. Nobody waits for it.
-    - While too much is unsent the connection is full: whoever sends of his own accord (deliveries) holds back until
-      ``has_room``, and whoever answers stops reading questions.
-    - Bytes that are no message end this connection, and nothing else.
+    - While too much is unsent the connection is full: deliveries are held back until ``on_room``, and whoever answers calls
+      stops reading them.
+    - Bytes that are no frame end this connection, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import asyncio
 import os
 from typing import Protocol, cast
 
-from seriatim.engine.link.frames import Decoder, Malformed, Message, encode
+from seriatim.engine.link.frames import Decoder, Frame, MalformedFrame, encode
 from seriatim.errors import StoreLost
 from seriatim.log import logger
 
-MOST_UNSENT = 1024 * 1024
+MAX_UNSENT_BYTES = 1024 * 1024
 """A connection with more unsent bytes is full."""
 
-_AT_ONCE = 64 * 1024
-"""So many bytes go out without waiting for the end of the turn."""
+_MAX_BUFFERED_BYTES = 64 * 1024
+"""More bytes than this are sent without waiting for the end of the turn."""
 
 
 class Peer(Protocol):
-    """Who hears what comes over a connection."""
+    """The owner of a connection."""
 
-    def connected(self) -> None: ...
-    def heard(self, message: Message) -> None: ...
-    def has_room(self) -> None:
+    def on_connect(self) -> None: ...
+    def on_frame(self, frame: Frame) -> None: ...
+    def on_room(self) -> None:
         """The connection was full and is not any more."""
 
-    def lost(self, error: BaseException | None) -> None:
-        """The connection is over; called once."""
+    def on_disconnect(self, error: BaseException | None) -> None:
+        """The connection ended; called once."""
 
 
 class Connection(asyncio.Protocol):
@@ -52,17 +52,17 @@ class Connection(asyncio.Protocol):
 
     # -- what the ends do -----------------------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> None:
-        """Send a message, soon; nothing happens when the connection is over. Raises ResourceExhausted when it is too large."""
+    def send(self, frame: Frame) -> None:
+        """Send a frame, soon, unless the connection has ended. Raises ResourceExhausted when it is too large."""
         self.refuse_in_child()
         if self._transport is None or self._transport.is_closing():
             return
-        frame = encode(message)
+        data = encode(frame)
         if not self._outbox:
             self._loop.call_soon(self._flush)
-        self._outbox.append(frame)
-        self._outbox_size += len(frame)
-        if self._outbox_size >= _AT_ONCE:
+        self._outbox.append(data)
+        self._outbox_size += len(data)
+        if self._outbox_size >= _MAX_BUFFERED_BYTES:
             self._flush()
 
     def refuse_in_child(self) -> None:
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
             raise StoreLost("a link to a store does not survive a fork: open the store in the child itself")
 
     def read(self, wanted: bool) -> None:
-        """Go on reading, or stop until told otherwise."""
+        """Read on, or pause reading."""
         if self._transport is None or self._transport.is_closing() or wanted is self._reading:
             return
         self._reading = wanted
@@ -94,15 +94,15 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=MOST_UNSENT)
-        self._peer.connected()
+        self._transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
+        self._peer.on_connect()
 
     def data_received(self, data: bytes) -> None:
         try:
-            for message in self._decoder.feed(data):
-                self._peer.heard(message)
-        except Malformed as error:
-            logger.warning("a connection to the store was ended, because what came over it is no message (%s)", error)
+            for frame in self._decoder.feed(data):
+                self._peer.on_frame(frame)
+        except MalformedFrame as error:
+            logger.warning("a connection to the store was ended, because it received an invalid frame (%s)", error)
             self.abort()
 
     def pause_writing(self) -> None:
@@ -110,11 +110,11 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
-        self._peer.has_room()
+        self._peer.on_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._peer.lost(exc)
+        self._peer.on_disconnect(exc)
 
     def _flush(self) -> None:
         if self._outbox and self._transport is not None and not self._transport.is_closing():

@@ -1,19 +1,18 @@
-"""What is said over the link, and how it looks as bytes.
+"""The frames of the link, and their encoding.
 
 ::
 
     frame   size of the text (4 bytes), size of the bytes (4 bytes), text, bytes
-    text    JSON: ["Ack", 1, ...], the name of a message and its fields
-    bytes   what messages carry, one after the other, as it is
+    text    JSON: ["Ack", 1, ...], the type of the frame and its fields
+    bytes   the binary fields, one after the other
 
 Rules
-    - Both ends begin with ``Hello``. Versions must be the same: between processes of one machine that costs nobody anything.
-    - ``Call`` is answered by ``Answer`` or ``Refusal`` with its id, in any order.
-    - ``Attach`` opens a channel, numbered by the client. What is said about a lease names its channel, offset and token. An
-      ack is answered when it is refused, and if that is wished for also when it is durable.
-    - ``Bye`` of an owner that ends is answered with ``Bye``: nothing more is asked then. What was asked before is answered.
-    - Bytes that are no frame, or a frame that is no message, end the connection. Nothing here waits for anything: bytes go in,
-      messages come out.
+    - Both ends begin with ``Hello``, and their versions must be the same: both processes run on one machine.
+    - ``Call`` is answered by ``Answer`` or ``Failure`` with its id, in any order.
+    - ``Attach`` opens a channel, numbered by the client. Acks, nacks and extensions name the channel, offset and token of their
+      lease. An ack is answered when it is refused, and on request also when it is durable.
+    - An owner that shuts down sends ``Bye``. The client answers ``Bye`` and makes no more calls; earlier ones are answered.
+    - Bytes that are no frame end the connection. Nothing here waits for anything: bytes go in, frames come out.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from seriatim import errors
-from seriatim.core.limits import said_by
+from seriatim.core.text_checks import message_of
 from seriatim.engine.consumer import Delivered
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError
 
-VERSION = 3
-"""Raise it whenever a message, or a class that one carries, changes in a way that the other end would not understand."""
+VERSION = 6
+"""Raise it whenever a frame, or a class that one carries, changes incompatibly."""
 
 MAX_FRAME = 64 * 1024 * 1024
-"""How large a frame may be: a few messages of the largest size."""
+"""The largest size of a frame: a few messages of the largest size."""
 
 _SIZES = struct.Struct("!II")
 
@@ -60,7 +59,7 @@ class Answer(NamedTuple):
     value: Packed
 
 
-class Refusal(NamedTuple):
+class Failure(NamedTuple):
     """The answer to a call or an ack that failed."""
 
     id: int
@@ -74,15 +73,18 @@ class Attach(NamedTuple):
     max_messages: int
     max_bytes: float
     ack_deadline: float | None = None
+    batch: int = 1
 
 
 class Deliver(NamedTuple):
-    """Messages, and when they were sent by the owner's clock: a client that was stopped may read them much later."""
+    """Messages, and when they were sent by the owner's clock: a client that was stopped may read them much later. With
+    ``continues``, the next frame has more of the batch that the last one belongs to."""
 
     channel: int
     ack_deadline: float
     delivered: list[Delivered]
     sent: float
+    continues: bool = False
 
 
 class Fence(NamedTuple):
@@ -92,8 +94,8 @@ class Fence(NamedTuple):
     token: int
 
 
-class Trouble(NamedTuple):
-    """An error that a consumer must hear of."""
+class ConsumerError(NamedTuple):
+    """An error to report to a consumer."""
 
     channel: int
     error: str
@@ -109,7 +111,7 @@ class Ack(NamedTuple):
 
 
 class Acks(NamedTuple):
-    """Acks that were said at about the same time."""
+    """Acks of one turn of the event loop."""
 
     acks: list[Ack]
 
@@ -126,6 +128,17 @@ class Nack(NamedTuple):
     token: int
     delay: float | None
     error: str | None
+    somewhere: bool = False  # in a batch that begins with this message
+
+
+class GiveUp(NamedTuple):
+    """Dead-letter a message at once, with ``rest`` together with what waits of its key."""
+
+    channel: int
+    offset: int
+    token: int
+    reason: str | None
+    rest: bool
 
 
 class Extend(NamedTuple):
@@ -144,26 +157,26 @@ class Detach(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """Nothing more will be asked, or should be."""
+    """No more calls follow, or are accepted."""
 
 
-_Questions: TypeAlias = Call | Attach | Acks | Nack | Extend | Stop | Detach
-_Answers: TypeAlias = Clock | Answer | Refusal | Deliver | Fence | Trouble | Durable
-Message: TypeAlias = Hello | _Questions | _Answers | Bye
+_Questions: TypeAlias = Call | Attach | Acks | Nack | GiveUp | Extend | Stop | Detach
+_Answers: TypeAlias = Clock | Answer | Failure | Deliver | Fence | ConsumerError | Durable
+Frame: TypeAlias = Hello | _Questions | _Answers | Bye
 
-_MESSAGES: dict[str, type[Message]] = {kind.__name__: kind for kind in Message.__args__}
-
-
-class Malformed(Exception):
-    """The other end does not speak our language."""
+_FRAMES: dict[str, type[Frame]] = {kind.__name__: kind for kind in Frame.__args__}
 
 
-def encode(message: Message) -> bytes:
-    """The frame of a message. Raises ResourceExhausted when it would be too large."""
+class MalformedFrame(InvalidArgument):
+    """The other end sent something that is no frame of this protocol."""
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of a frame. Raises ResourceExhausted when it would be too large."""
     blobs: list[bytes] = []
-    text = json.dumps(
-        [type(message).__name__, *codec_of(type(message)).pack(message, blobs)], separators=(",", ":")
-    ).encode("ascii")
+    text = json.dumps([type(frame).__name__, *codec_of(type(frame)).pack(frame, blobs)], separators=(",", ":")).encode(
+        "ascii"
+    )
     size = sum(map(len, blobs))
     if len(text) + size > MAX_FRAME:
         raise ResourceExhausted(
@@ -173,13 +186,13 @@ def encode(message: Message) -> bytes:
 
 
 class Decoder:
-    """Bytes in, messages out."""
+    """Bytes in, frames out."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Message]:
-        """Take what came in, and give every message that is complete. Raises Malformed."""
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Take what came in, and yield every frame that is complete. Raises MalformedFrame."""
         self._data += data
         start = 0
         try:
@@ -190,13 +203,13 @@ class Decoder:
             # Once for all of them: taking each from the front would move the rest every time.
             del self._data[:start]
 
-    def _frame(self, start: int) -> tuple[Message, int] | None:
+    def _frame(self, start: int) -> tuple[Frame, int] | None:
         """The message that begins at ``start`` and where it ends; None while it is not complete."""
         if len(self._data) < start + _SIZES.size:
             return None
         text, blobs = _SIZES.unpack_from(self._data, start)
         if text + blobs > MAX_FRAME:
-            raise Malformed(f"a frame of {text + blobs} bytes")
+            raise MalformedFrame(f"a frame of {text + blobs} bytes")
         middle = start + _SIZES.size + text
         if len(self._data) < middle + blobs:
             return None
@@ -204,18 +217,18 @@ class Decoder:
         return _decode(self._data[middle - text : middle], memoryview(aside)), middle + blobs
 
 
-def _decode(text: bytearray, blobs: memoryview) -> Message:
+def _decode(text: bytearray, blobs: memoryview) -> Frame:
     try:
         name, *values = json.loads(text)
-        message: Message = codec_of(_MESSAGES[name]).unpack(values, Blobs(blobs))
+        frame: Frame = codec_of(_FRAMES[name]).unpack(values, Blobs(blobs))
     except (ValueError, TypeError, KeyError, RecursionError, InvalidArgument) as error:
-        raise Malformed(f"{type(error).__name__}: {error}") from error
-    return message
+        raise MalformedFrame(f"{type(error).__name__}: {error}") from error
+    return frame
 
 
 def text_of(error: BaseException) -> tuple[str, str]:
-    """How an error is said: by its type and its text."""
-    return type(error).__name__, said_by(error)
+    """An error as its type and its text."""
+    return type(error).__name__, message_of(error)
 
 
 def error_of(name: str, text: str) -> SeriatimError:

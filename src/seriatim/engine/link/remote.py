@@ -1,13 +1,15 @@
-"""The other end of the link: a broker that asks the owner of a store.
+"""The client's end of the link: a broker that calls the owner of a store.
 
 Rules
-    - Every verb waits for its answer. An owner that goes away before it answered leaves the outcome unknown, and nothing is
-      asked a second time by itself.
-    - What a consumer says about a lease is sent and not waited for. A lease that is known to be lost raises StaleLease at once;
-      an ack that the owner refuses is reported to ``told``, or logged when there is none.
-    - When the connection ends, every lease of it is lost, and consumers hear of that.
-    - A process that is stopped and continued finds deliveries whose time is over, and hears only later that they are lost. So
-      each delivery says when it was sent, and leases whose time is over by the clock are held no more.
+    - Every call waits for its answer. When the owner disconnects before it answered, the outcome is unknown; no call is
+      repeated automatically.
+    - Acks, nacks and extensions are sent without waiting. On a lease that is known to be lost they raise StaleLease at once; an
+      ack that the owner refuses is reported to its callback, or logged when there is none.
+    - When the connection ends, all its leases are lost, and their consumers are told.
+    - A process that was suspended and continued finds deliveries that have expired, and is told only later that they are lost.
+      So each delivery carries the time it was sent, and leases that have expired by the clock are not held any more.
+    - Closing waits for answers while some come. When none has come for ``ANSWER_TIMEOUT_S``, because the owner's store is away
+      for example, the outcome of what was asked is unknown.
 """
 
 from __future__ import annotations
@@ -15,17 +17,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from itertools import count
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from seriatim.core.delivery import Lease
-from seriatim.core.limits import reason_of
-from seriatim.core.options import require_duration
-from seriatim.engine.broker import Attachment, Outgoing, Told
-from seriatim.engine.consumer import Consumer, Delivered
+from seriatim.core.lanes.types import Lease
+from seriatim.core.text_checks import reason_of
+from seriatim.core.validation import require_duration
+from seriatim.engine.broker import Attachment, OnDurable
+from seriatim.engine.consumer import Consumer, Delivered, whole_leases
 from seriatim.engine.link.address import connect
 from seriatim.engine.link.connection import Connection
 from seriatim.engine.link.frames import (
@@ -37,56 +38,61 @@ from seriatim.engine.link.frames import (
     Bye,
     Call,
     Clock,
+    ConsumerError,
     Deliver,
     Detach,
     Durable,
     Extend,
+    Failure,
     Fence,
+    Frame,
+    GiveUp,
     Hello,
-    Malformed,
-    Message,
+    MalformedFrame,
     Nack,
-    Refusal,
     Stop,
-    Trouble,
     error_of,
 )
-from seriatim.engine.link.verbs import VERBS, Verb
+from seriatim.engine.link.verbs import VERBS, CallingBroker, Verb
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import FailedPrecondition, OutcomeUnknown, SeriatimError, StaleLease, StoreLost
 from seriatim.log import logger
 
-GREETING = 5.0
-"""So many seconds an owner has to say who it is."""
+GREETING_TIMEOUT_S = 5.0
+"""How long an owner has to answer a new connection."""
+
+ANSWER_TIMEOUT_S = 10.0
+"""How long whoever closes waits for an owner that answers nothing."""
 
 Lost = Callable[[SeriatimError], None]
 """Called once, when an owner ended or went away."""
 
 
-class RemoteBroker:
-    """A broker in another process. It has every verb of ``Broker``."""
+class RemoteBroker(CallingBroker):
+    """A broker in another process."""
 
     def __init__(self) -> None:
         self._connection = Connection(self)
         self._lost: Lost | None = None
         self._owner: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._ids = count(1)
-        self._asked: dict[int, tuple[Verb, asyncio.Future[Any]]] = {}
+        self._pending: dict[int, tuple[Verb, asyncio.Future[Any]]] = {}
+        self._answers = 0  # how many calls were answered
         self._acks: list[Ack] = []  # what is sent at the end of this turn
-        self._told: dict[int, Told] = {}
+        self._acked: dict[int, OnDurable] = {}
         self._channels: dict[int, RemoteAttachment] = {}
-        self._over: SeriatimError | None = None
+        self._closed: SeriatimError | None = None
         self._ended = asyncio.Event()
         self._clock_offset = inf  # how far this process' clock is ahead of the owner's, at most
-        self._hear: dict[type[Message], Callable[[Any], None]] = {
-            Hello: self._greeted,
+        self._handlers: dict[type[Frame], Callable[[Any], None]] = {
+            Hello: self._on_hello,
             Clock: self._compare_clocks,
             Answer: self._answered,
-            Refusal: self._refused,
+            Failure: self._refused,
             Durable: self._durable,
             Deliver: self._delivered,
             Fence: self._fenced,
-            Trouble: self._trouble,
+            ConsumerError: self._trouble,
             Bye: self._bye,
         }
 
@@ -99,15 +105,15 @@ class RemoteBroker:
         remote = cls()
         await asyncio.get_running_loop().create_connection(lambda: remote._connection, sock=connect(path))
         try:
-            async with asyncio.timeout(GREETING):
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
                 owner = await remote._owner
             if owner.version != VERSION:
                 raise FailedPrecondition(
                     f"process {owner.pid} owns the store and speaks version {owner.version} of the link, this program "
                     f"version {VERSION}: run the same version of Seriatim in both"
                 )
-            if remote._over is not None:
-                raise ConnectionResetError(str(remote._over))
+            if remote._closed is not None:
+                raise ConnectionResetError(str(remote._closed))
         except BaseException:
             remote._connection.abort()
             raise
@@ -116,18 +122,8 @@ class RemoteBroker:
 
     # -- what programs ask ----------------------------------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        """Every verb that is not written out here."""
-        if name not in VERBS:
-            raise AttributeError(name)
-        return partial(self._answer_to, VERBS[name])
-
-    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
-        return self._ask(VERBS["publish"], topic, messages)
-
-    def backup(self, path: str) -> Coroutine[Any, Any, Any]:
-        # The owner may be at work in another folder.
-        return self._answer_to(VERBS["backup"], str(Path(path).absolute()))
+    def backup(self, path: str) -> Coroutine[Any, Any, None]:
+        return super().backup(str(Path(path).absolute()))  # the owner may run in another folder
 
     def require_topic(self, name: str) -> None:
         """Whether a topic exists is known to the owner: a publish will say."""
@@ -137,9 +133,23 @@ class RemoteBroker:
         self._check()
         attachment = RemoteAttachment(self, next(self._ids), consumer)
         self._channels[attachment.channel] = attachment
-        limits = consumer.max_messages, consumer.max_bytes, consumer.ack_deadline
+        limits = consumer.max_messages, consumer.max_bytes, consumer.ack_deadline, consumer.batch
         self.send(Attach(attachment.channel, subscription, *limits))
         return attachment
+
+    def begin_closing(self) -> None:
+        asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._give_up_if_silent, self._answers)
+
+    def _give_up_if_silent(self, answers: int) -> None:
+        if self._ended.is_set():
+            return
+        if answers == self._answers:  # what is answered later is not heard any more
+            silent = OutcomeUnknown(
+                f"{self._name()} did not answer before this program ended: it may have happened or not"
+            )
+            for _, future in self._pending.values():
+                _fail(future, silent)
+        self.begin_closing()
 
     async def close(self) -> None:
         """Hang up. What is asked and not answered stays unknown."""
@@ -147,41 +157,38 @@ class RemoteBroker:
         self._send_acks()
         self._connection.close()
         try:
-            async with asyncio.timeout(GREETING):
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
                 await self._ended.wait()
         except TimeoutError:
             self._connection.abort()
 
-    async def _answer_to(self, verb: Verb, *given: Any, **named: Any) -> Any:
-        return await self._ask(verb, *given, **named)
-
-    def _ask(self, verb: Verb, *given: Any, **named: Any) -> asyncio.Future[Any]:
+    def _call(self, verb: str, *given: Any, **named: Any) -> asyncio.Future[Any]:
         self._check()
-        number = next(self._ids)
-        self.send(Call(number, verb.name, verb.pack_arguments(*given, **named)))
+        number, called = next(self._ids), VERBS[verb]
+        self.send(Call(number, verb, called.pack_arguments(*given, **named)))
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked[number] = verb, future
+        self._pending[number] = called, future
         return future
 
     def _check(self) -> None:
-        if self._over is not None:
-            raise StoreLost(f"the link to the store is over: {self._over}")
+        if self._closed is not None:
+            raise StoreLost(f"the link to the store is over: {self._closed}")
 
     # -- for attachments ------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> None:
+    def send(self, frame: Frame) -> None:
         self._send_acks()
-        self._connection.send(message)
+        self._connection.send(frame)
 
-    def ack(self, channel: int, lease: Lease, told: Told | None) -> None:
+    def ack(self, channel: int, lease: Lease, on_durable: OnDurable | None) -> None:
         """Send an ack, together with others that are said in the same turn of the loop and before anything else."""
         self._connection.refuse_in_child()
         number = next(self._ids)
         if not self._acks:
             asyncio.get_running_loop().call_soon(self._send_acks)
-        self._acks.append(Ack(channel, lease.offset, lease.token, number, tell=told is not None))
-        if told is not None:
-            self._told[number] = told
+        self._acks.append(Ack(channel, lease.offsets[-1], lease.token, number, tell=on_durable is not None))
+        if on_durable is not None:
+            self._acked[number] = on_durable
 
     def _send_acks(self) -> None:
         if self._acks:
@@ -193,20 +200,20 @@ class RemoteBroker:
 
     # -- what the connection says ---------------------------------------------------------------------------------------
 
-    def connected(self) -> None:
+    def on_connect(self) -> None:
         self.send(Hello(VERSION, os.getpid()))
 
-    def heard(self, message: Message) -> None:
+    def on_frame(self, frame: Frame) -> None:
         try:
-            hear = self._hear[type(message)]
+            handle = self._handlers[type(frame)]
         except KeyError:
-            raise Malformed(f"{type(message).__name__} from an owner") from None
-        hear(message)
+            raise MalformedFrame(f"{type(frame).__name__} from an owner") from None
+        handle(frame)
 
-    def has_room(self) -> None:
+    def on_room(self) -> None:
         """Nothing is held back here: who publishes has its own flow control."""
 
-    def lost(self, error: BaseException | None) -> None:
+    def on_disconnect(self, error: BaseException | None) -> None:
         if not self._owner.done():
             self._owner.set_exception(ConnectionResetError(f"hung up before saying who it is ({error})"))
             self._owner.exception()  # nobody may be waiting for it any more
@@ -214,12 +221,12 @@ class RemoteBroker:
         unknown = OutcomeUnknown(
             f"{self._name()} went away before it answered: what was asked may have happened or not, look before you ask again"
         )
-        asked, self._asked = self._asked, {}
+        asked, self._pending = self._pending, {}
         for _, future in asked.values():
             if not future.done():
                 future.set_exception(unknown)
-        told, self._told = self._told, {}
-        for tell in told.values():
+        waiting, self._acked = self._acked, {}
+        for tell in waiting.values():
             tell(unknown)
         self._ended.set()
 
@@ -229,16 +236,16 @@ class RemoteBroker:
         self._end("ended")
 
     def _end(self, how: str) -> None:
-        if self._over is not None:
+        if self._closed is not None:
             return
-        self._over = StoreLost(f"{self._name()} {how}")
+        self._closed = StoreLost(f"{self._name()} {how}")
         channels, self._channels = self._channels, {}
         if self._lost is not None:  # first: what consumers do when they hear of it is for the next owner
-            self._lost(self._over)
+            self._lost(self._closed)
         for channel in channels.values():
             channel.end()
             if self._lost is None:
-                channel.consumer.failed(self._over)
+                channel.consumer.failed(self._closed)
 
     def _name(self) -> str:
         known = self._owner.done() and not self._owner.cancelled() and self._owner.exception() is None
@@ -255,7 +262,7 @@ class RemoteBroker:
     def _compare_clocks(self, clock: Clock) -> None:
         self.age_of(clock.time)
 
-    def _greeted(self, hello: Hello) -> None:
+    def _on_hello(self, hello: Hello) -> None:
         if not self._owner.done():
             self._owner.set_result(hello)
 
@@ -269,25 +276,26 @@ class RemoteBroker:
             if not future.done():
                 future.set_result(value)
 
-    def _refused(self, refusal: Refusal) -> None:
+    def _refused(self, refusal: Failure) -> None:
         error = error_of(refusal.error, refusal.text)
-        if refusal.id in self._asked:
+        if refusal.id in self._pending:
             _fail(self._take(refusal.id)[1], error)
-        elif (told := self._told.pop(refusal.id, None)) is not None:
-            told(error)
+        elif (on_durable := self._acked.pop(refusal.id, None)) is not None:
+            on_durable(error)
         else:
             logger.warning("an ack was refused: %s", error)
 
     def _take(self, number: int) -> tuple[Verb, asyncio.Future[Any]]:
+        self._answers += 1
         try:
-            return self._asked.pop(number)
+            return self._pending.pop(number)
         except KeyError:
-            raise Malformed(f"an answer to {number}, which was not asked") from None
+            raise MalformedFrame(f"an answer to {number}, which was not asked") from None
 
     def _durable(self, durable: Durable) -> None:
         for number in durable.ids:
-            if (told := self._told.pop(number, None)) is not None:
-                told(None)
+            if (on_durable := self._acked.pop(number, None)) is not None:
+                on_durable(None)
 
     def _delivered(self, deliver: Deliver) -> None:
         if (channel := self._channels.get(deliver.channel)) is not None:
@@ -297,7 +305,7 @@ class RemoteBroker:
         if (channel := self._channels.get(fence.channel)) is not None:
             channel.fence(fence.token)
 
-    def _trouble(self, trouble: Trouble) -> None:
+    def _trouble(self, trouble: ConsumerError) -> None:
         if (channel := self._channels.get(trouble.channel)) is not None:
             channel.consumer.failed(error_of(trouble.error, trouble.text))
 
@@ -313,28 +321,40 @@ class RemoteAttachment:
         self.ack_deadline = SubscriptionOptions().ack_deadline
         self._leases: dict[int, Lease] = {}  # by token
         self._until: dict[int, float] = {}  # by token, by the clock of the loop
+        self._begun: list[Delivered] = []  # the beginning of a batch that comes in several frames
         self._loop = asyncio.get_running_loop()
 
     def holds(self, lease: Lease) -> bool:
         return self._until.get(lease.token, -inf) > self._loop.time()
 
-    def ack(self, lease: Lease, told: Told | None = None) -> None:
-        self._let_go(lease)
-        self._remote.ack(self.channel, lease, told)
+    def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
+        held = self._check(lease)
+        if held.behind and lease.offsets[-1] < held.behind[-1]:
+            left = tuple(offset for offset in held.behind if offset > lease.offsets[-1])
+            self._leases[lease.token] = held._replace(offset=left[0], behind=left[1:])
+        else:
+            self._let_go(lease)
+        self._remote.ack(self.channel, lease, on_durable)
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         if delay is not None:
             require_duration("delay", delay)
         error = reason_of(error)
+        held = self._let_go(lease)
+        first = held.offset if lease.behind else lease.offset
+        self._remote.send(Nack(self.channel, first, lease.token, delay, error, bool(lease.behind)))
+
+    def dead_letter(self, lease: Lease, reason: str | None = None, *, rest: bool = False) -> None:
+        reason = reason_of(reason)
         self._let_go(lease)
-        self._remote.send(Nack(self.channel, lease.offset, lease.token, delay, error))
+        self._remote.send(GiveUp(self.channel, lease.offset, lease.token, reason, rest))
 
     def extend(self, lease: Lease, seconds: float) -> None:
-        self._check(lease)
+        held = self._check(lease)
         require_duration("seconds", seconds)
         if not self.holds(lease):
             raise StaleLease(f"message {lease.offset} is not leased any more: its time was over before it was extended")
-        self._remote.send(Extend(self.channel, lease.offset, lease.token, seconds))
+        self._remote.send(Extend(self.channel, held.offset, lease.token, seconds))
         self._until[lease.token] = self._loop.time() + seconds
 
     def stop(self) -> None:
@@ -349,12 +369,17 @@ class RemoteAttachment:
     # -- for the broker -------------------------------------------------------------------------------------------------
 
     def deliver(self, deliver: Deliver) -> None:
+        delivered, self._begun = [*self._begun, *deliver.delivered], []
+        if deliver.continues:
+            self._begun = delivered
+            return
         self.ack_deadline = deliver.ack_deadline
-        self._leases.update((one.lease.token, one.lease) for one in deliver.delivered)
+        leases = whole_leases(delivered)
+        self._leases.update((lease.token, lease) for lease in leases)
         lasts = self.consumer.ack_deadline or deliver.ack_deadline
         until = self._loop.time() - self._remote.age_of(deliver.sent) + lasts
-        self._until.update((one.lease.token, until) for one in deliver.delivered)
-        self._loop.call_soon(self._hand_over, deliver.delivered)  # after whatever was read together with it
+        self._until.update((lease.token, until) for lease in leases)
+        self._loop.call_soon(self._hand_over, delivered)  # after whatever was read together with it
 
     def _hand_over(self, delivered: Sequence[Delivered]) -> None:
         if held := [one for one in delivered if self.holds(one.lease)]:
@@ -370,13 +395,16 @@ class RemoteAttachment:
         for token in list(self._leases):
             self.fence(token)
 
-    def _check(self, lease: Lease) -> None:
-        if lease.token not in self._leases:
-            raise StaleLease(f"message {lease.offset} is not leased any more: it will be, or was, delivered again")
+    def _check(self, lease: Lease) -> Lease:
+        held = self._leases.get(lease.token)
+        if held is None or lease.offsets[-1] not in held.offsets:
+            raise StaleLease(f"message {lease.offset} is not leased any more: it was settled, or is delivered again")
+        return held
 
-    def _let_go(self, lease: Lease) -> None:
-        self._check(lease)
+    def _let_go(self, lease: Lease) -> Lease:
+        held = self._check(lease)
         del self._leases[lease.token], self._until[lease.token]
+        return held
 
 
 def _fail(future: asyncio.Future[Any], error: SeriatimError) -> None:

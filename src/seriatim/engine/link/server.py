@@ -1,15 +1,14 @@
-"""The owner's end of the link: whoever may enter is answered by a broker of this process.
+"""The owner's end of the link: a broker of this process answers the calls of others.
 
 Rules
-    - Questions are put to the broker in the order in which they come, and answered in the order in which it is done with them.
-    - When a connection ends, its consumers are detached at once: what they had is given out again, and counts as not tried.
-    - A client that does not read gets nothing more, and is asked nothing more, until it does; its leases expire like anybody's.
-      What it can keep the server from forgetting is bounded: by its limits, by what a connection may have unsent, and by what
-      it may have asked and not been answered.
-    - An owner that ends says so, answers what it was asked before, and hangs up.
+    - Calls reach the broker in the order in which they arrive, and are answered in the order in which they complete.
+    - When a connection ends, its consumers are detached at once: their messages are delivered again, and count as not tried.
+    - A client that does not read is sent nothing more, and read from no more, until it does; its leases expire like any others.
+      The memory that it can use up is bounded: by its limits, by what a connection may have unsent, and by its pending calls.
+    - An owner that shuts down says so, answers the calls that were made before, and closes the connections.
 
 Theory of operation
-    A session lives in callbacks of its connection and has no task of its own. A consumer of a session has room only while its
+    A client lives in callbacks of its connection and has no task of its own. A consumer of a client has room only while its
     connection is not full, and the connection wakes it when that is over. Whatever takes a lease from a client without its
     saying so (expiry, fencing) passes ``let_go``, which tells it.
 """
@@ -25,10 +24,10 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from seriatim.core.delivery import Lease
+from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
-from seriatim.engine.link.address import Listener, keep_from_children, may_enter
+from seriatim.engine.link.address import Listener, close_in_children, is_allowed
 from seriatim.engine.link.codec import Blobs
 from seriatim.engine.link.connection import Connection
 from seriatim.engine.link.frames import (
@@ -40,41 +39,42 @@ from seriatim.engine.link.frames import (
     Bye,
     Call,
     Clock,
+    ConsumerError,
     Deliver,
     Detach,
     Durable,
     Extend,
+    Failure,
     Fence,
+    Frame,
+    GiveUp,
     Hello,
-    Malformed,
-    Message,
+    MalformedFrame,
     Nack,
-    Refusal,
     Stop,
-    Trouble,
     text_of,
 )
 from seriatim.engine.link.verbs import VERBS, Verb
 from seriatim.errors import InvalidArgument, ResourceExhausted, SeriatimError, StaleLease
 from seriatim.log import logger
 
-MOST_ASKED = 64 * 1024 * 1024
-"""A session whose unanswered questions hold more bytes than this is not read from."""
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+"""A client whose pending calls hold more bytes than this is not read from."""
 
-QUESTION = 1024
-"""What it costs to remember a question, besides the bytes of its messages."""
+BYTES_PER_CALL = 1024
+"""What a pending call costs, besides the bytes of its messages."""
 
-MOST_CHANNELS = 1000
+MAX_CHANNELS = 1000
 """How many consumers one connection may attach."""
 
-DELIVERED_AT_ONCE = 16 * 1024 * 1024
+MAX_DELIVERY_BYTES = 16 * 1024 * 1024
 """A delivery with more bytes is sent in parts."""
 
-GREETING = 5.0
-"""So many seconds a connection has to say who it is."""
+GREETING_TIMEOUT_S = 5.0
+"""How long a new connection has to send its ``Hello``."""
 
-GRACE = 5.0
-"""So many seconds an owner that ends waits for its clients."""
+CLOSE_TIMEOUT_S = 5.0
+"""How long an owner that shuts down waits for its clients."""
 
 
 class LinkServer:
@@ -84,130 +84,131 @@ class LinkServer:
         self._broker = broker
         self._path = path
         self._listener: Listener | None = None
-        self._entrance: asyncio.Task[None] | None = None
-        self._sessions: dict[_Session, None] = {}  # in the order in which they came
+        self._accepting: asyncio.Task[None] | None = None
+        self._clients: dict[_Client, None] = {}  # in the order in which they came
 
     async def start(self) -> None:
         """Raises StoreFailed when there can't be a socket."""
         self._listener = Listener(self._path)
         self._listener.socket.setblocking(False)
-        self._entrance = asyncio.create_task(self._let_in(self._listener), name="seriatim-link")
+        self._accepting = asyncio.create_task(self._accept(self._listener), name="seriatim-link")
 
     async def close(self) -> None:
         """Let nobody in any more, answer what was asked, and hang up."""
-        if self._entrance is None or self._listener is None:
+        if self._accepting is None or self._listener is None:
             return
-        self._entrance.cancel()
-        await asyncio.wait([self._entrance])
+        self._accepting.cancel()
+        await asyncio.wait([self._accepting])
         self._listener.close()
-        await asyncio.gather(*(session.finish() for session in self._sessions))
+        await asyncio.gather(*(client.close() for client in self._clients))
 
-    async def _let_in(self, listener: Listener) -> None:
+    async def _accept(self, listener: Listener) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
                 peer, _ = await loop.sock_accept(listener.socket)
             except OSError as error:  # too many open files, for example: others may end
-                logger.error("nobody can be let in at '%s' just now: %s", self._path, error)
+                logger.error("connections can't be accepted at '%s' just now: %s", self._path, error)
                 await asyncio.sleep(1)
                 continue
             try:
                 await self._admit(peer)
             except Exception as error:  # noqa: BLE001 - the next one may have better luck
-                logger.error("a client could not be let in at '%s': %s", self._path, error)
+                logger.error("a client could not be accepted at '%s': %s", self._path, error)
                 peer.close()
 
     async def _admit(self, peer: socket) -> None:
-        if may_enter(peer):
-            keep_from_children(peer)
-            await asyncio.get_running_loop().connect_accepted_socket(self._welcome, peer)
+        if is_allowed(peer):
+            close_in_children(peer)
+            await asyncio.get_running_loop().connect_accepted_socket(self._new_client, peer)
         else:
-            logger.warning("another user was turned away at '%s'", self._path)
+            logger.warning("a connection of another user was refused at '%s'", self._path)
             peer.close()
 
-    def _welcome(self) -> Connection:
-        session = _Session(self._broker, self._sessions.pop)
-        self._sessions[session] = None
-        return session.connection
+    def _new_client(self) -> Connection:
+        client = _Client(self._broker, self._clients.pop)
+        self._clients[client] = None
+        return client.connection
 
 
-class _Session:
+class _Client:
     """One client."""
 
-    def __init__(self, broker: Broker, ended: Callable[[_Session], None]) -> None:
+    def __init__(self, broker: Broker, ended: Callable[[_Client], None]) -> None:
         self.connection = Connection(self)
         self._broker = broker
         self._ended = ended
         self._channels: dict[int, _Channel] = {}
-        self._asked: dict[asyncio.Future[Any], int] = {}  # with its cost in bytes
-        self._asked_size = 0
+        self._pending: dict[asyncio.Future[Any], int] = {}  # with its cost in bytes
+        self._pending_bytes = 0
         self._unconfirmed: set[int] = set()  # acks of which the client wants to hear
         self._durable: list[int] = []  # acks of which it hears at the end of this turn
-        self._calm = asyncio.Event()
-        self._over = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._said_bye = False
         self._timer: asyncio.TimerHandle | None = None
-        self._hear: dict[type[Message], Callable[[Any], None]] = {Hello: self._greet}
+        self._handlers: dict[type[Frame], Callable[[Any], None]] = {Hello: self._on_hello}
 
     # -- life -----------------------------------------------------------------------------------------------------------
 
-    def connected(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(GREETING, self.connection.abort)
+    def on_connect(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(GREETING_TIMEOUT_S, self.connection.abort)
 
-    def heard(self, message: Message) -> None:
+    def on_frame(self, frame: Frame) -> None:
         try:
-            hear = self._hear[type(message)]
+            handle = self._handlers[type(frame)]
         except KeyError:
-            raise Malformed(f"{type(message).__name__} at the wrong moment") from None
-        hear(message)
+            raise MalformedFrame(f"{type(frame).__name__} at the wrong moment") from None
+        handle(frame)
         self._read_on()
 
-    def has_room(self) -> None:
+    def on_room(self) -> None:
         self._read_on()
         for channel in self._channels.values():
             channel.wake()
 
-    def lost(self, error: BaseException | None) -> None:  # noqa: ARG002 - how it ended makes no difference
+    def on_disconnect(self, error: BaseException | None) -> None:  # noqa: ARG002 - how it ended makes no difference
         if self._timer is not None:
             self._timer.cancel()
-        self._leave()
-        self._over.set()
+        self._detach_all()
+        self._disconnected.set()
         self._ended(self)
 
-    async def finish(self) -> None:
+    async def close(self) -> None:
         """End, after everything that the client asked before it said goodbye is answered. One that says nothing is left."""
         self.connection.send(Bye())
         try:
-            async with asyncio.timeout(GRACE):
-                while not self._over.is_set() and not (self._said_bye and self._is_calm()):
-                    self._calm.clear()
-                    await self._calm.wait()
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                while not self._disconnected.is_set() and not (self._said_bye and self._is_idle()):
+                    self._idle.clear()
+                    await self._idle.wait()
                 self._send_durable()
                 self.connection.close()
-                await self._over.wait()
+                await self._disconnected.wait()
         except TimeoutError:
             self.connection.abort()
-            await self._over.wait()
+            await self._disconnected.wait()
 
-    def _leave(self) -> None:
+    def _detach_all(self) -> None:
         while self._channels:
             self._channels.popitem()[1].attachment.detach()
-        self._calm.set()
+        self._idle.set()
 
-    def _greet(self, hello: Hello) -> None:
+    def _on_hello(self, hello: Hello) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.connection.send(Hello(VERSION, os.getpid()))
         if hello.version != VERSION:  # the client sees that, and says so
-            self._hear = {}
+            self._handlers = {}
             self.connection.close()
             return
         self.connection.send(Clock(asyncio.get_running_loop().time()))
-        self._hear = {
+        self._handlers = {
             Call: self._call,
             Attach: self._attach,
             Acks: self._acks,
             Nack: self._nack,
+            GiveUp: self._give_up,
             Extend: self._extend,
             Stop: self._stop,
             Detach: self._detach,
@@ -216,7 +217,7 @@ class _Session:
 
     def _bye(self, _: Bye) -> None:
         self._said_bye = True
-        self._leave()
+        self._detach_all()
 
     # -- questions ------------------------------------------------------------------------------------------------------
 
@@ -228,70 +229,70 @@ class _Session:
             given = verb.unpack_arguments(call.arguments)
             asked: Awaitable[Any] = getattr(self._broker, verb.name)(*given.args, **given.kwargs)
         except Exception as error:  # noqa: BLE001 - whatever it is, it concerns this question alone
-            self._refuse(call.id, call.verb, error)
+            self._send_failure(call.id, call.verb, error)
             return
         future = asyncio.ensure_future(asked)
         assert isinstance(call.arguments.blobs, Blobs)
-        self._asked[future] = size = len(call.arguments.blobs) + QUESTION
-        self._asked_size += size
+        self._pending[future] = size = len(call.arguments.blobs) + BYTES_PER_CALL
+        self._pending_bytes += size
         future.add_done_callback(partial(self._answer, call.id, verb))
 
     def _answer(self, number: int, verb: Verb, future: asyncio.Future[Any]) -> None:
-        self._asked_size -= self._asked.pop(future)
+        self._pending_bytes -= self._pending.pop(future)
         try:
             self.connection.send(Answer(number, verb.pack_answer(future.result())))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, who asked must hear of it
-            self._refuse(number, verb.name, error)
+            self._send_failure(number, verb.name, error)
         self._read_on()
-        self._calm.set()
+        self._idle.set()
 
-    def _refuse(self, number: int, verb: str, error: BaseException) -> None:
+    def _send_failure(self, number: int, verb: str, error: BaseException) -> None:
         if not isinstance(error, SeriatimError | asyncio.CancelledError):
             logger.error("'%s' failed for a client: %s", verb, error, exc_info=error)
-        self.connection.send(Refusal(number, *text_of(error)))
+        self.connection.send(Failure(number, *text_of(error)))
 
     def _read_on(self) -> None:
-        self.connection.read(wanted=not self.connection.is_full and self._asked_size <= MOST_ASKED)
+        self.connection.read(wanted=not self.connection.is_full and self._pending_bytes <= MAX_PENDING_BYTES)
 
-    def _is_calm(self) -> bool:
-        return not self._asked and not self._unconfirmed
+    def _is_idle(self) -> bool:
+        return not self._pending and not self._unconfirmed
 
     # -- consumers ------------------------------------------------------------------------------------------------------
 
     def _attach(self, attach: Attach) -> None:
         if attach.channel in self._channels:
-            raise Malformed(f"channel {attach.channel} is open already")
+            raise MalformedFrame(f"channel {attach.channel} is already open")
         try:
-            if len(self._channels) >= MOST_CHANNELS:
-                raise ResourceExhausted(f"one connection attaches {MOST_CHANNELS} consumers at most")
+            if len(self._channels) >= MAX_CHANNELS:
+                raise ResourceExhausted(f"one connection attaches {MAX_CHANNELS} consumers at most")
             self._channels[attach.channel] = _Channel(self.connection, self._broker, attach)
         except SeriatimError as error:
-            self.connection.send(Trouble(attach.channel, *text_of(error)))
+            self.connection.send(ConsumerError(attach.channel, *text_of(error)))
 
     def _acks(self, acks: Acks) -> None:
         for ack in acks.acks:
             self._ack(ack)
 
     def _ack(self, ack: Ack) -> None:
-        told = partial(self._confirm, ack.id)
+        on_durable = partial(self._confirm, ack.id)
         if ack.tell:
             self._unconfirmed.add(ack.id)
         try:
             channel, lease = self._leased(ack)
             channel.expect(lease)
-            channel.attachment.ack(lease, told if ack.tell else None)
+            channel.attachment.ack(lease, on_durable if ack.tell else None)
         except SeriatimError as error:
-            told(error)
+            on_durable(error)
 
     def _confirm(self, number: int, error: BaseException | None) -> None:
         self._unconfirmed.discard(number)
         if error is not None:
-            self.connection.send(Refusal(number, *text_of(error)))
+            self.connection.send(Failure(number, *text_of(error)))
         else:
             if not self._durable:
                 asyncio.get_running_loop().call_soon(self._send_durable)
             self._durable.append(number)
-        self._calm.set()
+        self._idle.set()
 
     def _send_durable(self) -> None:
         """Acks become durable many at once, and are reported together."""
@@ -303,7 +304,14 @@ class _Session:
         with self._reporting(nack.channel):
             channel, lease = self._leased(nack)
             channel.expect(lease)
-            channel.attachment.nack(lease, nack.delay, nack.error)
+            whole = channel.lease(nack.token) if nack.somewhere else None
+            channel.attachment.nack(whole or lease, nack.delay, nack.error)
+
+    def _give_up(self, given: GiveUp) -> None:
+        with self._reporting(given.channel):
+            channel, lease = self._leased(given)
+            channel.expect(lease)
+            channel.attachment.dead_letter(lease, given.reason, rest=given.rest)
 
     def _extend(self, extend: Extend) -> None:
         with self._reporting(extend.channel):
@@ -318,13 +326,13 @@ class _Session:
         if (channel := self._channels.pop(detach.channel, None)) is not None:
             channel.attachment.detach()
 
-    def _leased(self, said: Ack | Nack | Extend) -> tuple[_Channel, Lease]:
-        """The lease that is spoken of, and whose it is."""
+    def _leased(self, said: Ack | Nack | GiveUp | Extend) -> tuple[_Channel, Lease]:
+        """The lease of the message that is spoken of, and whose it is."""
         channel = self._channels.get(said.channel)
-        lease = None if channel is None else channel.leases.get(said.offset)
-        if channel is None or lease is None or lease.token != said.token:
+        lease = None if channel is None else channel.lease(said.token)
+        if channel is None or lease is None or said.offset not in lease.offsets:
             raise StaleLease(f"message {said.offset} is not leased any more: it will be, or was, delivered again")
-        return channel, lease
+        return channel, lease._replace(offset=said.offset, behind=())
 
     @contextmanager
     def _reporting(self, channel: int) -> Iterator[None]:
@@ -333,7 +341,7 @@ class _Session:
         except StaleLease:
             pass  # the client was told when the lease was lost
         except SeriatimError as error:
-            self.connection.send(Trouble(channel, *text_of(error)))
+            self.connection.send(ConsumerError(channel, *text_of(error)))
 
 
 class _Channel(Consumer):
@@ -346,6 +354,7 @@ class _Channel(Consumer):
             max_bytes=attach.max_bytes,
             failed=self._failed,
             ack_deadline=attach.ack_deadline,
+            batch=attach.batch,
         )
         self._connection = connection
         self._number = attach.channel
@@ -359,27 +368,29 @@ class _Channel(Consumer):
         """The client itself ends a lease, and need not be told so."""
         self._expected = lease.token
 
-    def let_go(self, offset: int) -> Lease:
-        lease = super().let_go(offset)
+    def let_go(self, lease: Lease, left: int = 0) -> int:
+        gone = super().let_go(lease, left)
         if lease.token != self._expected:
             self._connection.send(Fence(self._number, lease.token))
-        return lease
+        elif left:
+            self._expected = None  # it may still lose the rest
+        return gone
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
         part: list[Delivered] = []
         size = 0
         for one in delivered:
+            if size >= MAX_DELIVERY_BYTES:
+                self._send(part, continues=part[-1].lease.token == one.lease.token)
+                part, size = [], 0
             part.append(one)
             size += len(one.record.data)
-            if size >= DELIVERED_AT_ONCE:
-                self._send(part)
-                part, size = [], 0
         self._send(part)
 
-    def _send(self, delivered: list[Delivered]) -> None:
+    def _send(self, delivered: list[Delivered], *, continues: bool = False) -> None:
         if delivered:
             now = asyncio.get_running_loop().time()
-            self._connection.send(Deliver(self._number, self.attachment.ack_deadline, delivered, now))
+            self._connection.send(Deliver(self._number, self.attachment.ack_deadline, delivered, now, continues))
 
     def _failed(self, error: BaseException) -> None:
-        self._connection.send(Trouble(self._number, *text_of(error)))
+        self._connection.send(ConsumerError(self._number, *text_of(error)))

@@ -11,15 +11,14 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from seriatim.core.delivery import Lease
-from seriatim.engine.broker import Attachment, Broker, Outgoing, Told
+from seriatim.core.lanes.types import Lease
+from seriatim.engine.broker import Attachment, Broker, OnDurable
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.link.remote import Lost
-from seriatim.engine.link.verbs import VERBS
+from seriatim.engine.link.verbs import CallingBroker
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import SeriatimError, StaleLease, StoreLost
 from seriatim.log import logger
@@ -28,8 +27,8 @@ Find = Callable[[Lost], Awaitable[Broker]]
 """Gives a broker, and tells when it is lost."""
 
 
-class SharedBroker:
-    """Asks whoever owns the store now. It has every verb of ``Broker``."""
+class SharedBroker(CallingBroker):
+    """Asks whoever owns the store now."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
@@ -37,94 +36,87 @@ class SharedBroker:
         self._waiting: list[Callable[[], None]] = []
         self._attached: dict[SharedAttachment, None] = {}
         self._search: asyncio.Task[None] | None = None
-        self._over: SeriatimError | None = None
+        self._closed: SeriatimError | None = None
 
-    def begin(self, broker: Broker) -> None:
+    def use(self, broker: Broker) -> None:
         """Ask ``broker`` from now on: first what has been waiting, in order."""
         self._broker = broker
         for attachment in list(self._attached):
             attachment.attach_to(broker)
-        self._let_go_on()
+        self._resume_waiting()
 
     def lost(self, error: SeriatimError) -> None:
         """The broker can't be asked any more: look for the next one."""
-        if self._broker is None or self._over is not None:
+        if self._broker is None or self._closed is not None:
             return
         logger.info("%s; looking for the next owner of the store", error)
         self._broker = None
         for attachment in list(self._attached):
             attachment.attach_to(None)
-        self._search = asyncio.create_task(self._look(error), name="seriatim-next-owner")
+        self._search = asyncio.create_task(self._find_next(error), name="seriatim-next-owner")
 
-    async def _look(self, error: SeriatimError) -> None:
+    async def _find_next(self, error: SeriatimError) -> None:
         try:
-            self.begin(await self._find(self.lost))
+            self.use(await self._find(self.lost))
         except Exception as failure:  # noqa: BLE001 - whatever it is, those who wait must hear of it
-            self._give_up(StoreLost(f"{error}, and there is no next one: {failure}"))
+            self._fail(StoreLost(f"{error}, and there is no next one: {failure}"))
 
-    def _give_up(self, error: SeriatimError) -> None:
-        self._over = error
+    def _fail(self, error: SeriatimError) -> None:
+        self._closed = error
         logger.error("%s", error)
         for attachment in list(self._attached):
             attachment.consumer.failed(error)
-        self._let_go_on()
+        self._resume_waiting()
 
-    def _let_go_on(self) -> None:
+    def _resume_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for go_on in waiting:
             go_on()
 
     # -- what programs ask ----------------------------------------------------------------------------------------------
 
-    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        if name not in VERBS:
-            raise AttributeError(name)
-        return partial(self._answer_to, name)
-
-    async def _answer_to(self, verb: str, *given: Any, **named: Any) -> Any:
-        return await self._ask(verb, *given, **named)
-
-    def _ask(self, verb: str, *given: Any, **named: Any) -> asyncio.Future[Any]:
-        if self._over is not None:
-            raise StoreLost(str(self._over))
+    def _call(self, verb: str, *given: Any, **named: Any) -> asyncio.Future[Any]:
+        if self._closed is not None:
+            raise StoreLost(str(self._closed))
         if self._broker is not None:
             answer: Awaitable[Any] = getattr(self._broker, verb)(*given, **named)
             return asyncio.ensure_future(answer)
         asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append(lambda: self._ask_now(asked, verb, *given, **named))
+        self._waiting.append(lambda: self._call_now(asked, verb, *given, **named))
         return asked
 
-    def _ask_now(self, asked: asyncio.Future[Any], verb: str, *given: Any, **named: Any) -> None:
+    def _call_now(self, asked: asyncio.Future[Any], verb: str, *given: Any, **named: Any) -> None:
         if asked.done():  # whoever waited has gone
             return
         try:
-            _chain(self._ask(verb, *given, **named), asked)
+            _chain(self._call(verb, *given, **named), asked)
         except Exception as error:  # noqa: BLE001 - it belongs to whoever asked
             asked.set_exception(error)
-
-    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]:
-        return self._ask("publish", topic, messages)
 
     def require_topic(self, name: str) -> None:
         if self._broker is not None:
             self._broker.require_topic(name)
 
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
-        if self._over is not None:
-            raise StoreLost(str(self._over))
+        if self._closed is not None:
+            raise StoreLost(str(self._closed))
         attachment = SharedAttachment(subscription, consumer, self._attached)
         attachment.attach_to(self._broker)
         return attachment
 
+    def begin_closing(self) -> None:
+        if self._broker is not None:
+            self._broker.begin_closing()
+
     async def close(self) -> None:
-        self._over = self._over or StoreLost("the store was closed")
+        self._closed = self._closed or StoreLost("the store was closed")
         try:
             if self._search is not None:
                 self._search.cancel()
                 await asyncio.wait([self._search])
         finally:
             broker, self._broker = self._broker, None
-            self._let_go_on()
+            self._resume_waiting()
             if broker is not None:
                 await broker.close()
 
@@ -155,11 +147,14 @@ class SharedAttachment:
     def holds(self, lease: Lease) -> bool:
         return self._now is not None and self._now.holds(lease)
 
-    def ack(self, lease: Lease, told: Told | None = None) -> None:
-        self._holder(lease).ack(lease, told)
+    def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
+        self._holder(lease).ack(lease, on_durable)
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         self._holder(lease).nack(lease, delay, error)
+
+    def dead_letter(self, lease: Lease, reason: str | None = None, *, rest: bool = False) -> None:
+        self._holder(lease).dead_letter(lease, reason, rest=rest)
 
     def extend(self, lease: Lease, seconds: float) -> None:
         self._holder(lease).extend(lease, seconds)

@@ -1,18 +1,18 @@
-"""What can be asked over the link: every verb of ``Broker``, taken from its signature.
+"""The calls of the link: every verb of ``Broker``, taken from its signature, and how values are encoded by it.
 
-A verb that is added to ``Broker`` is here by itself. What is not, because it means something else at each end: ``attach``
-(which opens a channel), ``require_topic`` (which is about what is known at once), and ``close``.
+A verb that is added to ``Broker`` needs nothing here. Not among the calls are ``attach`` (which opens a channel),
+``require_topic`` (which is about what is known at once), and ``close``: they mean something else at each end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from inspect import BoundArguments, Signature
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from seriatim.engine.broker import Broker
+from seriatim.engine.broker import Broker, Outgoing
 from seriatim.engine.link.codec import NAMES, Blobs, Codec, Packed, codec_of
 from seriatim.errors import InvalidArgument
 
@@ -83,3 +83,24 @@ def _is_asked(name: str, method: object) -> bool:
 VERBS: Mapping[str, Verb] = {
     name: _verb(name, method) for name, method in vars(Broker).items() if _is_asked(name, method)
 }
+
+
+class CallingBroker(Broker):
+    """A broker that hands every verb on as a call of another one."""
+
+    def _call(self, verb: str, *given: Any, **named: Any) -> asyncio.Future[Any]:
+        raise NotImplementedError
+
+    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
+        return self._call("publish", topic, messages)
+
+
+def _calling(verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def call(self: CallingBroker, *given: Any, **named: Any) -> Any:
+        return await self._call(verb, *given, **named)
+
+    return call
+
+
+for _name in VERBS.keys() - {"publish"}:
+    setattr(CallingBroker, _name, _calling(_name))

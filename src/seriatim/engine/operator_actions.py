@@ -1,0 +1,509 @@
+"""An operator's hand: what can be seen of a subscription, and done to it, while it is at work.
+
+Rules
+    - What a verb has returned is durable.
+    - The lanes decide: what they refuse, because somebody else was quicker, is refused with their words.
+    - Nobody waits for a lease: an operator's word fences it, or goes around it.
+    - Looking at many keys happens in pieces, between which messages go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from heapq import nsmallest
+from itertools import chain, islice, takewhile
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from seriatim.core.lanes.explanation import explain
+from seriatim.core.lanes.lane import LaneState
+from seriatim.core.lanes.types import DeadLettered, LaneView, Removed
+from seriatim.core.publishing.message_limits import check_key
+from seriatim.core.text_checks import reason_of
+from seriatim.core.validation import MAX_INTEGER, one_of, require_whole, shown
+from seriatim.engine.broker import (
+    RANKED_KEYS,
+    DeadLetter,
+    DeadLetterGroup,
+    Explanation,
+    KeyDetails,
+    KeyGroup,
+    KeyInfo,
+    KeyOrder,
+    KeyState,
+    LanePosition,
+    PeekedMessage,
+    PositionState,
+    RedrivePreview,
+    RedriveRefusal,
+    SupersededMessage,
+)
+from seriatim.engine.dead_letters import group_of
+from seriatim.engine.message_ids import offset_of
+from seriatim.engine.metrics import SubscriptionStats
+from seriatim.engine.options import said_of
+from seriatim.engine.subscription import SubscriptionState
+from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, NotFound
+from seriatim.store.base import DeadLetterRow, Record, StoreReader
+
+if TYPE_CHECKING:
+    from seriatim.engine.engine import Engine
+
+PIECE = 5_000
+"""So many keys are looked at before others have their turn."""
+
+OLDEST_KEYS = 20_000
+"""The oldest message of a subscription is looked for among at most this many keys."""
+
+LOOK_BACK, LOOK_BACK_AT_ONCE = 20_000, 2_000
+"""So many offsets before the head of a key are searched for earlier messages of it, and in such pieces."""
+
+_TROUBLE = {LaneState.PAUSED: 0, LaneState.DELAYED: 1, LaneState.LEASED: 2, LaneState.SETTLING: 3, LaneState.READY: 4}
+_BLOCKED = {LaneState.PAUSED, LaneState.DELAYED}
+
+
+class Operator:
+    """An operator's hand on one subscription."""
+
+    def __init__(self, state: SubscriptionState, engine: Engine) -> None:
+        self._state = state
+        self._engine = engine
+
+    @asynccontextmanager
+    async def _lanes_locked(self) -> AsyncIterator[None]:
+        """Rely on the lanes: nobody replaces them meanwhile, and they are not those of a store that failed."""
+        async with self._state.lanes_lock:
+            await self._engine.recovery.require_store()
+            yield
+
+    # -- looking --------------------------------------------------------------------------------------------------------
+
+    async def stats(self) -> SubscriptionStats:
+        state = self._state
+        first, counts = await self._oldest(), state.lanes.counts()
+        oldest = (await state.records([first])).values() if first is not None else ()
+        return SubscriptionStats(
+            subscription=state.name,
+            topic=state.topic.name,
+            total=counts.total,
+            ready=counts.ready,
+            leased=counts.leased,
+            delayed=counts.delayed,
+            blocked=counts.blocked,
+            dead_letters=len(state.dead_letters),
+            keys=state.lanes.key_count,
+            blocked_keys=state.lanes.blocked_key_count,
+            paused_keys=len(state.pause_reasons),
+            oldest_age=next((max(0.0, self._engine.now() - record.published) for record in oldest), None),
+            consumers=len(state.deliveries),
+            paused=state.options.paused,
+            stopped=said_of(state.flaws),
+        )
+
+    async def _oldest(self) -> int | None:
+        """The oldest message. Of many keys, those are looked at that have not been empty for the longest time."""
+        found, lanes = [], self._state.lanes
+        for piece in _pieces(list(dict.fromkeys([*lanes.keys(OLDEST_KEYS), *lanes.blocked_keys(OLDEST_KEYS)]))):
+            found.append(lanes.oldest(piece))
+            await asyncio.sleep(0)
+        return min((offset for offset in found if offset is not None), default=None)
+
+    async def list_keys(
+        self,
+        *,
+        limit: int = 100,
+        blocked_only: bool = False,
+        order: KeyOrder = "trouble",
+        state: KeyState | None = None,
+        search: str = "",
+        skip: int = 0,
+    ) -> list[KeyInfo]:
+        """Keys that have messages or are paused, a page of them in this order. Paused and delayed keys count as blocked."""
+        _check_limit(limit)
+        _check_limit(skip)
+        if order not in _RANKS:
+            raise InvalidArgument(f"order is {', '.join(map(repr, _RANKS))}, not {shown(order)}")
+        wanted = _BLOCKED if blocked_only else set(_TROUBLE)
+        if state is not None:
+            wanted = wanted & {one_of("state", LaneState, state)}
+        rank, host = _RANKS[order], self._state
+        first: list[LaneView] = []
+        for piece in _pieces(await self._candidates(search, everything=not wanted <= _BLOCKED)):
+            views = [view for key in piece if (view := host.lanes.view(key)) is not None]
+            first = nsmallest(skip + limit, [*first, *(view for view in views if view.state in wanted)], rank)
+            await asyncio.sleep(0)
+        page = first[skip:]
+        records = await host.records(_shown(page))
+        return [self._key_info(view, records) for view in page]
+
+    async def group_keys(self, limit: int = 100) -> list[KeyGroup]:
+        _check_limit(limit)
+        groups: dict[tuple[str, str], list[str | None]] = {}
+        for piece in _pieces(self._state.lanes.blocked_keys(RANKED_KEYS)):
+            for key in piece:
+                if (view := self._state.lanes.view(key)) is not None:
+                    reason = self._state.pause_reasons.get(key) or view.error
+                    groups.setdefault((str(view.state), group_of(reason)), []).append(key)
+            await asyncio.sleep(0)
+        largest = nsmallest(limit, groups.items(), lambda group: (-len(group[1]), group[0]))
+        return [KeyGroup(state, reason, len(keys), keys[0]) for (state, reason), keys in largest]
+
+    async def _candidates(self, search: str, *, everything: bool) -> list[str | None]:
+        """The keys that are put in order: the blocked ones, and unless they are all that is wanted others behind them."""
+        lanes = self._state.lanes
+        if not search:
+            others = lanes.keys(RANKED_KEYS) if everything else []
+            return list(dict.fromkeys([*lanes.blocked_keys(RANKED_KEYS), *others]))[:RANKED_KEYS]
+        found: list[str | None] = []
+        for piece in _pieces(lanes.keys() if everything else lanes.blocked_keys()):
+            found += [key for key in piece if key is not None and search in key]
+            if len(found) >= RANKED_KEYS:
+                break
+            await asyncio.sleep(0)
+        return found[:RANKED_KEYS]
+
+    async def describe_key(self, key: str | None, limit: int = 50) -> KeyDetails:
+        _check_key(key)
+        _check_limit(limit)
+        state, lanes = self._state, self._state.lanes
+        waiting = lanes.offsets(key, limit)
+        head = waiting[0] if waiting else state.topic.next_offset
+        before, searched_from = await self._engine.load(lambda store: _earlier(store, state.topic.id, head, key, limit))
+        view = lanes.view(key)
+        records = await state.records([*waiting, *_shown([view])])
+        state.watched.watch(self._engine.now(), key)
+        return KeyDetails(
+            subscription=state.name,
+            topic=state.topic.name,
+            info=None if view is None else self._key_info(view, records),
+            explanation=self._explain(key, view, records),
+            positions=[
+                self._position(record) for record in [*before, *(records[offset] for offset in sorted(records))]
+            ],
+            events=self._engine.history.of(
+                state.watched, key, [(record.published, record.offset) for record in [*before, *records.values()]]
+            )[:limit],
+            since=_moment(self._engine.history.started),
+            searched_from=None if searched_from is None else str(searched_from),
+        )
+
+    def _position(self, record: Record) -> LanePosition:
+        state, offset = self._state, record.offset
+        row = state.dead_letters.get(offset)
+        attempts, error = state.lanes.failures(offset) if row is None else (row.attempts, row.error)
+        standing: PositionState = (
+            "dead-lettered"
+            if row is not None
+            else state.lanes.standing_of(record.key if state.options.message_ordering else None, offset)
+        )
+        return LanePosition(str(offset), standing, _moment(record.published), len(record.data), attempts, error)
+
+    def _key_info(self, view: LaneView, records: Mapping[int, Record]) -> KeyInfo:
+        head = None if view.head is None else records.get(view.head)
+        is_blocked = view.state != LaneState.READY or _halted(self._state)
+        return KeyInfo(
+            key=view.key,
+            state=str(view.state),
+            depth=view.depth,
+            in_flight=view.in_flight,
+            head=None if view.head is None else str(view.head),
+            head_age=max(0.0, self._engine.now() - head.published) if head is not None else None,
+            attempts=view.attempts,
+            not_before=None if view.not_before is None else _moment(view.not_before),
+            error=view.error,
+            why=self._explain(view.key, view, records).sentence if is_blocked else None,
+        )
+
+    async def explain(self, key: str | None) -> Explanation:
+        """What a key waits for, since when, and what would move it."""
+        _check_key(key)
+        view = self._state.lanes.view(key)
+        return self._explain(key, view, await self._state.records(_shown([view])))
+
+    def _explain(self, key: str | None, view: LaneView | None, records: Mapping[int, Record]) -> Explanation:
+        state = self._state
+        next_ = None if view is None or view.next is None else records.get(view.next)
+        found = explain(
+            view,
+            pause_reason=state.pause_reasons.get(key),
+            halted=_halted(state),
+            consumers=len(state.deliveries),
+            full_tenant=state.lanes.full_tenant(key),
+            published=-inf if next_ is None or next_.published < state.loaded else next_.published,
+            barred=None if (room := state.lanes.room_changed(key)) is None else max(room, state.switched),
+            clock=_clock,
+        )
+        since, until = (None if time is None else _moment(time) for time in (found.since, found.until))
+        return Explanation(key, found.waits_for, since, until, found.moved_by, found.sentence)
+
+    def superseded(self, key: str | None, limit: int) -> list[SupersededMessage]:
+        """The last messages that newer ones left behind, the latest first."""
+        _check_key(key)
+        _check_limit(limit)
+        noted = reversed(self._state.watched.left_behind)
+        return [
+            SupersededMessage(str(one.offset), one.key, str(one.by), _moment(time))
+            for time, one in islice((each for each in noted if key is None or each[1].key == key), limit)
+        ]
+
+    async def peek(self, key: str | None, limit: int = 10) -> list[PeekedMessage]:
+        """The first messages of a key, in order, without delivering them."""
+        _check_limit(limit)
+        _check_key(key)
+        state = self._state
+        records = await state.records(state.lanes.offsets(key, limit))
+        return [
+            PeekedMessage(
+                str(record.offset), record.data, dict(record.attributes or {}), record.key, _moment(record.published)
+            )
+            for _, record in sorted(records.items())
+        ]
+
+    # -- the head of a key ----------------------------------------------------------------------------------------------
+
+    async def retry_key(self, key: str | None) -> None:
+        """Let what waits for its retry, or for its delay, go out now: the head of a key, and everything it overtook."""
+        _check_key(key)
+        state = self._state
+        async with self._lanes_locked():
+            done = state.outcomes.carry_out(state.lanes.retry(key, self._engine.now()))
+        await done
+
+    async def skip(self, key: str | None, head: str | None = None) -> str:
+        """Settle the head of a key unseen, and return its id. A lease of it is fenced."""
+        _check_key(key)
+        state = self._state
+        async with self._lanes_locked():
+            self._check_head(key, head)
+            effects = state.lanes.skip(key, self._engine.now())
+            done = state.outcomes.carry_out(effects)
+        await done
+        return next(str(effect.offset) for effect in effects if isinstance(effect, Removed))
+
+    def _check_head(self, key: str | None, head: str | None) -> None:
+        """Whoever decided about a message must not hit the next one, because that one was settled meanwhile."""
+        wanted, view = None if head is None else offset_of(head), self._state.lanes.view(key)
+        if wanted is not None and view is not None and view.head not in (None, wanted):
+            raise FailedPrecondition(
+                f"key {key!r} stands at message {view.head} now, no longer at {wanted}: look again"
+            )
+
+    async def remove(self, message_id: str) -> None:
+        """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
+        state, offset = self._state, offset_of(message_id)
+        async with self._lanes_locked():
+            record = (await state.records([offset])).get(offset)
+            if record is None:
+                raise NotFound(f"topic {state.topic.name!r} keeps no message {offset}")
+            lane_key = record.key if state.options.message_ordering else None
+            done = state.outcomes.carry_out([state.lanes.remove(lane_key, offset, self._engine.now())])
+        await done
+
+    # -- pausing --------------------------------------------------------------------------------------------------------
+
+    async def pause_key(self, key: str | None, reason: str | None = None) -> None:
+        """Give out nothing more of a key; leases that are out go on. Pausing again gives a new reason."""
+        state, reason = self._state, reason_of(reason)
+        _check_key(key)
+        async with self._lanes_locked():
+            if not _is_paused(state, key):
+                state.lanes.pause(key, self._engine.now())
+            state.pause_reasons[key] = reason
+            self._engine.history.note_event(self._engine.now(), state.id, key, "paused", detail=reason)
+            done = state.outcomes.write(lambda work: work.pause_key(state.id, key, reason))
+        await done
+
+    async def resume_key(self, key: str | None) -> None:
+        """Give messages of a key out again. One that had used up its attempts gets one more."""
+        _check_key(key)
+        state = self._state
+        async with self._lanes_locked():
+            if not _is_paused(state, key):
+                raise FailedPrecondition(f"key {key!r} of subscription {state.name!r} is not paused")
+            granted = state.lanes.resume(key, self._engine.now())
+            done = state.outcomes.carry_out(granted, lambda work: work.resume_key(state.id, key))
+            state.pause_reasons.pop(key, None)
+            self._engine.history.note_event(self._engine.now(), state.id, key, "resumed")
+        await done
+
+    async def set_paused(self, paused: bool) -> None:
+        """Give out nothing more, or give messages out again. The option survives a restart."""
+        await self._state.placement.reconfigure(lambda current: replace(current, paused=paused), ["paused"])
+
+    # -- dead letters ---------------------------------------------------------------------------------------------------
+
+    async def dead_letter(
+        self, key: str | None, error: str | None = None, *, rest: bool = False, head: str | None = None
+    ) -> list[str]:
+        """Dead-letter the head of a key, or all of it; returns the ids. Leases of the key are fenced."""
+        _check_key(key)
+        state, error = self._state, reason_of(error)
+        async with self._lanes_locked():
+            self._check_head(key, head)
+            effects = state.lanes.dead_letter(key, error, rest, self._engine.now())
+            done = state.outcomes.carry_out(effects)
+        await done
+        return [str(effect.offset) for effect in effects if isinstance(effect, DeadLettered)]
+
+    async def dead_letters(
+        self, *, limit: int = 100, after: str | None = None, error: str | None = None
+    ) -> list[DeadLetter]:
+        _check_limit(limit)
+        state, last = self._state, -1 if after is None else offset_of(after)
+        await state.outcomes.accepted()  # a failure that was reported just now may have been the last that was allowed
+        if error is None:
+            return [self._dead_letter(state, row) for row in state.dead_letters.after(last, limit)]
+        found = [row async for row in self._letters() if row.offset > last and group_of(row.error) == error]
+        return [self._dead_letter(state, row) for row in found[:limit]]
+
+    async def group_dead_letters(self, limit: int = 100) -> list[DeadLetterGroup]:
+        """Dead letters by their errors, the largest groups first."""
+        _check_limit(limit)
+        groups: dict[str, list[DeadLetterRow]] = {}
+        async for row in self._letters():
+            groups.setdefault(group_of(row.error), []).append(row)
+        largest = nsmallest(limit, groups.items(), lambda group: (-len(group[1]), group[0]))
+        return [self._group(error, rows) for error, rows in largest]
+
+    def _group(self, error: str, rows: list[DeadLetterRow]) -> DeadLetterGroup:
+        times = [row.time for row in rows]
+        return DeadLetterGroup(
+            error=error,
+            letters=len(rows),
+            returnable=sum(map(self._state.dead_letters.is_returnable, rows)),
+            keys=len({row.key for row in rows}),
+            first=_moment(min(times)),
+            last=_moment(max(times)),
+            example=str(rows[-1].offset),
+        )
+
+    async def preview_redrive(
+        self, message_ids: Sequence[str] | None = None, *, error: str | None = None
+    ) -> RedrivePreview:
+        """What a redrive would do now, without doing it."""
+        await self._state.outcomes.accepted()
+        chosen = None if message_ids is None else set(map(offset_of, message_ids))
+        in_place, refused = 0, dict[str, list[int]]()
+        async for row in self._letters():
+            if (chosen is None or row.offset in chosen) and (error is None or group_of(row.error) == error):
+                problem = self._state.dead_letters.redrive_problem(row)
+                if problem is None:
+                    in_place += 1
+                else:
+                    refused.setdefault(group_of(problem), []).append(row.offset)
+        refusals = [RedriveRefusal(reason, len(offsets), str(offsets[0])) for reason, offsets in refused.items()]
+        return RedrivePreview(in_place + sum(refusal.letters for refusal in refusals), in_place, refusals)
+
+    async def _letters(self) -> AsyncIterator[DeadLetterRow]:
+        """Every dead letter, in pieces between which messages go on."""
+        for number, row in enumerate(self._state.dead_letters.after(-1, len(self._state.dead_letters))):
+            if not number % PIECE:
+                await asyncio.sleep(0)
+            yield row
+
+    def _dead_letter(self, state: SubscriptionState, row: DeadLetterRow) -> DeadLetter:
+        return DeadLetter(
+            id=str(row.offset),
+            ordering_key=row.key,
+            attempts=row.attempts,
+            time=_moment(row.time),
+            error=row.error,
+            copy_topic=self._engine.topic_name(row.copy_topic_id),
+            copy_id=None if row.copy_offset is None else str(row.copy_offset),
+            returnable=state.dead_letters.is_returnable(row),
+        )
+
+    async def redrive(self, message_id: str, *, append: bool = False) -> str:
+        """Put a dead letter back at its place, or at the end under a new id; returns its id then."""
+        state, offset = self._state, offset_of(message_id)
+        await state.outcomes.accepted()
+        async with self._lanes_locked():
+            now_at, done = await state.dead_letters.redrive(offset, append=append)
+        await done
+        return str(now_at)
+
+    async def purge(self, message_ids: Sequence[str]) -> None:
+        """Give dead letters up for good."""
+        state, offsets = self._state, list(map(offset_of, message_ids))
+        await state.outcomes.accepted()
+        async with self._lanes_locked():
+            done = state.dead_letters.purge(offsets)
+        await done
+
+
+def _earlier(
+    store: StoreReader, topic_id: int, head: int, key: str | None, limit: int
+) -> tuple[list[Record], int | None]:
+    """The last messages of a key before its head, and from which offset on they were searched for (None: from the first)."""
+    earliest, first, found = store.earliest(topic_id), head, list[int]()
+    last = max(earliest, head - LOOK_BACK)
+    while first > last and len(found) < limit:
+        end, first = first, max(last, first - LOOK_BACK_AT_ONCE)
+        found = _offsets_of(store, topic_id, key, first, end) + found
+    if len(found) > limit:
+        found = found[-limit:]
+        first = found[0]
+    return store.fetch(topic_id, found), None if first <= earliest else first
+
+
+def _offsets_of(store: StoreReader, topic_id: int, key: str | None, first: int, end: int) -> list[int]:
+    headers = takewhile(lambda header: header.offset < end, chain.from_iterable(store.headers(topic_id, first)))
+    return [header.offset for header in headers if header.key == key]
+
+
+def _check_key(key: str | None) -> None:
+    """None stands for the messages without a key."""
+    if key is not None:
+        check_key(key)
+
+
+def _check_limit(limit: object) -> None:
+    require_whole("limit", limit, 0, MAX_INTEGER)
+
+
+def _pieces(keys: list[str | None]) -> Iterator[list[str | None]]:
+    return (keys[first : first + PIECE] for first in range(0, len(keys), PIECE))
+
+
+def _shown(views: Iterable[LaneView | None]) -> list[int]:
+    """The messages that are needed to show keys."""
+    return [offset for view in views if view is not None for offset in (view.head, view.next) if offset is not None]
+
+
+def _age_rank(view: LaneView) -> float:
+    return inf if view.head is None else view.head
+
+
+_RANKS: dict[KeyOrder, Callable[[LaneView], Any]] = {
+    # Among equals what failed most often, then what is oldest.
+    "trouble": lambda view: (_TROUBLE.get(LaneState(view.state), len(_TROUBLE)), -view.attempts, _age_rank(view)),
+    "oldest": _age_rank,
+    "deepest": lambda view: (-view.depth, _age_rank(view)),
+}
+
+
+def _halted(state: SubscriptionState) -> str | None:
+    """Why a subscription gives nothing out, if it does not."""
+    if state.flaws:
+        return f"the subscription is stopped: {said_of(state.flaws)}"
+    return "the subscription is paused" if state.options.paused else None
+
+
+def _is_paused(state: SubscriptionState, key: str | None) -> bool:
+    view = state.lanes.view(key)
+    return view is not None and view.state == LaneState.PAUSED
+
+
+def _clock(time: float) -> str:
+    return _moment(time).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _moment(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError) as error:
+        raise DamagedStore(f"a time in the store is damaged: restore a backup ({error})") from error

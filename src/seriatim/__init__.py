@@ -15,86 +15,55 @@
 #   core/       PURE state machines that decide order: no IO, no clock, no threads, no randomness
 #   errors.py   the one error tree
 
-import importlib
 import typing
 
+from seriatim.lazy import lazy_exports
+
 if typing.TYPE_CHECKING:
-    from seriatim.client.consumer import Consuming
+    from seriatim.client.consumer import ConsumeOptions
     from seriatim.client.message import Message, PubSubMessage
     from seriatim.client.publisher import PublishOptions
     from seriatim.client.pubsub import PubSub
     from seriatim.client.queue import Queue
-    from seriatim.core.batching import Batching
-    from seriatim.core.delivery import OnExhausted, Release, RetryMode, RetryPolicy
-    from seriatim.core.flow import FlowControl
-    from seriatim.core.guarantees import Guarantee
-    from seriatim.core.resequencer import Resequencer
-    from seriatim.core.resequencers import Resequencers
-    from seriatim.core.resequencing import LedgerEntry, Released, Resequencing, Start
-    from seriatim.core.traces import classify
-    from seriatim.errors import QueueEmpty, SeriatimError
+    from seriatim.client.subscription import Subscription
+    from seriatim.client.topic import Topic
+    from seriatim.core.lanes.types import RetryPolicy
+    from seriatim.core.publishing.batching import Batching
+    from seriatim.core.publishing.flow import FlowControl
+    from seriatim.errors import SeriatimError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Batching",
-    "Consuming",
+    "ConsumeOptions",
     "FlowControl",
-    "Guarantee",
-    "LedgerEntry",
     "Message",
-    "OnExhausted",
     "PubSub",
     "PubSubMessage",
     "PublishOptions",
     "Queue",
-    "QueueEmpty",
-    "Release",
-    "Released",
-    "Resequencer",
-    "Resequencers",
-    "Resequencing",
-    "RetryMode",
     "RetryPolicy",
     "SeriatimError",
-    "Start",
+    "Subscription",
+    "Topic",
     "__version__",
-    "classify",
 ]
 
-# Each name is loaded when it is first used: the command line answers without loading an engine.
+# Names are imported on first use, so that the command line starts without loading an engine.
 _HOMES = {
-    "Batching": "seriatim.core.batching",
-    "Consuming": "seriatim.client.consumer",
-    "FlowControl": "seriatim.core.flow",
-    "Guarantee": "seriatim.core.guarantees",
-    "LedgerEntry": "seriatim.core.resequencing",
-    "Message": "seriatim.client.message",
-    "OnExhausted": "seriatim.core.delivery",
-    "PubSub": "seriatim.client.pubsub",
-    "PubSubMessage": "seriatim.client.message",
-    "PublishOptions": "seriatim.client.publisher",
-    "Queue": "seriatim.client.queue",
-    "QueueEmpty": "seriatim.errors",
-    "Release": "seriatim.core.delivery",
-    "Released": "seriatim.core.resequencing",
-    "Resequencer": "seriatim.core.resequencer",
-    "Resequencers": "seriatim.core.resequencers",
-    "Resequencing": "seriatim.core.resequencing",
-    "RetryMode": "seriatim.core.delivery",
-    "RetryPolicy": "seriatim.core.delivery",
-    "SeriatimError": "seriatim.errors",
-    "Start": "seriatim.core.resequencing",
-    "classify": "seriatim.core.traces",
+    "seriatim.client.consumer": ("ConsumeOptions",),
+    "seriatim.client.message": ("Message", "PubSubMessage"),
+    "seriatim.client.publisher": ("PublishOptions",),
+    "seriatim.client.pubsub": ("PubSub",),
+    "seriatim.client.queue": ("Queue",),
+    "seriatim.client.subscription": ("Subscription",),
+    "seriatim.client.topic": ("Topic",),
+    "seriatim.core.lanes.types": ("RetryPolicy",),
+    "seriatim.core.publishing.batching": ("Batching",),
+    "seriatim.core.publishing.flow": ("FlowControl",),
+    "seriatim.errors": ("SeriatimError",),
 }
 
-if not typing.TYPE_CHECKING:  # type checkers see the imports above, and would take this to answer to any name
-
-    def __getattr__(name):
-        if name not in _HOMES:
-            raise AttributeError(f"module 'seriatim' has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
-        return value
-
-    def __dir__():
-        return [*globals(), *_HOMES]
+if not typing.TYPE_CHECKING:  # type checkers use the imports above; a __getattr__ would make them accept any name
+    __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

@@ -1,6 +1,6 @@
 """One configuration for every command and front.
 
-A value comes from the first of these that names it:
+A value comes from the first of these that sets it:
 
 1. the command line;
 2. the environment, ``SERIATIM_<KEY>``;
@@ -8,7 +8,7 @@ A value comes from the first of these that names it:
    ``seriatim/config.toml`` in the user's configuration folder (``$XDG_CONFIG_HOME``, or ``~/.config``);
 4. the default.
 
-A key that does not exist is refused, wherever it stands: a misspelt setting that is silently ignored is worse than an error.
+An unknown key is an error, wherever it is: a misspelt setting that is silently ignored is worse.
 Nothing is read when this module is imported, only when :func:`load` is called.
 """
 
@@ -43,10 +43,12 @@ def _setting(default: str | bool, help: str, choices: tuple[str, ...] = (), *, s
 class Config:
     """Every setting, with its default."""
 
-    store: str = _setting("sqlite:///seriatim.db", "where topics, messages and cursors are kept")
-    log_level: str = _setting("warning", "the least severe log entry to show", LOG_LEVELS)
-    log_format: str = _setting("text", "how log entries are written to standard error", LOG_FORMATS)
-    progress: bool = _setting(True, "show progress of long work on a terminal")
+    store: str = _setting("sqlite:///seriatim.db", "the store with topics, messages and subscriptions")
+    log_level: str = _setting("warning", "log entries of this level and above are shown", LOG_LEVELS)
+    log_format: str = _setting("text", "the format of log entries on standard error", LOG_FORMATS)
+    progress: bool = _setting(True, "show the progress of long work on a terminal")
+    console_token: str = _setting("", "the token for the admin API, if its address has none", secret=True)
+    console_ca: str = _setting("", "a file with the certificates that the admin API is trusted by, if not the system's")
     mqtt_password: str = _setting("", "the password for the MQTT broker, if its address has none", secret=True)
 
 
@@ -64,10 +66,10 @@ def load(
     environ: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> LoadedConfig:
-    """Read the configuration; ``path`` and ``overrides`` are what the command line said."""
+    """Read the configuration; ``path`` and ``overrides`` come from the command line."""
     environ = os.environ if environ is None else environ
     file = _find_file(path, environ, directory or Path())
-    # From the weakest source to the strongest: each overwrites what the one before it said.
+    # In order of precedence: each source overrides those before it.
     sources = {
         f"file {file}": _read_file(file) if file else {},
         "environment": _read_environment(environ),
@@ -84,12 +86,12 @@ def load(
 
 
 def describe(key: str) -> str:
-    """What a setting is for, in a few words."""
+    """A short description of a setting."""
     return str(_SETTINGS[key].metadata["help"])
 
 
 def is_secret(key: str) -> bool:
-    """Whether the value of a setting is nobody else's business."""
+    """Whether the value of a setting must be hidden."""
     return bool(_SETTINGS[key].metadata["secret"])
 
 
@@ -106,7 +108,7 @@ def _find_file(path: Path | None, environ: Mapping[str, str], directory: Path) -
 
 def _user_file(environ: Mapping[str, str]) -> Path:
     folder = Path(environ.get("XDG_CONFIG_HOME", ""))
-    # The XDG specification tells to ignore a relative path.
+    # The XDG specification says to ignore a relative path.
     if not folder.is_absolute():
         folder = Path.home() / ".config"
     return folder / "seriatim" / "config.toml"

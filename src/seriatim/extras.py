@@ -1,4 +1,4 @@
-"""Optional parts: what is installed with ``pip install 'seriatim[extra]'``."""
+"""Extras: what is installed with ``pip install 'seriatim[extra]'``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from seriatim.errors import MissingExtra
 EXTRAS = {
     "spark": ("pyspark", "pyarrow", "numpy", "pandas"),
     "server": ("grpc", "grpc_health", "google.cloud.pubsub", "fastavro", "prometheus_client", "aiohttp"),
+    "delta": ("deltalake",),
+    "iceberg": ("pyiceberg",),
     "postgres": ("psycopg",),
+    "kafka": ("confluent_kafka",),
+    "console": ("fastapi", "jinja2", "uvicorn"),
+    "metrics": ("prometheus_client",),
+    "otel": ("opentelemetry",),
     "mqtt": ("aiomqtt", "paho.mqtt", "google.protobuf"),
 }
 """The modules that each extra brings."""

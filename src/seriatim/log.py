@@ -1,6 +1,7 @@
 """One logger for all of Seriatim.
 
-The library only ever adds a ``NullHandler``, so that a program that embeds it decides what is shown. The command line calls
+The library adds no handler: the program that embeds it decides what is shown, and where it has not configured logging, Python
+writes warnings and errors to standard error. A handler that always fails must not fail in silence. The command line calls
 :func:`configure`.
 """
 
@@ -19,9 +20,8 @@ from typing import TextIO
 LOGGER_NAME = "seriatim"
 
 logger = logging.getLogger(LOGGER_NAME)
-logger.addHandler(logging.NullHandler())
 
-LIBRARIES = ("aiohttp", "asyncio", "grpc")
+LIBRARIES = ("aiohttp", "asyncio", "grpc", "mqtt")
 """Libraries whose warnings are shown like ours."""
 
 STDERR = 2
@@ -35,7 +35,7 @@ _STANDARD_FIELDS = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line; what was passed as ``extra`` becomes fields of its own."""
+    """One JSON object per line; what was passed as ``extra`` becomes fields of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -51,11 +51,11 @@ class JsonLines(logging.Formatter):
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """One that ``configure`` has set, and may take away."""
+    """A handler that ``configure`` has added, and may remove."""
 
 
 def configure(level: str, log_format: str, stream: TextIO | None = None) -> None:
-    """Write entries of ``level`` and above to ``stream`` (standard error), replacing what an earlier call set up. Warnings of
+    """Write entries of ``level`` and above to ``stream`` (standard error), replacing the set-up of an earlier call. Warnings of
     the libraries that we use are written in the same way."""
     handler = _Handler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else logging.Formatter("%(levelname)s: %(message)s"))
@@ -75,10 +75,10 @@ def _replace_handler(library: logging.Logger, handler: logging.Handler) -> None:
 
 
 def capture_native_lines() -> TextIO:
-    """Make log entries of what native libraries (gRPC's core) write to standard error from now on. Returns the real standard
-    error, to which entries must be written.
+    """Turn what native libraries (gRPC's core) write to standard error into log entries. Returns the real standard error, to
+    which entries must be written.
 
-    They write to the file descriptor itself, so it becomes a pipe that a thread reads. What a library writes while it ends
+    They write to the file descriptor itself, so it becomes a pipe that a thread reads. What a library writes while it kills
     the process may be lost.
     """
     real = os.fdopen(os.dup(STDERR), "w", buffering=1, encoding="utf-8", errors="backslashreplace")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,20 @@ from seriatim.errors import (
     PermissionDenied,
     ResourceExhausted,
     SeriatimError,
+    StoreFailed,
     Unauthenticated,
 )
 from seriatim.wire.names import RELEASE_ON_CLOSE
 from seriatim.wire.services import SERVICES, Method
 
-PATIENCE = 60.0
-"""So many seconds a call may take, with the time until the server can be reached."""
+CALL_TIMEOUT_S = 60.0
+"""How many seconds a call may take, including the time to connect."""
+
+CONNECT_TIMEOUT_S = 10.0
+"""How many seconds ``require_connection`` waits for a server that neither accepts nor refuses a connection."""
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 30.0, 10.0
-"""How often a silent connection is tested, and how long the answer may take: a server whose machine is gone says nothing."""
+"""How often an idle connection is pinged, and how long the reply may take: a server whose machine is gone is detected so."""
 
 _ERRORS: dict[grpc.StatusCode, type[SeriatimError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
@@ -74,7 +78,9 @@ class Address:
         given = _parameters(parts.query)
         token, ca = given.get("token"), given.get("ca")
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise InvalidArgument("the token of a pubsub address has signs that can't be sent: use printable ASCII")
+            raise InvalidArgument(
+                "the token of a pubsub address has characters that can't be sent: use printable ASCII"
+            )
         return cls(parts.netloc, project, token, _is_secure(given.get("tls"), ca), ca)
 
 
@@ -112,9 +118,9 @@ class Channel:
             ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
         ]
+        self._target = address.target
         if address.is_secure:
-            roots = Path(address.ca).read_bytes() if address.ca else None
-            credentials = grpc.ssl_channel_credentials(roots)
+            credentials = grpc.ssl_channel_credentials(_read_certificate(address.ca) if address.ca else None)
             self._channel = grpc.aio.secure_channel(address.target, credentials, options)
         else:
             self._channel = grpc.aio.insecure_channel(address.target, options)
@@ -122,15 +128,50 @@ class Channel:
         self._calls: dict[str, Any] = {}
 
     async def call(self, name: str, request: Any = None, /, **fields: Any) -> Any:
-        """Ask something, by a request or by its fields, and wait for the answer."""
+        """Make a call, with a request or its fields, and return the response."""
         path, method = _METHODS[name]
         if name not in self._calls:
             self._calls[name] = self._channel.unary_unary(
                 path, method.request.SerializeToString, method.response.FromString
             )
         request = request or method.request(**fields)
-        async with translated():
-            return await self._calls[name](request, timeout=PATIENCE, metadata=self._metadata, wait_for_ready=True)
+        try:
+            return await self._calls[name](
+                request, timeout=CALL_TIMEOUT_S, metadata=self._metadata, wait_for_ready=True
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (reason := await self._why_unconnected()):
+                raise OutcomeUnknown(f"{reason}; the call may or may not have taken effect") from None
+            raise error_of(error) from None
+
+    async def require_connection(self) -> None:
+        """Raise StoreFailed, which says why, unless a first try or two reach the server."""
+        state = self._channel.get_state(try_to_connect=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                while state in {grpc.ChannelConnectivity.IDLE, grpc.ChannelConnectivity.CONNECTING}:
+                    await self._channel.wait_for_state_change(state)
+                    state = self._channel.get_state(try_to_connect=True)
+        if reason := await self._why_unconnected():
+            raise StoreFailed(reason)
+
+    async def _why_unconnected(self) -> str | None:
+        """Why there is no connection to the server; None if there is one. A call that does not wait for it is told."""
+        if self._channel.get_state() is grpc.ChannelConnectivity.READY:
+            return None
+        path, method = _METHODS["GetAdminAddress"]
+        call = self._channel.unary_unary(path, method.request.SerializeToString, method.response.FromString)
+        try:
+            await call(method.request(), timeout=1.0, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
+                return None  # it was the server that answered
+            cause = (error.details() or "").rpartition("last error: ")[2]
+            return (
+                f"no server answers at {self._target} ({cause}): start it with 'seriatim serve', or correct its address, "
+                "also tls and ca"
+            )
+        return None
 
     def stream(self) -> Any:
         """A new StreamingPull."""
@@ -142,19 +183,18 @@ class Channel:
         await self._channel.close()
 
 
-@asynccontextmanager
-async def translated() -> AsyncIterator[None]:
-    """Whatever a server answers is one of our errors."""
+def _read_certificate(path: str) -> bytes:
     try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        raise error_of(error) from None
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"the ca of a pubsub address, '{path}', can't be read: {error.strerror}") from error
 
 
 def error_of(error: grpc.aio.AioRpcError) -> SeriatimError:
+    """A gRPC error as one of our own tree."""
     kind = _ERRORS.get(error.code())
     if kind is not None:
         return kind(error.details())
     return OutcomeUnknown(
-        f"the server did not answer ({error.code().name}: {error.details()}): what was asked may have happened or not"
+        f"the server did not answer ({error.code().name}: {error.details()}): the call may or may not have taken effect"
     )

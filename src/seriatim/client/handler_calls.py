@@ -24,7 +24,7 @@ class _Call:
 
     __slots__ = ("calls", "is_over", "waits")
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: HandlerCalls) -> None:
         self.calls = calls
         self.is_over = False
         self.waits = 0  # how many times it waits for other handlers just now
@@ -44,7 +44,7 @@ def leave_handler() -> None:
     _current.set(None)
 
 
-class Calls:
+class HandlerCalls:
     """The handlers that are at work for one purpose."""
 
     def __init__(self, when_idle: Callable[[], None] = lambda: None) -> None:
@@ -87,9 +87,9 @@ class Calls:
 
     def count_waiting(self, more: int) -> None:
         self._waiting += more
-        self._tell_waiters()
+        self._wake_waiters()
 
-    def _tell_waiters(self) -> None:
+    def _wake_waiters(self) -> None:
         if self._waiting < len(self._running):
             return  # nobody could go on
         waiters, self._waiters = self._waiters, []
@@ -105,7 +105,7 @@ class Calls:
     def _ended(self, call: _Call) -> None:
         call.is_over = True
         del self._running[call]
-        self._tell_waiters()
+        self._wake_waiters()
         if not self._running:
             self._when_idle()
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from seriatim.core.delivery import Lease
+from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import Attachment
 from seriatim.errors import SeriatimError
 
-EXTEND_AT = 0.5
+EXTEND_AFTER_SHARE = 0.5
 """A lease is extended when this share of its time is over."""
 
 
-class _Kept:
+class _KeptLease:
     """A lease, until when it lasts and until when it may be kept, in the time of the loop."""
 
     __slots__ = ("lease", "limit", "until")
@@ -33,20 +33,20 @@ class LeaseKeeper:
         self._attachment = attachment
         self._max_extension = max_extension
         self._loop = asyncio.get_running_loop()
-        self._kept: dict[int, _Kept] = {}  # by token
+        self._kept: dict[int, _KeptLease] = {}  # by token
         self._timer: asyncio.TimerHandle | None = None
 
     def keep(self, lease: Lease) -> None:
         now, seconds = self._loop.time(), self._attachment.ack_deadline
-        self._kept[lease.token] = _Kept(lease, now + seconds, now + self._max_extension)
-        self._ring_by(now + seconds * EXTEND_AT)
+        self._kept[lease.token] = _KeptLease(lease, now + seconds, now + self._max_extension)
+        self._wake_by(now + seconds * EXTEND_AFTER_SHARE)
 
     def extended(self, lease: Lease, seconds: float) -> None:
         """Somebody else has set the lease's deadline."""
         kept, now = self._kept.get(lease.token), self._loop.time()
         if kept is not None:
             kept.until = now + seconds
-            self._ring_by(now + seconds * EXTEND_AT)
+            self._wake_by(now + seconds * EXTEND_AFTER_SHARE)
 
     def drop(self, lease: Lease) -> None:
         self._kept.pop(lease.token, None)
@@ -56,7 +56,7 @@ class LeaseKeeper:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _ring_by(self, when: float) -> None:
+    def _wake_by(self, when: float) -> None:
         if self._timer is not None:
             if self._timer.when() <= when:
                 return  # it rings in time, and looks again then
@@ -69,7 +69,9 @@ class LeaseKeeper:
         for token, kept in list(self._kept.items()):
             until = min(now + seconds, kept.limit)
             try:
-                if until > kept.until:
+                if not self._attachment.holds(kept.lease):  # acked, and its handler still runs
+                    kept.until = kept.limit
+                elif until > kept.until:
                     self._attachment.extend(kept.lease, until - now)
                     kept.until = until
             except SeriatimError:  # it is lost, or nothing can be said any more
@@ -78,4 +80,4 @@ class LeaseKeeper:
                 if kept.until >= kept.limit:
                     del self._kept[token]
         if self._kept:
-            self._ring_by(now + seconds * EXTEND_AT)
+            self._wake_by(now + seconds * EXTEND_AFTER_SHARE)

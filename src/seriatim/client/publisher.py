@@ -1,36 +1,58 @@
 """The publisher of one topic: batches and flow control in front of the engine.
 
 Rules
-    - ``core.batching`` decides when a batch is sent, ``core.flow`` who may publish. Nothing here does.
+    - ``core.publishing.batching`` decides when a batch is sent, ``core.publishing.flow`` who may publish. Nothing here does.
     - A message takes its place in line when ``publish`` is called. Its future is resolved with its id when it is durable.
+    - What one call of the batcher sends goes to the engine in one call, too: a busy program with many keys sends thousands of
+      small batches a second. They stand or fall together only if the store does; when something else is wrong, nothing was
+      stored and each batch is tried alone, so one that is refused fails no other.
     - A flow control slot is held from admission until the message is durable, or has failed.
+    - A batch that is refused because a ``dedup_id`` belongs to another message is published message by message, so that only
+      that message fails, and what comes behind it in its key.
     - When a publish of a key fails, also one that found no room in time, the key is paused until ``resume``: what was behind
       fails too, and later messages are refused, so that nothing overtakes.
+    - A batch whose outcome is unknown and whose messages all have a ``dedup_id`` is repeated until it is answered, for
+      ``REPEAT_FOR_S`` at most. Meanwhile it is in flight, so nothing of its key passes.
     - A message whose future is cancelled while it waits for admission is withdrawn: it is never sent, and others go on. Once
       admitted it is on its way, and cancelling its future only means that nobody wants to hear of it.
     - ``flush`` covers every publish called before it, also those that wait for admission and those whose future was cancelled,
-      and raises the first failure that nobody awaited.
+      and raises the first failure among these that nobody awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from seriatim.core.batching import Batch, Batcher, Batching
-from seriatim.core.flow import FlowControl, FlowGate, TicketState
-from seriatim.core.limits import check_message, copy_attributes
-from seriatim.core.options import require_duration, require_kind
-from seriatim.engine.broker import Outgoing
-from seriatim.errors import FlowControlTimeout, InvalidArgument, OutcomeUnknown, PublishingPaused
+from seriatim.core.publishing.batching import Batch, Batcher, Batching, refusal
+from seriatim.core.publishing.dedup import REPEAT_FOR_S
+from seriatim.core.publishing.flow import Expired, FlowControl, FlowGate, TicketState
+from seriatim.core.publishing.message_limits import check_message, copy_attributes
+from seriatim.core.validation import require_duration, require_kind
+from seriatim.engine.broker import Broker, Outgoing
+from seriatim.errors import (
+    AlreadyExists,
+    FlowControlTimeout,
+    InvalidArgument,
+    OutcomeUnknown,
+    PublishingPaused,
+    StoreError,
+)
 
-MOST_UNSEEN = 1_000
+MAX_UNOBSERVED_FAILURES = 1_000
 """How many failures that nobody awaited are kept for ``flush`` at most."""
 
-CUT_OFF = "the publish was cut off before it was answered: it may be stored or not, look before you publish it again"
+FIRST_REPEAT_PAUSE_S, MAX_REPEAT_PAUSE_S = 0.1, 5.0
+
+INTERRUPTED = (
+    "the publish was cut off before it was answered: it may be stored or not, look before you publish it again"
+)
+
+
+_make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +70,34 @@ class PublishOptions:
             require_kind("message_ordering", bool, self.message_ordering)
 
 
-def outgoing(data: bytes, key: str | None, attributes: Mapping[str, str] | None, delay: float) -> Outgoing:
+def outgoing(
+    data: bytes, key: str | None, attributes: Mapping[str, str] | None, delay: float, dedup_id: str | None = None
+) -> Outgoing:
     """A message to publish. What can never work raises at once."""
     if attributes is not None:
         attributes = copy_attributes(attributes)  # whatever becomes of the caller's own is not published
-    check_message(data, key, attributes)
-    require_duration("delay", delay)
-    return Outgoing(key, data, attributes, delay)
+    check_message(data, key, attributes, dedup_id)
+    if type(delay) is not float or delay != 0.0:
+        require_duration("delay", delay)
+    return _make(Outgoing, (key, data, attributes, delay, dedup_id))
 
 
 class PublishFuture(asyncio.Future[str]):
-    """The id of a message, once it is durable. It knows whether anybody looked at it."""
+    """The id of a published message, once the message is durable."""
 
-    observed = False
-    withdraw: Callable[[], None] | None = None  # while the message can be taken back
+    # It knows whether anybody looked at it. It is also the ticket of the message, until that is durable or has failed.
+
+    __slots__ = ("message", "observed", "withdraw")
+    message: Outgoing
+    observed: bool
+    withdraw: Callable[[PublishFuture], None]
+    """There while the message waits for admission, and can be taken back."""
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Take the message back if it still waits for admission; otherwise it is on its way."""
+        """Withdraw the message if flow control still holds it back; otherwise it is published all the same."""
         is_cancelled = super().cancel(msg)
-        if is_cancelled and self.withdraw is not None:
-            self.withdraw()
+        if is_cancelled and hasattr(self, "withdraw"):
+            self.withdraw(self)
         return is_cancelled
 
     def __await__(self) -> Generator[Any, None, str]:
@@ -75,45 +105,47 @@ class PublishFuture(asyncio.Future[str]):
         return super().__await__()
 
     def result(self) -> str:
+        """The id of the message, or the error why it was not published."""
         self.observed = True
         return super().result()
 
     def exception(self) -> BaseException | None:
+        """Why the message was not published, or None."""
         self.observed = True
         return super().exception()
 
 
-class _Waiting:
-    """A message between ``publish`` and its confirmation; the ticket of its flow control slot, too."""
+class _Repeated(NamedTuple):
+    """A batch that is sent again: until when, after which pause, and what happened the first time."""
 
-    __slots__ = ("future", "message")
-
-    def __init__(self, message: Outgoing, future: PublishFuture) -> None:
-        self.message = message
-        self.future = future
-
-
-class Sink(Protocol):
-    """Where batches go: an engine, or a connection to one."""
-
-    def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[range]: ...
+    until: float
+    pause: float
+    error: OutcomeUnknown
 
 
 class Publisher:
     """Publishes to one topic."""
 
-    def __init__(self, sink: Sink, topic_name: str, options: PublishOptions | None = None) -> None:
-        self.sink = sink
+    def __init__(self, broker: Broker, topic_name: str, options: PublishOptions | None = None) -> None:
+        self.broker = broker
         self._topic_name = topic_name
+        self._require_topic = broker.require_topic
         self._options = options or PublishOptions()
         self._loop = asyncio.get_running_loop()
-        self._batcher: Batcher[_Waiting] = Batcher(self._options.batching)
-        self._gate: FlowGate[_Waiting] = FlowGate(self._options.flow_control)
-        self._open: dict[_Waiting, None] = {}  # neither durable nor failed, in order of publishing
-        self._queued: dict[str, dict[_Waiting, None]] = {}  # those that wait for admission, by key
-        self._landing: asyncio.Future[None] | None = None  # resolved when the next of them is durable or has failed
-        self._unseen: list[PublishFuture] = []  # failed, in order
+        self._time = self._loop.time
+        self._batcher: Batcher[PublishFuture] = Batcher(self._options.batching)
+        self._gate: FlowGate[PublishFuture] | None = None  # where nothing is limited there is none
+        self._unfinished: dict[PublishFuture, None] = {}  # neither durable nor failed, in order of publishing
+        self._queued: dict[str, dict[PublishFuture, None]] = {}  # those that wait for admission, by key
+        self._next_finished: asyncio.Future[None] | None = (
+            None  # resolved when the next of them is durable or has failed
+        )
+        self._unobserved: list[PublishFuture] = []  # failed, in order
         self._timer: asyncio.TimerHandle | None = None
+        self._repeated: dict[int, _Repeated] = {}  # by the numbers of batches
+        self._closing = 0  # how many wait for it to be closed
+        if self._options.flow_control.is_limited:
+            self._gate = FlowGate(self._options.flow_control)
 
     def publish(
         self,
@@ -122,47 +154,62 @@ class Publisher:
         ordering_key: str | None = None,
         attributes: Mapping[str, str] | None = None,
         delay: float = 0.0,
+        dedup_id: str | None = None,
     ) -> PublishFuture:
         """Publish a message. What can never work raises at once; everything else is in the future."""
-        message = outgoing(data, ordering_key, attributes, delay)
-        if ordering_key is not None and self._options.message_ordering is False:
+        self._require_topic(self._topic_name)
+        return self.accept(self.checked(data, ordering_key, attributes, delay, dedup_id))
+
+    def checked(
+        self, data: bytes, key: str | None, attributes: Mapping[str, str] | None, delay: float, dedup_id: str | None
+    ) -> Outgoing:
+        """A message that may be published. What can never work raises."""
+        if key is not None and self._options.message_ordering is False:
             raise InvalidArgument("Message ordering must be enabled on topic to use ordering keys")
+        return outgoing(data, key, attributes, delay, dedup_id)
+
+    def accept(self, message: Outgoing) -> PublishFuture:
+        """Give a message its place in line."""
         future = PublishFuture(loop=self._loop)
-        waiting = _Waiting(message, future)
-        self._open[waiting] = None
-        try:
-            self._batcher.require_accepted(ordering_key)  # now, or it would pass what failed if the key is resumed
-        except PublishingPaused as error:
-            self._settle_failure(waiting, error)
+        future.message = message
+        future.observed = False
+        self._unfinished[future] = None
+        if self._gate is not None:
+            self._request(future, self._gate)
         else:
-            self._request(waiting)
+            try:
+                batches = self._batcher.add(message[0], future, len(message[1]), self._time())
+            except PublishingPaused as error:
+                self._settle_failure(future, error)
+            else:
+                if batches:
+                    self._send(batches)
+                if (
+                    self._timer is None
+                ):  # otherwise it rings early enough: no batch is older than the one it was set for
+                    self._set_timer()
         return future
 
-    def _request(self, waiting: _Waiting) -> None:
-        now = self._now()
-        try:
-            if self._gate.request(waiting, len(waiting.message.data), now):
-                self._add_one(waiting, now)
-                if self._timer is not None:
-                    return  # it rings early enough: no batch is older than the one that it was set for
-            else:
-                self._queue(waiting)
-        except FlowControlTimeout as error:
-            self._expire([(waiting, error)])
-        self._set_timer()
+    async def wait_for(self, published: Collection[PublishFuture]) -> None:
+        """Send these messages now, and wait until each is durable or has failed."""
+        waiting = [future for future in published if future in self._unfinished]
+        while waiting:  # round by round: what waits for admission is sent by a later one
+            next_finished = self._next_finished = self._next_finished or self._loop.create_future()
+            self._send(self._batcher.flush())
+            self._set_timer()
+            await asyncio.shield(next_finished)  # others may wait for it, too
+            waiting = [future for future in waiting if future in self._unfinished]
 
     async def flush(self) -> None:
         """Send everything now, and wait until everything published before is durable."""
-        await self._land(list(self._open))
-        self._raise_first_unseen()
-
-    async def _land(self, waiting: list[_Waiting]) -> None:
-        """Send what is open and wait for it, round by round: what waits for admission is sent by a later one."""
-        while waiting := [one for one in waiting if one in self._open]:
-            landing = self._landing = self._landing or self._loop.create_future()
-            self._send(self._batcher.flush())
-            self._set_timer()
-            await asyncio.shield(landing)  # others may wait for it, too
+        covered = [*self._unobserved, *self._unfinished]
+        await self.wait_for(list(self._unfinished))
+        # Others who flushed meanwhile, and waited for the same messages, hear of a failure as well; later ones don't.
+        told = set(covered)
+        self._unobserved = [future for future in self._unobserved if future not in told]
+        for future in covered:
+            if not future.observed and not future.cancelled() and (error := _error_of(future)) is not None:
+                raise error
 
     def resume(self, key: str) -> None:
         """Accept messages of a key again whose publish failed."""
@@ -174,166 +221,266 @@ class Publisher:
     def set_options(self, options: PublishOptions) -> None:
         """Apply new options, to what is waiting too."""
         require_kind("options", PublishOptions, options)
-        self._options = options
-        self._send(self._batcher.set_options(options.batching, self._now()))
-        expired = self._gate.set_options(options.flow_control, self._now())
-        self._expire(expired.timed_out)
-        self._add(expired.admitted)
+        self._options, limits = options, options.flow_control
+        self._send(self._batcher.set_options(options.batching, self._time()))
+        if self._gate is None and limits.is_limited:
+            self._gate = FlowGate(FlowControl())
+            for future in self._unfinished:  # without limits all of them are admitted
+                self._gate.request(future, len(future.message.data), self._time())
+        if self._gate is not None:
+            self._expire(self._gate.set_options(limits, self._time()))
+            self._gate = self._gate if limits.is_limited else None
         self._set_timer()
 
     async def close(self) -> None:
-        """Send what is open and wait for it. Failures stay with their futures."""
-        while self._open:
-            await self._land(list(self._open))
+        """Send what is open and wait for it, and repeat nothing meanwhile. Failures stay with their futures."""
+        self._closing += 1
+        try:
+            while self._unfinished:
+                await self.wait_for(list(self._unfinished))
+        finally:
+            self._closing -= 1
         if self._timer is not None:
             self._timer.cancel()
 
-    # -- how ------------------------------------------------------------------------------------------------------------
+    # -- admission ------------------------------------------------------------------------------------------------------
 
-    def _now(self) -> float:
-        return self._loop.time()
+    def _request(self, future: PublishFuture, gate: FlowGate[PublishFuture]) -> None:
+        key, now = future.message.key, self._time()
+        if key in self._batcher.paused:  # refused now, or it would pass what failed if the key is resumed
+            self._settle_failure(future, refusal(key))
+            return
+        try:
+            if gate.request(future, len(future.message.data), now):
+                self._add((future,))
+            else:
+                future.withdraw = self._withdraw
+                if key is not None:
+                    self._queued.setdefault(key, {})[future] = None
+        except FlowControlTimeout as error:
+            self._expire(Expired(((future, error),), ()))
+        self._set_timer()
 
-    def _add(self, admitted: Iterable[_Waiting]) -> None:
-        """Put messages that waited for admission into their batches."""
-        for waiting in admitted:
-            self._leave_queue(waiting)
-            self._add_one(waiting, self._now())
+    def _add(self, admitted: Iterable[PublishFuture]) -> None:
+        """Put messages that were admitted into their batches."""
+        for future in admitted:
+            self._leave_queue(future)
+            message = future.message
+            try:
+                batches = self._batcher.add(message.key, future, len(message.data), self._time())
+            except PublishingPaused as error:
+                self._fail([future], error)
+            else:
+                self._send(batches)
 
-    def _queue(self, waiting: _Waiting) -> None:
-        waiting.future.withdraw = partial(self._withdraw, waiting)
-        if waiting.message.key is not None:
-            self._queued.setdefault(waiting.message.key, {})[waiting] = None
-
-    def _leave_queue(self, waiting: _Waiting) -> None:
-        waiting.future.withdraw = None
-        key = waiting.message.key
+    def _leave_queue(self, future: PublishFuture) -> None:
+        if hasattr(future, "withdraw"):
+            del future.withdraw
+        key = future.message.key
         if key is not None and (queued := self._queued.get(key)) is not None:
-            queued.pop(waiting, None)
+            queued.pop(future, None)
             if not queued:
                 del self._queued[key]
 
-    def _withdraw(self, waiting: _Waiting) -> None:
+    def _withdraw(self, future: PublishFuture) -> None:
         """Nobody wants a message any more that has not been admitted."""
-        self._leave_queue(waiting)
-        self._landed(waiting)
-        self._add(self._gate.cancel(waiting))
+        self._leave_queue(future)
+        self._finish([future])
+        self._cancel_ticket(future)
         self._set_timer()
 
-    def _add_one(self, waiting: _Waiting, now: float) -> None:
-        message = waiting.message
-        try:
-            batches = self._batcher.add(message.key, waiting, len(message.data), now)
-        except PublishingPaused as error:
-            self._fail([waiting], error)
-        else:
-            if batches:
-                self._send(batches)
+    def _cancel_ticket(self, future: PublishFuture) -> None:
+        if self._gate is not None:
+            self._add(self._gate.cancel(future))
 
-    def _send(self, batches: Iterable[Batch[_Waiting]]) -> None:
-        for batch in batches:
-            try:
-                written = self.sink.publish(self._topic_name, [waiting.message for waiting in batch.messages])
-            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the futures of this batch
-                self._batch_failed(batch, error)
-            else:
-                written.add_done_callback(self._when_written(batch))
+    def _expire(self, expired: Expired[PublishFuture]) -> None:
+        for future, error in expired.timed_out:
+            self._leave_queue(future)
+            self._settle_failure(future, error)
+            if (key := future.message.key) is not None:
+                if key not in self._batcher.paused:
+                    self._batcher.pause(key)
+                self._fail_queued(key, error)
+        self._add(expired.admitted)
 
-    def _when_written(self, batch: Batch[_Waiting]) -> Callable[[asyncio.Future[range]], None]:
-        def done(written: asyncio.Future[range]) -> None:
-            error = OutcomeUnknown(CUT_OFF) if written.cancelled() else written.exception()
-            if error is None:
-                self._batch_written(batch, written.result())
-            else:
-                self._batch_failed(batch, error)
-            if self._timer is None:
-                self._set_timer()
-
-        return done
-
-    def _batch_written(self, batch: Batch[_Waiting], offsets: range) -> None:
-        for waiting, offset in zip(batch.messages, offsets, strict=True):
-            future = waiting.future
-            self._landed(waiting)
-            if not future.done():
-                future.set_result(str(offset))
-        self._send(self._batcher.confirm(batch.number))
-        self._release(batch.messages)
-
-    def _batch_failed(self, batch: Batch[_Waiting], error: BaseException) -> None:
-        behind = self._batcher.fail(batch.number)
-        self._fail(batch.messages, error)
-        refusal = _behind(batch.key, error)
-        self._fail(behind, refusal)
-        self._fail_queued(batch.key, refusal)
-
-    def _fail_queued(self, key: str | None, refusal: PublishingPaused) -> None:
+    def _fail_queued(self, key: str | None, error: BaseException) -> None:
         """What waits for admission behind a message that failed must not pass it when the key is resumed."""
-        for waiting in list(self._queued.get(key, ())) if key is not None else ():
-            if self._gate.state(waiting) is TicketState.WAITING:  # not admitted just now, in place of one before it
-                self._leave_queue(waiting)
-                self._settle_failure(waiting, refusal)
-                self._add(self._gate.cancel(waiting))
+        for future in list(self._queued.get(key, ())) if key is not None else ():
+            # One may have been admitted just now, in place of one before it.
+            if self._gate is not None and self._gate.state(future) is TicketState.WAITING:
+                self._leave_queue(future)
+                self._settle_failure(future, _paused_error(key, error))
+                self._cancel_ticket(future)
 
-    def _fail(self, failed: Sequence[_Waiting], error: BaseException) -> None:
-        for waiting in failed:
-            self._settle_failure(waiting, error)
+    # -- sending --------------------------------------------------------------------------------------------------------
+
+    def _send(self, batches: Sequence[Batch[PublishFuture]]) -> None:
+        """Hand batches over, where the broker allows it all in one call: each is still stored whole or not at all."""
+        if self.broker.joins_batches:
+            if batches:
+                self._write(batches)
+        else:
+            for batch in batches:
+                self._write((batch,))
+
+    def _write(self, batches: Sequence[Batch[PublishFuture]]) -> None:
+        messages = [future.message for batch in batches for future in batch.messages]
+        try:
+            written = self.broker.publish_checked(self._topic_name, messages)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the futures of these batches
+            self._failed(batches, error)
+        else:
+            written.add_done_callback(partial(self._written, batches))
+
+    def _written(self, batches: Sequence[Batch[PublishFuture]], written: asyncio.Future[Sequence[str]]) -> None:
+        error = _failure_of(written)
+        if error is not None:
+            self._failed(batches, error)
+        else:
+            futures = [future for batch in batches for future in batch.messages]
+            for future, message_id in zip(futures, written.result(), strict=True):
+                if not future.done():
+                    future.set_result(message_id)
+            self._finish(futures)
+            next_: list[Batch[PublishFuture]] = []
+            for batch in batches:
+                next_ += self._batcher.confirm(batch.number)
+                if self._repeated:
+                    self._repeated.pop(batch.number, None)
+            self._send(next_)
+            self._release(futures)
+        if self._timer is None:
+            self._set_timer()
+
+    def _failed(self, batches: Sequence[Batch[PublishFuture]], error: BaseException) -> None:
+        if len(batches) > 1 and not isinstance(error, StoreError):
+            for batch in batches:  # something is wrong with one of them, and none was stored: let that one fail alone
+                self._write((batch,))
+            return
+        for batch in batches:
+            if isinstance(error, OutcomeUnknown) and self._may_repeat(batch, batch.messages):
+                self._repeat(batch, error, partial(self._write, (batch,)))
+            elif isinstance(error, AlreadyExists) and len(batch.messages) > 1:
+                self._write_one(batch, 0)
+            else:
+                self._batch_failed(batch, batch.messages, error)
+
+    def _may_repeat(self, batch: Batch[PublishFuture], unanswered: Sequence[PublishFuture]) -> bool:
+        known = self._repeated.get(batch.number)
+        if self._closing or (known is not None and self._time() >= known.until):
+            return False
+        return all(future.message.dedup_id is not None for future in unanswered)
+
+    def _repeat(self, batch: Batch[PublishFuture], error: OutcomeUnknown, again: Callable[[], None]) -> None:
+        """Send a batch, or one message of it, again after a pause: what was stored of it is not stored again."""
+        known = self._repeated.get(batch.number) or _Repeated(self._time() + REPEAT_FOR_S, FIRST_REPEAT_PAUSE_S, error)
+        self._repeated[batch.number] = known._replace(pause=min(2 * known.pause, MAX_REPEAT_PAUSE_S))
+        self._loop.call_later(known.pause, again)
+
+    def _write_one(self, batch: Batch[PublishFuture], index: int) -> None:
+        """Publish one message of a batch that was refused as a whole, and then those behind it."""
+        try:
+            written = self.broker.publish_checked(self._topic_name, [batch.messages[index].message])
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the futures of this batch
+            self._batch_failed(batch, batch.messages[index:], error)
+        else:
+            written.add_done_callback(partial(self._one_written, batch, index))
+
+    def _one_written(self, batch: Batch[PublishFuture], index: int, written: asyncio.Future[Sequence[str]]) -> None:
+        future, rest = batch.messages[index], batch.messages[index + 1 :]
+        error = _failure_of(written)
+        if isinstance(error, OutcomeUnknown) and self._may_repeat(batch, [future]):
+            self._repeat(batch, error, partial(self._write_one, batch, index))
+            return
+        if error is None:
+            if not future.done():
+                future.set_result(written.result()[0])
+            self._finish([future])
+            self._release([future])
+        elif batch.key is None and rest:
+            self._fail([future], error)
+        else:
+            self._batch_failed(batch, [future], error, rest)
+            return
+        if rest:
+            self._write_one(batch, index + 1)
+        else:
+            self._repeated.pop(batch.number, None)
+            self._send(self._batcher.confirm(batch.number))
+            self._set_timer()
+
+    def _batch_failed(
+        self,
+        batch: Batch[PublishFuture],
+        failed: Sequence[PublishFuture],
+        error: BaseException,
+        rest: Sequence[PublishFuture] = (),
+    ) -> None:
+        """Messages of a batch failed; the rest of it, and what waits behind it in its key, must not pass them."""
+        known = self._repeated.pop(batch.number, None)
+        if known is not None and not isinstance(error, AlreadyExists):
+            error = OutcomeUnknown(f"{known.error}; it was published again, and that failed: {error}")
+        behind = self._batcher.fail(batch.number)
+        self._fail(failed, error)
+        self._fail([*rest, *behind], _paused_error(batch.key, error))
+        self._fail_queued(batch.key, error)
+
+    def _fail(self, failed: Sequence[PublishFuture], error: BaseException) -> None:
+        for future in failed:
+            self._settle_failure(future, error)
         self._release(failed)
 
-    def _landed(self, waiting: _Waiting) -> None:
-        """A message is durable, has failed, or was withdrawn."""
-        self._open.pop(waiting, None)
-        if self._landing is not None:
-            landing, self._landing = self._landing, None
-            landing.set_result(None)
+    def _finish(self, futures: Iterable[PublishFuture]) -> None:
+        """Messages are durable, have failed, or were withdrawn."""
+        for future in futures:
+            self._unfinished.pop(future, None)
+        if self._next_finished is not None:
+            next_finished, self._next_finished = self._next_finished, None
+            next_finished.set_result(None)
 
-    def _settle_failure(self, waiting: _Waiting, error: BaseException) -> None:
-        future = waiting.future
-        self._landed(waiting)
+    def _settle_failure(self, future: PublishFuture, error: BaseException) -> None:
+        self._finish([future])
         if not future.done():
             future.set_exception(error)
-            self._unseen.append(future)
-            if len(self._unseen) > MOST_UNSEEN:
-                self._unseen = [known for known in self._unseen if not known.observed][:MOST_UNSEEN]
+            self._unobserved.append(future)
+            if len(self._unobserved) > MAX_UNOBSERVED_FAILURES:
+                self._unobserved = [known for known in self._unobserved if not known.observed][:MAX_UNOBSERVED_FAILURES]
 
-    def _release(self, finished: Iterable[_Waiting]) -> None:
-        for waiting in finished:
-            if admitted := self._gate.release(waiting):
-                self._add(admitted)
+    def _release(self, finished: Iterable[PublishFuture]) -> None:
+        if self._gate is not None:
+            self._add(self._gate.release(*finished))
 
-    def _expire(self, timed_out: Iterable[tuple[_Waiting, BaseException]]) -> None:
-        for waiting, error in timed_out:
-            self._leave_queue(waiting)
-            self._settle_failure(waiting, error)
-            if (key := waiting.message.key) is not None:
-                if not self._batcher.is_paused(key):
-                    self._batcher.pause(key)
-                self._fail_queued(key, _behind(key, error))
-
-    def _raise_first_unseen(self) -> None:
-        unseen, self._unseen = self._unseen, []
-        for future in unseen:
-            if not future.observed:
-                future.result()
+    # -- time -----------------------------------------------------------------------------------------------------------
 
     def _set_timer(self) -> None:
-        deadlines = [when for when in (self._batcher.next_deadline(), self._gate.next_deadline()) if when is not None]
-        when = min(deadlines, default=None)
+        when = self._batcher.next_deadline()
+        expiry = None if self._gate is None else self._gate.next_deadline()
+        if when is None or (expiry is not None and expiry < when):
+            when = expiry
         if self._timer is not None:
             if when is not None and self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = None if when is None else self._loop.call_at(when, self._ring)
+        self._timer = None if when is None else self._loop.call_at(when, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        self._send(self._batcher.due(self._now()))
-        expired = self._gate.expire(self._now())
-        self._expire(expired.timed_out)
-        self._add(expired.admitted)
+        self._send(self._batcher.due(self._time()))
+        if self._gate is not None:
+            self._expire(self._gate.expire(self._time()))
         self._set_timer()
 
 
-def _behind(key: str | None, error: BaseException) -> PublishingPaused:
+def _failure_of(written: asyncio.Future[Sequence[str]]) -> BaseException | None:
+    return OutcomeUnknown(INTERRUPTED) if written.cancelled() else written.exception()
+
+
+def _error_of(future: PublishFuture) -> BaseException | None:
+    """The error of a message, without looking at it."""
+    return asyncio.Future.exception(future)
+
+
+def _paused_error(key: str | None, error: BaseException) -> PublishingPaused:
     return PublishingPaused(
         f"Not published, because an earlier message of key {key!r} failed ({error}); "
         f"call resume_publishing({key!r}) and publish again"

@@ -22,27 +22,24 @@ from math import inf
 from types import TracebackType
 from typing import Any, TypeVar
 
-from seriatim.client.blocking import LoopThread
-from seriatim.client.consumer import Consuming, MessageStream
+from seriatim.client.blocking_facade import LoopThread
+from seriatim.client.consumer import MIN_WAIT_S, ConsumeOptions, MessageStream, check_timeout
 from seriatim.client.message import Message
 from seriatim.client.publisher import outgoing
 from seriatim.client.pubsub import PubSub
 from seriatim.client.subscription import Subscription
-from seriatim.client.views import DeadLetter
-from seriatim.core.delivery import RetryPolicy
-from seriatim.core.options import LONGEST_DURATION_S, is_number, require_duration, shown
+from seriatim.core.lanes.types import RetryPolicy
+from seriatim.core.validation import require_duration, shown
+from seriatim.engine.broker import DeadLetter
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, QueueEmpty
-
-SHORTEST_WAIT = 0.1
-"""So many seconds a question may take at least: with a timeout of 0 whatever is there is still found."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSize:
-    """How many items there are: free to take, behind another item of their key, delayed, and reserved."""
+    """The number of items: ready, blocked by an earlier item of their key, delayed, reserved, and in total."""
 
     ready: int
     blocked: int
@@ -64,15 +61,15 @@ class Queue:
         retry: RetryPolicy | None = None,
         dead_letter_topic: str | None = None,
     ) -> None:
-        """Open the queue ``name`` in the store at ``url``; it is created when it is not there.
+        """Open the queue ``name`` in the store at ``url``, and create it if it does not exist.
 
-        The options are those of a new queue; one that exists keeps its own.
+        The options apply to a new queue; an existing one keeps its own.
         """
         self.name = name
         if max_reservation != inf:
             require_duration("max_reservation", max_reservation)
-        self._one = Consuming(max_messages=1, max_extension=max_reservation)
-        self._thread = LoopThread()
+        self._one = ConsumeOptions(max_messages=1, max_extension=max_reservation)
+        self._thread = LoopThread(opened_by="Queue(...) as queue")
         self._thread.start()
         options = {"ack_deadline": reserve_time, "retry": retry, "dead_letter_topic": dead_letter_topic}
         try:
@@ -90,7 +87,7 @@ class Queue:
         self.close()
 
     def close(self) -> None:
-        """Give back what is reserved, and close the store. Closing again does no harm."""
+        """Return reserved items to the queue, and close the store. May be called more than once."""
         try:
             with suppress(FailedPrecondition):  # it is closed already
                 self._run(self._pubsub.close())
@@ -107,62 +104,70 @@ class Queue:
         delay: float = 0.0,
         attributes: Mapping[str, str] | None = None,
     ) -> str:
-        """Add an item behind the others of its key, and return its id when it is durable."""
+        """Append an item to its key, and return its id once it is durable."""
 
         async def publish() -> str:
             # Not through the topic's publisher, which holds back a whole key when one message fails: here whoever pushes waits
             # for each item, and knows.
-            (offset,) = await self._pubsub.broker.publish(self.name, [outgoing(data, key, attributes, delay)])
-            return str(offset)
+            broker = self._pubsub.broker
+            (message_id,) = await broker.publish(self.name, [outgoing(data, key, attributes, delay)])
+            return message_id
 
         return self._run(publish())
 
     def pop(self, timeout: float | None = None) -> Message:
-        """Take the next item for good. Raises QueueEmpty when there is none within ``timeout`` seconds (None: wait)."""
+        """Remove and return the next item. Raises QueueEmpty if there is none within ``timeout`` seconds (None: no limit)."""
         item = self.reserve(timeout)
         item.commit()
         return item.message
 
     def reserve(self, timeout: float | None = None) -> Reservation:
-        """Take the next item and keep it from others until it is committed or rolled back.
+        """Reserve the next item until it is committed or rolled back.
 
-        As a context manager it commits at the end of the block, and rolls back when the block raises.
+        As a context manager the reservation commits at the end of the block, and rolls back if the block raises.
         """
-        _check_timeout(timeout)
+        check_timeout(timeout)
         message, stream = self._run(self._take(timeout))
         return Reservation(self, message, stream)
 
     def commit(self, item: Reservation) -> None:
-        """An item is done; returns when that is durable. Raises StaleLease when the reservation was lost."""
-        self._run(self._end(item, item.message.ack_durable))
+        """Remove a reserved item, and return once that is durable. Raises StaleLease if the reservation was lost."""
+        self._run(self._end(item, _reserved(item).ack_durable))
 
     def rollback(self, item: Reservation, delay: float | None = None, error: str | BaseException | None = None) -> None:
-        """Put an item back at its place, after ``delay`` seconds or as the retry policy says. Its key waits for it."""
+        """Return a reserved item to its place, to be retried after ``delay`` seconds or as the retry policy says. Later items
+        of its key wait for it.
+        """
+
+        message = _reserved(item)
 
         async def give_back() -> None:
-            item.message.nack(delay, error)
+            message.nack(delay, error)
 
         self._run(self._end(item, give_back))
 
-    # -- looking, and an operator's hand --------------------------------------------------------------------------------
+    # -- looking and operating ------------------------------------------------------------------------------------------
 
     def size(self) -> QueueSize:
+        """The number of items, by state."""
         found = self.stats()
         return QueueSize(found.ready, found.blocked, found.delayed, found.leased, found.total)
 
     def stats(self) -> SubscriptionStats:
+        """The statistics of the queue's subscription."""
         return self._run(self._subscription.stats())
 
     def pause(self) -> None:
-        """Serve nothing more, also after a restart, until ``resume``."""
+        """Hand out no items until ``resume``, also after a restart."""
         self._run(self._subscription.pause())
 
     def resume(self) -> None:
+        """Hand out items again after ``pause``."""
         self._run(self._subscription.resume())
 
     def drain(self, timeout: float | None = None) -> None:
         """Wait until every item is gone. Raises TimeoutError after ``timeout`` seconds."""
-        _check_timeout(timeout)
+        check_timeout(timeout)
 
         async def wait() -> None:
             async with asyncio.timeout(timeout):
@@ -171,14 +176,15 @@ class Queue:
         self._run(wait())
 
     def remove(self, item_id: str) -> None:
-        """Take an item out, wherever it stands; one that is reserved can't be removed."""
+        """Drop an item, wherever it is in its key, unless it is reserved."""
         self._run(self._subscription.remove(item_id))
 
     def dead_letters(self) -> list[DeadLetter]:
+        """Items that were given up, ordered by id."""
         return self._run(self._subscription.dead_letters())
 
     def redrive(self, item_id: str, *, append: bool = False) -> str:
-        """Put a dead letter back at its place, or at the end; returns its id then."""
+        """Return a dead letter to its original place, or with ``append`` to the end, and return its id there."""
         return self._run(self._subscription.redrive(item_id, append=append))
 
     # -- how ------------------------------------------------------------------------------------------------------------
@@ -186,15 +192,15 @@ class Queue:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._thread.run(work)
 
-    async def _take(self, patience: float | None) -> tuple[Message, MessageStream]:
+    async def _take(self, wait_s: float | None) -> tuple[Message, MessageStream]:
         """One message, and the stream that holds its lease."""
         stream = self._subscription.messages(self._one)
         try:
-            async with asyncio.timeout(None if patience is None else max(patience, SHORTEST_WAIT)):
+            async with asyncio.timeout(None if wait_s is None else max(wait_s, MIN_WAIT_S)):
                 message = await anext(stream)
         except TimeoutError:
             stream.close()
-            raise QueueEmpty(f"queue {self.name!r} had nothing to give within {patience} seconds") from None
+            raise QueueEmpty(f"queue {self.name!r} had nothing to give within {wait_s} seconds") from None
         except StopAsyncIteration:
             raise QueueEmpty(f"queue {self.name!r} was closed before it had anything to give") from None
         except BaseException:
@@ -213,14 +219,6 @@ class Queue:
                 item.stream.close()
 
 
-def _check_timeout(timeout: object) -> None:
-    """Seconds that are left to wait: None and infinity are for ever, and a time that is over already means not at all."""
-    if timeout is None or timeout == inf:
-        return
-    if not is_number(timeout) or not timeout <= LONGEST_DURATION_S:
-        raise InvalidArgument(f"timeout must be a number of seconds up to 100 years, or None, not {shown(timeout)}")
-
-
 class Reservation:
     """An item that is kept from others. Commit it, or roll it back."""
 
@@ -232,20 +230,25 @@ class Reservation:
 
     @property
     def id(self) -> str:
+        """The item's id."""
         return self.message.id
 
     @property
     def data(self) -> bytes:
+        """What was pushed."""
         return self.message.data
 
     @property
     def key(self) -> str | None:
+        """The item's key, or None."""
         return self.message.ordering_key
 
     def commit(self) -> None:
+        """Remove the item, and return once that is durable."""
         self._queue.commit(self)
 
     def rollback(self, delay: float | None = None, error: str | BaseException | None = None) -> None:
+        """Return the item to its place, to be retried."""
         self._queue.rollback(self, delay, error)
 
     def __enter__(self) -> Reservation:
@@ -262,15 +265,20 @@ class Reservation:
             self.rollback(error=error)
 
 
+def _reserved(item: object) -> Message:
+    if not isinstance(item, Reservation):
+        raise InvalidArgument(f"commit and rollback take what reserve returned, not {shown(item)}")
+    return item.message
+
+
 async def _open(url: str, name: str, options: dict[str, Any]) -> tuple[PubSub, Subscription]:
     pubsub = await PubSub(url).__aenter__()
     try:
         topic = pubsub.topic(name)
         subscription = topic.subscription(name)
+        await topic.ensure()
         with suppress(AlreadyExists):
-            await topic.create()
-        with suppress(AlreadyExists):
-            await subscription.create(enable_message_ordering=True, **options)
+            await subscription.create(**options)
     except BaseException:
         await pubsub.close()
         raise

@@ -1,15 +1,15 @@
-"""A consumer at work on a subscription of a Pub/Sub server.
+"""A consumer of a subscription on a Pub/Sub server.
 
 Rules
-    - A stream that breaks is opened again, after a pause that doubles until a stream is served; every lease of it is lost, and
-      its consumer hears so. What will not change by waiting (the subscription is gone, the token is wrong) ends it, and the
-      consumer hears that.
-    - Acks and changes of deadlines go over the stream, all of one turn of the event loop in one request. An ack that somebody
-      waits for is a call of its own.
-    - Who detaches has said everything: it is sent, and the server ends the stream and gives back the rest. What comes between
+    - A stream that breaks is opened again, after a pause that doubles until a stream works; all of its leases are lost, and the
+      consumer is told. An error that waiting can't cure (the subscription is gone, the token is wrong) ends it, and the
+      consumer is told that.
+    - Acks and deadline changes go over the stream, all of one turn of the event loop in one request. An ack that somebody waits
+      for is a call of its own.
+    - Detaching sends the acks that are left; then the server ends the stream and redelivers the rest. What arrives between
       ``stop`` and that is kept and not nacked: it would come again at once, and count as a failure each time.
-    - A lease whose time is over by the clock of this process is held no more, because the API does not say that one is lost.
-    - A nack with a delay is a lease that lasts for the delay: the API has no other word for it.
+    - A lease that has expired by the clock of this process is no longer held, because the API does not report lost leases.
+    - A nack with a delay is a lease that lasts for the delay: the API has no other way.
 """
 
 from __future__ import annotations
@@ -23,26 +23,43 @@ from typing import Any
 import grpc
 
 from seriatim.client.channel import Channel, error_of
-from seriatim.core.delivery import Lease
-from seriatim.core.limits import reason_of
-from seriatim.core.options import require_duration
-from seriatim.engine.broker import Told
+from seriatim.core.lanes.types import Lease
+from seriatim.core.text_checks import reason_of
+from seriatim.core.validation import require_duration
+from seriatim.engine.broker import OnDurable
 from seriatim.engine.consumer import Consumer, Delivered
-from seriatim.errors import FailedPrecondition, OutcomeUnknown, ResourceExhausted, SeriatimError, StaleLease
+from seriatim.errors import (
+    FailedPrecondition,
+    NotSupported,
+    OutcomeUnknown,
+    ResourceExhausted,
+    SeriatimError,
+    StaleLease,
+)
 from seriatim.log import logger
 from seriatim.wire.services import StreamingPullRequest
 from seriatim.wire.times import seconds_of
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
 """Between two tries to open a stream, in seconds."""
 
-LONGEST_DEADLINE = 600
+MAX_DEADLINE_S = 600
 
-FAREWELL = 5.0
-"""So many seconds a consumer that leaves has to send what it said."""
+CLOSE_TIMEOUT_S = 5.0
+"""How many seconds a consumer that detaches has to send its last acks."""
 
 
-class ServedAttachment:
+class _Received(Delivered):
+    """A message under the id that the server gave it."""
+
+    message_id: str
+
+    @property
+    def id(self) -> str:
+        return self.message_id
+
+
+class ServerAttachment:
     """What one consumer says about its messages goes to the server that gave them."""
 
     def __init__(self, channel: Channel, subscription: str, consumer: Consumer) -> None:
@@ -54,25 +71,25 @@ class ServedAttachment:
         self._held: dict[int, tuple[Lease, str]] = {}  # with its ack id, by token
         self._until: dict[int, float] = {}  # by token, by the clock of the loop
         self._loop = asyncio.get_running_loop()
-        self._said = StreamingPullRequest()
-        self._has_said = asyncio.Event()
-        self._is_stopped = self._is_leaving = self._is_served = False
+        self._unsent = StreamingPullRequest()
+        self._has_unsent = asyncio.Event()
+        self._is_stopped = self._is_closing = self._is_served = False
         self._stream: Any = None
         self._work = asyncio.create_task(self._keep_streaming())
         self._acking: set[asyncio.Task[None]] = set()
 
-    # -- what the consumer says -----------------------------------------------------------------------------------------
+    # -- from the consumer ----------------------------------------------------------------------------------------------
 
     def holds(self, lease: Lease) -> bool:
         return lease.token in self._held and self._until[lease.token] > self._loop.time()
 
-    def ack(self, lease: Lease, told: Told | None = None) -> None:
+    def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
         ack_id = self._let_go(lease)
-        if told is None:
-            self._said.ack_ids.append(ack_id)
-            self._has_said.set()
+        if on_durable is None:
+            self._unsent.ack_ids.append(ack_id)
+            self._has_unsent.set()
         else:
-            task = asyncio.create_task(self._ack(ack_id, told))
+            task = asyncio.create_task(self._ack(ack_id, on_durable))
             self._acking.add(task)
             task.add_done_callback(self._acking.discard)
 
@@ -82,6 +99,11 @@ class ServedAttachment:
         if (error := reason_of(error)) is not None:
             logger.debug("message %d failed: %s", lease.offset, error)  # there is no way to tell the server
         self._modify(self._let_go(lease), delay or 0)
+
+    def dead_letter(self, lease: Lease, reason: str | None = None, *, rest: bool = False) -> None:  # noqa: ARG002
+        raise NotSupported(
+            f"the Pub/Sub API can't dead-letter message {lease.offset}: nack it, and its dead-letter policy counts the attempts"
+        )
 
     def extend(self, lease: Lease, seconds: float) -> None:
         require_duration("seconds", seconds)
@@ -94,18 +116,18 @@ class ServedAttachment:
     def detach(self) -> None:
         self._held.clear()
         self._until.clear()
-        self._is_stopped = self._is_leaving = True
-        self._has_said.set()
+        self._is_stopped = self._is_closing = True
+        self._has_unsent.set()
         if self._stream is None:
             self._work.cancel()
 
     @property
-    def is_gone(self) -> bool:
+    def is_closed(self) -> bool:
         return self._work.done() and not self._acking
 
-    async def gone(self) -> None:
-        """Wait until everything that was said is sent, but not for ever."""
-        _, late = await asyncio.wait({self._work, *self._acking}, timeout=FAREWELL)
+    async def wait_closed(self) -> None:
+        """Wait until everything is sent, at most CLOSE_TIMEOUT_S."""
+        _, late = await asyncio.wait({self._work, *self._acking}, timeout=CLOSE_TIMEOUT_S)
         for task in late:
             task.cancel()
 
@@ -121,27 +143,27 @@ class ServedAttachment:
         return ack_id
 
     def _modify(self, ack_id: str, seconds: float) -> None:
-        self._said.modify_deadline_ack_ids.append(ack_id)
-        self._said.modify_deadline_seconds.append(min(LONGEST_DEADLINE, ceil(seconds)))
-        self._has_said.set()
+        self._unsent.modify_deadline_ack_ids.append(ack_id)
+        self._unsent.modify_deadline_seconds.append(min(MAX_DEADLINE_S, ceil(seconds)))
+        self._has_unsent.set()
 
-    async def _ack(self, ack_id: str, told: Told) -> None:
+    async def _ack(self, ack_id: str, on_durable: OnDurable) -> None:
         try:
             await self._channel.call("Acknowledge", subscription=self._subscription, ack_ids=[ack_id])
         except FailedPrecondition as error:
-            told(StaleLease(f"the ack came too late: {error}"))
+            on_durable(StaleLease(f"the ack came too late: {error}"))
         except SeriatimError as error:
-            told(error)
+            on_durable(error)
         except BaseException:
-            told(OutcomeUnknown("the ack was cut off before it was answered: the message may come again"))
+            on_durable(OutcomeUnknown("the ack was cut off before it was answered: the message may come again"))
             raise
         else:
-            told(None)
+            on_durable(None)
 
     # -- the stream -----------------------------------------------------------------------------------------------------
 
     async def _keep_streaming(self) -> None:
-        pause = SHORTEST_PAUSE
+        pause = MIN_PAUSE_S
         while True:
             self._is_served = False
             problem: Exception
@@ -149,7 +171,7 @@ class ServedAttachment:
                 found = await self._channel.call("GetSubscription", subscription=self._subscription)
                 self.ack_deadline = float(found.ack_deadline_seconds)
                 self._stream = self._channel.stream()
-                await self._serve(self._stream)
+                await self._read_stream(self._stream)
             except grpc.aio.AioRpcError as error:
                 problem = error_of(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, the consumer must hear of it
@@ -158,16 +180,16 @@ class ServedAttachment:
                 problem = OutcomeUnknown("the server ended the stream")
             self._stream = None
             self._lose_all()
-            if self._is_leaving:
+            if self._is_closing:
                 return
             if not isinstance(problem, OutcomeUnknown | ResourceExhausted):
                 self._consumer.failed(problem)
                 return
-            pause = SHORTEST_PAUSE if self._is_served else pause
+            pause = MIN_PAUSE_S if self._is_served else pause
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE_S)
 
-    async def _serve(self, call: Any) -> None:
+    async def _read_stream(self, call: Any) -> None:
         limit = self._consumer.max_bytes
         await call.write(
             StreamingPullRequest(
@@ -177,25 +199,27 @@ class ServedAttachment:
                 max_outstanding_bytes=0 if limit == inf else int(limit),
             )
         )
-        speaking = asyncio.create_task(self._speak(call))
+        sending = asyncio.create_task(self._send_requests(call))
         try:
             while (response := await call.read()) is not grpc.aio.EOF:
                 self._is_served = True
                 self._receive(response.received_messages)
         finally:
-            speaking.cancel()
+            sending.cancel()
             call.cancel()
 
-    async def _speak(self, call: Any) -> None:
+    async def _send_requests(self, call: Any) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # who reads hears why
             await call.write(StreamingPullRequest())  # a ping: its answer says that the stream is served
             while True:
-                await self._has_said.wait()
-                self._has_said.clear()
-                said, self._said = self._said, StreamingPullRequest()
-                if said.ByteSize():
-                    await call.write(said)
-                if self._is_leaving:
+                await self._has_unsent.wait()
+                self._has_unsent.clear()
+                unsent, self._unsent = self._unsent, StreamingPullRequest()
+                if unsent.ByteSize():
+                    await call.write(unsent)
+                if self._is_closing:
+                    if self._acking:  # the server releases what is not acked when the stream ends
+                        await asyncio.wait(self._acking)
                     await call.done_writing()
                     return
 
@@ -205,22 +229,24 @@ class ServedAttachment:
             self._consumer.deliver(delivered)
 
     def _take(self, received: Any) -> Delivered:
-        message = received.message
+        message, token = received.message, next(self._tokens)
         lease = Lease(
-            token=next(self._tokens),
+            token=token,
             key=message.ordering_key or None,
-            offset=int(message.message_id),
+            offset=token,
             attempt=received.delivery_attempt or 1,
             deadline=inf,  # only the server knows
         )
         self._held[lease.token] = lease, received.ack_id
         self._until[lease.token] = self._loop.time() + self.ack_deadline
         attributes = dict(message.attributes) or None
-        return Delivered.of(lease, message.data, attributes, seconds_of(message.publish_time))
+        delivered = _Received.of(lease, message.data, attributes, seconds_of(message.publish_time))
+        delivered.message_id = message.message_id
+        return delivered
 
     def _lose_all(self) -> None:
         lost, self._held = self._held, {}
         self._until.clear()
-        self._said = StreamingPullRequest()
+        self._unsent = StreamingPullRequest()
         for lease, _ in lost.values():
             self._consumer.fenced(lease)

@@ -21,6 +21,7 @@ class ManualClock:
         self._timers_set = 0
 
     def now(self) -> float:
+        """The current time of this clock."""
         return self._now
 
     def advance(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ Theory of operation
     An event loop asks its selector to wait until a file is ready or the next timer is due. Ours looks at the files without
     waiting, and then moves the clock by the time that it was asked to wait. That would be unsound while a thread is about to
     call back: time would pass that did not. There are two ways into a thread, and both are counted. ``run_in_executor`` is
-    overridden. The engine's writer threads are asked (``engine.commit.is_writing``): a commit counts as under way from the
+    overridden. The engine's writer threads are asked (``engine.committer.is_writing``): a commit counts as under way from the
     moment when the loop hands it over until the loop has heard of its end, so there is no gap in between.
 
     **Not covered**: threads that a test starts by itself, and sockets. Time jumps over both of them.
@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from math import ulp
 from selectors import DefaultSelector, SelectorKey
 from typing import Any, TypeVar
 
-from seriatim.engine.commit import is_writing
+from seriatim.engine.committer import is_writing
 from seriatim.errors import FailedPrecondition
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._virtual_now = start
         self._calls_in_threads = 0
         super().__init__(_JumpingSelector(self._pass))
+        self._set_resolution()
 
     def time(self) -> float:
         return self._virtual_now
@@ -69,7 +71,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
                 "that nobody sets, or a message that nobody publishes"
             )
         self._virtual_now += seconds
+        self._set_resolution()
         return True
+
+    def _set_resolution(self) -> None:
+        """asyncio runs a timer that is due before ``time() + resolution``, which has to be a later moment: after half a year,
+        a nanosecond is lost in the rounding."""
+        self._clock_resolution = max(1e-9, ulp(self._virtual_now))
 
 
 class _JumpingSelector(DefaultSelector):

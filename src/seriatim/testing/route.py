@@ -6,11 +6,11 @@ import asyncio
 from functools import partial
 
 from seriatim.core.guarantees import DeliveryMode, Guarantee
-from seriatim.pipes.route import Hear, Port, Route
+from seriatim.pipes.route import OnFrame, Port, Route
 from seriatim.testing.network import FaultyNetwork
 
 LINGER = 0.05
-"""A copy that waits to be overtaken is let go when nothing was sent for so many seconds."""
+"""A copy that waits to be overtaken is released when nothing was sent for this many seconds."""
 
 
 class FaultyRoute(Route):
@@ -36,11 +36,11 @@ class FaultyRoute(Route):
         network = partial(FaultyNetwork[bytes], drop=drop, duplicate=duplicate, shuffle=shuffle, delay=delay)
         self.forth, self.back = Line(network(seed)), Line(network(seed + 1))
 
-    async def open_sender(self, hear: Hear) -> Port:
-        return _FaultyPort(self.forth, self.back, hear)
+    async def open_sender(self, on_frame: OnFrame) -> Port:
+        return _FaultyPort(self.forth, self.back, on_frame)
 
-    async def open_receiver(self, hear: Hear) -> Port:
-        return _FaultyPort(self.back, self.forth, hear)
+    async def open_receiver(self, on_frame: OnFrame) -> Port:
+        return _FaultyPort(self.back, self.forth, on_frame)
 
 
 class Line:
@@ -48,7 +48,7 @@ class Line:
 
     def __init__(self, network: FaultyNetwork[bytes]) -> None:
         self.network = network
-        self.hear: Hear | None = None
+        self.on_frame: OnFrame | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._last_sent = 0.0
 
@@ -76,19 +76,19 @@ class Line:
         elif self.network.is_busy:
             self._set_timer(loop)
         for frame in arrived:
-            if self.hear is not None:
-                self.hear(frame)
+            if self.on_frame is not None:
+                self.on_frame(frame)
 
 
 class _FaultyPort:
     is_ready = True
 
-    def __init__(self, out: Line, into: Line, hear: Hear) -> None:
-        self._in, into.hear = into, hear
+    def __init__(self, out: Line, into: Line, on_frame: OnFrame) -> None:
+        self._in, into.on_frame = into, on_frame
         self.send = out.send
 
     async def ready(self) -> None:
         """Always."""
 
     async def close(self) -> None:
-        self._in.hear = None
+        self._in.on_frame = None

@@ -1,0 +1,181 @@
+"""The records of a group's state topic: failures, pauses, and what operators ask for.
+
+The topic is compacted and has the partitions of the topic that is subscribed to; what is said about a partition is in the one
+of the same number.
+
+Rules
+    - ``options``: the subscription's topic and options, in partition 0, which every member follows, and how many partitions the
+      topic had when it was subscribed to.
+    - ``claim``: who has the partition. Every assignment claims it with an epoch, which begins with the group's generation: the
+      member that has the partition now has a higher one than whoever had it before, even if that one claims it late. A member
+      reads the topic up to its own claim. What lies before a claim counts; what lies behind it and carries a lower epoch was
+      written by a member that had lost the partition, and is ignored. The log decides which is which, so all readers agree.
+      Keys carry the epoch, and whoever claims a partition writes down again what it inherits: compaction never drops what
+      counts in favour of what came late.
+    - ``message``: how often a message failed, when it may come again, and its last error. It is deleted when it is settled.
+    - ``pause``: a key that an operator paused. It is deleted when the key is resumed.
+    - ``replay``: up to which place the rows of a Spark query's partition are finished. Epochs as with messages.
+    - ``lost``: messages that Kafka removed before they were finished.
+    - ``gone``: a dead letter that was redriven or purged, in partition 0.
+    - ``command``: what an operator asks of the member that has the partition. It is deleted when it was obeyed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+PREFIX = "seriatim."
+SUFFIX = ".state"
+OPTIONS = "options"
+
+
+def state_topic(subscription: str) -> str:
+    return f"{PREFIX}{subscription}{SUFFIX}"
+
+
+def subscription_of(topic: str) -> str | None:
+    """The subscription whose state is in a topic, if it is such a topic."""
+    is_state = topic.startswith(PREFIX) and topic.endswith(SUFFIX) and len(topic) > len(PREFIX) + len(SUFFIX)
+    return topic[len(PREFIX) : -len(SUFFIX)] if is_state else None
+
+
+class StateRecord(NamedTuple):
+    """One record: what it is about, and what it says; None deletes it."""
+
+    key: str
+    value: dict[str, Any] | None
+
+    def encoded(self) -> tuple[bytes, bytes | None]:
+        value = None if self.value is None else json.dumps(self.value, separators=(",", ":")).encode()
+        return self.key.encode("utf-8", "surrogateescape"), value
+
+    @classmethod
+    def decoded(cls, key: bytes | None, value: bytes | None) -> StateRecord | None:
+        """A record that was read, or None if nobody of us wrote it."""
+        try:
+            said = None if value is None else json.loads(value)
+        except ValueError:
+            return None
+        if key is None or not (said is None or isinstance(said, dict)):
+            return None
+        return cls(key.decode("utf-8", "surrogateescape"), said)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of a message that failed, or is delayed by an operator's word."""
+
+    key: str | None
+    failures: int
+    not_before: float
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What an operator asks of a key's member."""
+
+    verb: str
+    key: str | None
+    text: str | None = None
+    rest: bool = False
+    head: int | None = None
+    """The message that it is about: it waits until the member has seen that one. A key that stands at another one by then is
+    neither skipped nor dead-lettered: somebody else was quicker."""
+
+
+def claim_record(epoch: int, *, is_claimed: bool = True) -> StateRecord:
+    return StateRecord(f"claim/{epoch}", {} if is_claimed else None)
+
+
+def failure_record(offset: int, epoch: int, failure: Failure | None) -> StateRecord:
+    return StateRecord(f"message/{epoch}/{offset}", None if failure is None else {"epoch": epoch, **asdict(failure)})
+
+
+def pause_record(key: str | None, reason: str | None, *, is_paused: bool) -> StateRecord:
+    name = "pause" if key is None else f"pause/{key}"
+    return StateRecord(name, {"reason": reason} if is_paused else None)
+
+
+def replay_record(writer: str, epoch: int, place: tuple[int, int] | None) -> StateRecord:
+    return StateRecord(f"replay/{epoch}/{writer}", None if place is None else {"place": place})
+
+
+def lost_record(end: int, messages: int) -> StateRecord:
+    return StateRecord(f"lost/{end}", {"messages": messages})
+
+
+def gone_record(letter: str) -> StateRecord:
+    """A dead letter that was redriven or purged: Kafka can't delete one record."""
+    return StateRecord(f"gone/{letter}", {})
+
+
+def command_record(identity: str, command: Command | None) -> StateRecord:
+    return StateRecord(f"command/{identity}", None if command is None else asdict(command))
+
+
+@dataclass(slots=True)
+class PartitionMemory:
+    """What the state topic says about one partition."""
+
+    epoch: int = 0
+    """The highest that the partition was claimed with."""
+    void: set[str] = field(default_factory=set)
+    """Keys of records that count no longer, or never did: whoever has the partition deletes them."""
+    failures: dict[int, tuple[int, Failure]] = field(default_factory=dict)  # by offset: who wrote it, and what it says
+    paused: dict[str | None, str | None] = field(default_factory=dict)
+    commands: dict[str, Command] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)  # dead letters
+    replays: dict[str, tuple[int, tuple[int, int]]] = field(
+        default_factory=dict
+    )  # by writer: who wrote it, and the place
+    lost: dict[int, int] = field(default_factory=dict)  # how many messages, by the offset behind them
+
+    def take(self, record: StateRecord) -> None:
+        """One more record, in the order of the topic."""
+        try:
+            if record.value is None:
+                self._forget(record.key)
+            else:
+                self._remember(record.key, record.value)
+        except (KeyError, TypeError, ValueError):
+            return  # nobody of us wrote it
+
+    def _forget(self, name: str) -> None:
+        kind, _, rest = name.partition("/")
+        self.void.discard(name)
+        if kind == "pause":
+            self.paused.pop(rest if "/" in name else None, None)
+        elif kind == "command":
+            self.commands.pop(rest, None)
+        elif kind == "message":
+            epoch, offset = map(int, rest.split("/"))
+            if self.failures.get(offset, (None,))[0] == epoch:
+                del self.failures[offset]
+
+    def _remember(self, name: str, value: dict[str, Any]) -> None:
+        kind, _, rest = name.partition("/")
+        match kind:
+            case "claim" if int(rest) > self.epoch:
+                self.void |= {claim_record(self.epoch).key} if self.epoch else set()
+                self.epoch = int(rest)
+            case "claim" | "message" | "replay" if int(rest.split("/")[0]) < self.epoch:
+                self.void.add(name)  # it came late
+            case "message":
+                epoch, offset = map(int, rest.split("/"))
+                said = Failure(value["key"], int(value["failures"]), float(value["not_before"]), value["error"])
+                self.failures[offset] = epoch, said
+            case "replay":
+                first, _, writer = rest.partition("/")
+                batch, position = map(int, value["place"])
+                self.replays[writer] = max((int(first), (batch, position)), self.replays.get(writer, (0, (0, 0))))
+            case "pause":
+                self.paused[rest if "/" in name else None] = value["reason"]
+            case "lost":
+                self.lost[int(rest)] = int(value["messages"])
+            case "gone":
+                self.gone.add(rest)
+            case "command":
+                self.commands[rest] = Command(**value)

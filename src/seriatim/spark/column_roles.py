@@ -1,4 +1,4 @@
-"""Which columns mean what."""
+"""Which column is the key, the sequence, the arrival, the epoch and the payload."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from seriatim.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class ColumnRoles:
-    """The columns that matter. ``arrival`` gives the order of arrival, and copies are compared by ``payload``.
+    """The roles of columns. ``arrival`` is the order of arrival, and copies are compared by ``payload``.
 
-    A kernel is given both ready made: ``arrival`` is the time of arrival, in the unit of the options' times, and ``payload`` is
+    For a kernel both are prepared: ``arrival`` is the time of arrival, in the unit of the options' times, and ``payload`` is
     one column with a digest of the payload.
     """
 
@@ -23,9 +23,9 @@ class ColumnRoles:
 
     @property
     def time(self) -> str:
-        """The column of arrival, where nothing can be done without one."""
+        """The column of arrival, or an error where there is none."""
         if self.arrival is None:
-            raise InvalidArgument("there is no column with the times of arrival: name it, arrival=…")
+            raise InvalidArgument("the arrival times are missing: name their column with arrival=…")
         return self.arrival
 
     @property

@@ -1,7 +1,7 @@
-"""Errors as Spark reports them, turned back into one line and an error of ours.
+"""Turns the errors that Spark reports back into one line and an error of ours.
 
 An error that a task raises reaches the driver as text: the traceback of the worker, within the message of a job, within that of
-the query. The line that says what happened and what to do is in there.
+the query. Somewhere in it is the line that says what happened and what to do.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import re
 from seriatim import errors
 from seriatim.errors import FailedPrecondition, SeriatimError
 
-_TOLD = re.compile(r"^\s*seriatim\.errors\.(\w+): (.+?)\s*$", re.MULTILINE)
-_OF_STREAM = re.compile(r"terminated with exception: (.+)", re.DOTALL)
-_OF_PYTHON = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
+_OUR_ERROR = re.compile(r"^\s*seriatim\.errors\.(\w+): (.+?)\s*$", re.MULTILINE)
+_STREAM_FAILURE = re.compile(r"terminated with exception: (.+)", re.DOTALL)
+_PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception): .+)$", re.MULTILINE)
 _NO_FORMAT = re.compile(r"find (?:the )?data source: `?([\w.-]+?)`?[. ]")
 _NO_FILE_SYSTEM = re.compile(r"Class (org\.apache\.hadoop\.fs\.\S+) not found|No FileSystem for scheme \"?(\w+)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
+
+KAFKA_LOSS = "not available in Kafka any more"
 
 PACKAGES = {
     "kafka": "org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}",
@@ -26,11 +28,11 @@ PACKAGES = {
 
 
 def unwrapped(error: BaseException) -> SeriatimError:
-    """The error of ours that made Spark fail; if it was none, one with the line of what Spark says that tells most."""
+    """The error of ours that made Spark fail; for any other, FailedPrecondition with the most specific line of its text."""
     if isinstance(error, SeriatimError):
         return error
-    text = _said(error)
-    for name, message in _TOLD.findall(text):
+    text = _text_of(error)
+    for name, message in _OUR_ERROR.findall(text):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, SeriatimError):
             return kind(message)
@@ -43,19 +45,23 @@ def unwrapped(error: BaseException) -> SeriatimError:
             f"Spark has no connector for that address ({file_system[1] or file_system[2]} is missing): add its package to "
             "spark.jars.packages; for s3a:// that is org.apache.hadoop:hadoop-aws, in the version of Spark's Hadoop"
         )
-    return FailedPrecondition(f"Spark: {_telling_line(text) or type(error).__name__}")
+    if KAFKA_LOSS in text:
+        return FailedPrecondition(
+            "Kafka no longer has messages that were not read yet; to go on without them, set failOnDataLoss to false"
+        )
+    return FailedPrecondition(f"Spark: {_most_specific_line(text) or type(error).__name__}")
 
 
-def _said(error: BaseException) -> str:
-    """Its text. The bridge to Java puts words of its own before those of Java."""
+def _text_of(error: BaseException) -> str:
+    """The text of an error, without what the bridge to Java puts before it."""
     java = getattr(error, "java_exception", None)
     return str(error if java is None else java.getMessage() or java.toString()).strip()
 
 
-def _telling_line(text: str) -> str:
-    of_stream = _OF_STREAM.search(text)
+def _most_specific_line(text: str) -> str:
+    of_stream = _STREAM_FAILURE.search(text)
     text = of_stream[1] if of_stream else text
-    of_python = _OF_PYTHON.findall(text) if "Traceback" in text else []
+    of_python = _PYTHON_ERROR.findall(text) if "Traceback" in text else []
     line = of_python[-1] if of_python else text.strip().partition("\n")[0]
     return _STATE.sub("", line).strip(" ;")
 
@@ -66,4 +72,4 @@ def _without_connector(name: str) -> str:
     if name not in PACKAGES:
         return f"Spark has no format '{name}': correct it, or add the package that has it to spark.jars.packages"
     package = PACKAGES[name].format(spark=pyspark.__version__)
-    return f"Spark's connector for '{name}' is not there: add its package to spark.jars.packages, {package}"
+    return f"Spark's connector for '{name}' is missing: add its package to spark.jars.packages, {package}"

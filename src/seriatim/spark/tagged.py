@@ -1,4 +1,4 @@
-"""The tagged table that every way of putting rows in order gives, and how to take it apart.
+"""The tagged table that every way of putting rows in order returns, and functions that split it.
 
 Every row has the columns of the input, and besides them
 
@@ -7,7 +7,7 @@ Every row has the columns of the input, and besides them
 ``_reason``    of a ledger entry: late, duplicate, conflict, lost, …, invalid, expired
 ``_epoch``, ``_first``, ``_last``, ``_size``  the session and the numbers that it is about
 ``_time``, ``_detail``  when and what exactly
-``_flag``      of an ordered row of an edge node: what is to be known about it. Such rows have an ``_epoch``, too
+``_flag``      of an ordered row of an edge node: a remark about it. Such rows have an ``_epoch``, too
 
 A ledger entry about one message carries that message's columns; one about numbers that never came has only its key. It is
 one table because two would be computed twice.
@@ -41,6 +41,10 @@ INVALID, EXPIRED = "invalid", "expired"
 """Reasons of ledger entries that the core does not have: a row that can't be judged, and a key that was forgotten."""
 
 
+METRICS = "metrics"
+"""The tag of a row with the figures of a task, as JSON in ``_detail``. The frames that users get have no such rows."""
+
+
 class Tag(StrEnum):
     """What a row of the tagged table is."""
 
@@ -61,7 +65,7 @@ def tagged_as(tagged: DataFrame, tag: str) -> DataFrame:
 def ordered(tagged: DataFrame) -> DataFrame:
     """The released rows of a resequenced frame: the columns of the input, and ``_position``.
 
-    Rows of edge nodes also have ``_epoch``, which nothing but the births of a node tells, and ``_flag``.
+    Rows of edge nodes also have ``_epoch``, which is counted from the births of the node, and ``_flag``.
     """
     of_entries = {field.name for field in LEDGER} - ({"_epoch"} if FLAG.name in tagged.columns else set())
     return tagged_as(tagged, Tag.ORDERED).drop(*of_entries)

@@ -1,5 +1,5 @@
-"""In what order did a table arrive?
+"""Audits: in what order did a table arrive?
 
-``audit.py``   finds out, in SQL
+``audit.py``   the audit, in SQL
 ``report.py``  gathers what ``page.py`` and ``charts.py`` show of it
 """

@@ -1,4 +1,4 @@
-"""In what order did a table arrive, per key? In pure SQL.
+"""In what order did a table arrive, per key?
 
 Rules
 -----
@@ -15,8 +15,10 @@ Rules
 Theory of operation
 -------------------
 One shuffle brings the rows of a key together, without their payload, of which a digest is enough. Sorted by arrival, the
-highest number so far tells what was overtaken, and by how much. Sorted by number, the row before tells copies and holes.
-The second sort moves no data between machines, and what it sorts is almost in order.
+highest number so far shows what was overtaken, and by how much. Sorted by number, the row before shows copies and holes.
+Both sorts are numpy's, in chunks of whole keys (``facts.py``). SQL does the same where that is not possible: without an
+arrival, with keys or arrivals of other types, or where the rows of a key may not fit into memory. Its second sort moves no data
+between machines, and what it sorts is almost in order.
 """
 
 from __future__ import annotations
@@ -25,9 +27,18 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DecimalType,
+    IntegralType,
+    StringType,
+)
 
 from seriatim.core.guarantees import Level
 from seriatim.errors import InvalidArgument
+from seriatim.spark.auditing.facts import COUNTS as COUNTED
+from seriatim.spark.auditing.facts import WITNESSES, AuditTask
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.frames.columns import Fault, Transformation, column, faults_in, found_in
 from seriatim.spark.frames.tie_breaking import offset_beside, payload_digest
@@ -42,11 +53,19 @@ AUDIT_COLUMNS = (*COUNTS, *BITS, "guarantee", "witnesses")
 """The columns of an audit besides the key."""
 
 
-def audit(*, key: str, sequence: str, arrival: str | None = None, payload: str | Sequence[str] = ()) -> Transformation:
+def audit(
+    *,
+    key: str,
+    sequence: str,
+    arrival: str | None = None,
+    payload: str | Sequence[str] = (),
+    in_memory: bool = True,
+) -> Transformation:
     """A transformation that gives one row for each key: what was received, and which guarantee held.
 
     ``arrival`` is the column that gives the order of arrival, by default ``offset`` if there is one. Copies of a number are
-    compared by the columns ``payload``.
+    compared by the columns ``payload``. ``in_memory=False`` is slower, and for keys with so many rows (tens of millions) that a
+    worker has no room for them.
     """
     roles = ColumnRoles(key, sequence, arrival, None, (payload,) if isinstance(payload, str) else tuple(payload))
 
@@ -56,6 +75,8 @@ def audit(*, key: str, sequence: str, arrival: str | None = None, payload: str |
         if key in AUDIT_COLUMNS:
             raise InvalidArgument(f"the audit has a column '{key}' of its own: rename yours")
         found = found_in(frame, roles)
+        if in_memory and _suits_numpy(frame, found):
+            return _verdicts(_facts_by_numpy(frame, found), key, has_order=True)
         return _verdicts(_facts(judged(frame, found)), key, has_order=found.arrival is not None)
 
     return transformation
@@ -99,17 +120,17 @@ def judged(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
     highest number before (both null without an arrival). ``previous`` is the next lower number, or the same for a copy;
     ``first_digest`` is that of the first copy. ``complaint`` says why a row can't be judged.
     """
-    # Sorted by a hash of the key first: see the theory of ``sql.py``.
+    # Sorted by a hash of the key first: see the theory of ``table_by_sql.py``.
     together = _narrow(frame, roles).repartition(F.col(KEY)).withColumn(GROUP, F.xxhash64(KEY))
     rows = _in_order_of_arrival(together, roles)
     by_number = Window.partitionBy(GROUP, KEY).orderBy(NUMBER)
     # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
     rows = rows.sortWithinPartitions(GROUP, KEY, NUMBER, AT, *_present(rows, DIGEST))
-    told = [F.lag(NUMBER).over(by_number).alias(PREVIOUS)]
+    neighbours = [F.lag(NUMBER).over(by_number).alias(PREVIOUS)]
     if roles.payload:
         copies = by_number.rangeBetween(Window.currentRow, Window.currentRow)
-        told.append(F.first(DIGEST).over(copies).alias(FIRST_DIGEST))
-    return rows.select("*", *told)
+        neighbours.append(F.first(DIGEST).over(copies).alias(FIRST_DIGEST))
+    return rows.select("*", *neighbours)
 
 
 def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
@@ -133,10 +154,10 @@ def _narrow(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
 def _complaint(faults: Sequence[Fault], roles: ColumnRoles) -> Column:
     """Which row it is and why it can't be judged; null for one that can."""
     named = [("with number ", roles.sequence), ("that arrived at ", roles.arrival)]
-    told = [F.concat(F.lit(words), column(name).cast("string")) for words, name in named if name is not None]
+    details = [F.concat(F.lit(words), column(name).cast("string")) for words, name in named if name is not None]
     complaint: Column = F.lit(None).cast("string")
     for fault in reversed(faults):
-        text = F.concat_ws(" ", F.lit("a row"), *told, F.lit(f"can't be judged: {fault.detail}"))
+        text = F.concat_ws(" ", F.lit("a row"), *details, F.lit(f"can't be judged: {fault.detail}"))
         complaint = F.when(fault.applies, text).otherwise(complaint)
     return complaint
 
@@ -153,6 +174,23 @@ def _in_order_of_arrival(rows: DataFrame, roles: ColumnRoles) -> DataFrame:
     by_arrival = Window.partitionBy(GROUP, KEY).orderBy(*order)
     before = by_arrival.rowsBetween(Window.unboundedPreceding, -1)
     return rows.withColumns({AT: F.count(NUMBER).over(before), HIGHEST: F.max(NUMBER).over(before)})
+
+
+def _suits_numpy(frame: DataFrame, roles: ColumnRoles) -> bool:
+    if roles.arrival is None or isinstance(frame.schema[roles.arrival].dataType, DecimalType):
+        return False
+    kind = frame.schema[roles.key].dataType
+    return kind == StringType() or isinstance(kind, (BinaryType, BooleanType, IntegralType))
+
+
+def _facts_by_numpy(frame: DataFrame, roles: ColumnRoles) -> DataFrame:
+    rows = _narrow(frame, roles).repartition(F.col(KEY)).withColumn(GROUP, F.xxhash64(KEY)).sortWithinPartitions(GROUP)
+    witnesses = [
+        f"{name} struct<{', '.join(f'{part}: bigint' for part in parts)}>" for name, parts in WITNESSES.items()
+    ]
+    kind = frame.schema[roles.key].dataType.simpleString()
+    schema = [f"{KEY} {kind}", *(f"{name} bigint" for name in COUNTED), *witnesses, "first_invalid string"]
+    return rows.mapInArrow(AuditTask().run, ", ".join(schema))
 
 
 # --- keys ---------------------------------------------------------------------------------------------------------------
@@ -174,7 +212,7 @@ def _facts(rows: DataFrame) -> DataFrame:
         "first_copied": _first_where(row_faults.copied, AT, NUMBER),
         "first_conflict": _first_where(row_faults.conflicting, AT, NUMBER),
         "first_hole": _first_where(row_faults.after_hole, NUMBER, PREVIOUS),
-        "first_invalid": _first_where(F.col(COMPLAINT).isNotNull(), *_present(rows, ARRIVAL), COMPLAINT),
+        "first_invalid": _first_where(F.col(COMPLAINT).isNotNull(), *_present(rows, ARRIVAL), COMPLAINT)[COMPLAINT],
     }
     return rows.groupBy(GROUP, KEY).agg(*(value.alias(name) for name, value in facts.items()))
 
@@ -185,7 +223,7 @@ def _first_where(condition: Column, *names: str) -> Column:
 
 
 class RowFaults:
-    """What is the matter with a row, told by its neighbours."""
+    """The faults of a row, as expressions over its neighbours."""
 
     def __init__(self, *, has_digest: bool) -> None:
         self.copied = F.coalesce(F.col(PREVIOUS) == F.col(NUMBER), F.lit(False))
@@ -231,7 +269,7 @@ def _level() -> Column:
 def _witnesses() -> Column:
     """The first of each kind, in the order and the words of the core, which knows no payloads and no invalid rows."""
     inverted, copied, hole = F.col("first_inverted"), F.col("first_copied"), F.col("first_hole")
-    conflict, complaint = F.col("first_conflict"), F.col("first_invalid")[COMPLAINT]
+    conflict, complaint = F.col("first_conflict"), F.col("first_invalid")
     nowhere, missing = F.lit(None).cast("bigint"), hole[PREVIOUS] + 1
     found = (
         _witness(

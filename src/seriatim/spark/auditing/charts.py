@@ -1,6 +1,6 @@
 """The pictures of an audit: SVG that stretches with the screen while its text keeps its size.
 
-Places are told in percent, and dots are drawn in a box of their own, which may be distorted. Every picture has a title and a
+Positions are in percent, and dots are drawn in a box of their own, which may be distorted. Every picture has a title and a
 description, and whatever it shows in bars is below it as a table too.
 """
 
@@ -197,5 +197,5 @@ def short(key: str) -> str:
 
 
 def _svg(height: int, content: str, title: str, about: str) -> str:
-    told = f"<title>{escape(title)}</title><desc>{escape(about)}</desc>"
-    return f'<svg height="{height}" role="img" aria-label="{escape(f"{title}. {about}")}">{told}{content}</svg>'
+    labels = f"<title>{escape(title)}</title><desc>{escape(about)}</desc>"
+    return f'<svg height="{height}" role="img" aria-label="{escape(f"{title}. {about}")}">{labels}{content}</svg>'

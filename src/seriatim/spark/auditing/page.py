@@ -53,12 +53,12 @@ HARMLESS = ("rows", "keys", "distinct")
 """Facts that are neither good nor bad."""
 
 STYLE = """
-:root { color-scheme: light dark; --page: #f5f5f2; --card: #ffffff; --ink: #1d2129; --soft: #5d6573; --line: #e2e2dc;
-  --a: #2a6fc9; --b: #d9541e; --c: #7c4dc4; --d: #a67500; --good: #16713f; --bad: #b8322a; }
-@media (prefers-color-scheme: dark) { :root { --page: #131519; --card: #1c1f25; --ink: #eceef2; --soft: #a3abb9;
-  --line: #343944; --a: #6aa8f5; --b: #f58a5a; --c: #b794f6; --d: #e3b341; --good: #57cc94; --bad: #ff8b80; } }
+:root { color-scheme: light dark; --page: #f7f8fa; --card: #ffffff; --ink: #1b2430; --soft: #566173; --line: #d9dee7;
+  --a: #1f5fbf; --b: #d9541e; --c: #7c4dc4; --d: #a67500; --good: #1c7a43; --bad: #b3261e; }
+@media (prefers-color-scheme: dark) { :root { --page: #11151c; --card: #1a202a; --ink: #e6ebf2; --soft: #9fabbd;
+  --line: #313a48; --a: #7fb2ff; --b: #f58a5a; --c: #b794f6; --d: #e3b341; --good: #7bd69b; --bad: #ff9c94; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
+body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, "DejaVu Sans", sans-serif; }
 main { max-width: 1200px; margin: 0 auto; padding: 28px 16px 48px; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 18px; margin: 0; } h3 { font-size: 15px; margin: 0 0 6px; overflow-wrap: anywhere; }

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType, TimestampNTZType, TimestampType
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from seriatim.spark.auditing.audit import ARRIVAL, AT, KEY, NUMBER, PREVIOUS, RowFaults, judged, total, worst_first
 from seriatim.spark.auditing.charts import Bucket, KeyRow, Point, Trail
@@ -46,14 +46,9 @@ def write_report(path: Path, *audits: Audited) -> None:
     text = draw(first, *others)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         file.write(text)
-    Path(file.name).chmod(0o666 & ~_umask())
+    os.umask(mask := os.umask(0))
+    Path(file.name).chmod(0o666 & ~mask)
     Path(file.name).replace(path)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
@@ -73,7 +68,7 @@ def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
             page,
             trails=_trails(frame, roles, keys or [row.key for row in rows if row.rows][:TRAILS]),
             displacements=_displacements(faulty),
-            gaps=_gaps(faulty, is_time=_is_time(frame.schema[roles.arrival].dataType)),
+            gaps=_gaps(faulty, isinstance(frame.schema[roles.arrival].dataType, TimestampType | TimestampNTZType)),
         )
     finally:
         faulty.unpersist()
@@ -81,19 +76,14 @@ def gather(audited: Audited, keys: Sequence[str] = ()) -> Page:
 
 def _key_row(row: Row) -> KeyRow:
     witness = row["witnesses"][0]["text"] if row["witnesses"] else None
-    told = {name: row[name] for name in KeyRow._fields if name not in ("key", "witness")}
-    return KeyRow(key=text_of(row[0]), witness=witness, **told)
+    values = {name: row[name] for name in KeyRow._fields if name not in ("key", "witness")}
+    return KeyRow(key=text_of(row[0]), witness=witness, **values)
 
 
 def text_of(key: object) -> str:
-    """A key as people read it."""
     if key is None:
         return "(no key)"
     return bytes(key).decode("utf-8", "backslashreplace") if isinstance(key, bytes | bytearray) else str(key)
-
-
-def _is_time(kind: DataType) -> bool:
-    return isinstance(kind, TimestampType | TimestampNTZType)
 
 
 def _faulty_rows(rows: DataFrame, frame: DataFrame, roles: ColumnRoles) -> DataFrame:
@@ -118,7 +108,7 @@ def _range_of(power: int) -> str:
     return f"{high:,}" if low >= high else f"{low:,}–{high:,}"
 
 
-def _gaps(faulty: DataFrame, *, is_time: bool) -> tuple[Bucket, ...]:
+def _gaps(faulty: DataFrame, is_time: bool) -> tuple[Bucket, ...]:
     """How many numbers are missing, by when the row behind their hole came."""
     ends = faulty.agg(F.min("time"), F.max("time")).first()
     if ends is None or ends[0] is None:

@@ -17,7 +17,6 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
@@ -25,36 +24,39 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import LedgerEntry
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import (
     DeathIgnored,
     EdgeMessage,
     Kind,
     NodeEffect,
     NodeOrdering,
+    OnTimeout,
     Ordered,
     check_message,
 )
-from seriatim.core.resequencing import LedgerEntry
-from seriatim.core.sparkplug import EdgeNode
 from seriatim.errors import InvalidArgument
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.edge_nodes.state import (
     EDGE_NODES,
-    NodeChange,
     NodePartition,
+    content_of,
+    machines_in,
     messages_of,
-    node_schema,
     saved_of,
     text_of,
 )
 from seriatim.spark.edge_nodes.tie_breaking import ranks
 from seriatim.spark.kernel.arrays import Ints, Objects, arange, filled
 from seriatim.spark.kernel.arrival_order import row_sort_keys
+from seriatim.spark.kernel.batch import NO_SOURCE, Entries
+from seriatim.spark.kernel.content import HELD, Content, Times
 from seriatim.spark.kernel.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, check_columns, refuse
-from seriatim.spark.kernel.interfaces import MACHINE
+from seriatim.spark.kernel.interfaces import MACHINE, NO_COUNTERS, Counters
+from seriatim.spark.kernel.keys import require_same_keys
 from seriatim.spark.kernel.output import Output, output_schema
-from seriatim.spark.kernel.partition import joined_rows, require_same_keys
-from seriatim.spark.kernel.verdict import NO_SOURCE, Entries
+from seriatim.spark.kernel.partition_state import Tally, joined_rows
 from seriatim.spark.tagged import FLAG, Tag
 
 IGNORED = "ignored"
@@ -76,11 +78,12 @@ class MessageColumns:
 
 @dataclass(frozen=True)
 class NodeOutcome:
-    """What a batch gives out, and what it changes."""
+    """What a batch gives out, what it changes, and how that changes the size of the partition."""
 
     table: pa.Table
-    change: NodeChange
-    places: None = None
+    change: Content
+    tally: Tally
+    counters: Counters = NO_COUNTERS
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,14 @@ class NodeKernel:
         return {MACHINE: EDGE_NODES, **{name: repr(getattr(self.columns, name)) for name in names}}
 
     @property
+    def waits(self) -> str:
+        return f"{self.options.reorder_timeout} {self.options.on_timeout is OnTimeout.HOLD}"
+
+    @property
     def partition_type(self) -> type[NodePartition]:
         return NodePartition
 
     def new_partition(self, schema: pa.Schema) -> NodePartition:
-        """What is known before the first batch."""
         check_columns(self.roles, schema)
         output_schema(schema)
         return NodePartition(schema.field(self.roles.key).type, schema)
@@ -125,7 +131,7 @@ class NodeKernel:
         The rows of a node arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
         Without a ``now`` it is the time of the latest row. A row later than ``latest`` is invalid.
         """
-        require_same_keys(table.schema.field(self.roles.key).type, partition.keys.type)
+        require_same_keys(table.schema.field(self.roles.key).type, partition.key_type)
         order = arange(table.num_rows) if order is None else order
         arrivals, invalid, complaints = self._take_in(table, order, latest)
         if self.on_invalid is OnInvalid.RAISE:
@@ -133,18 +139,27 @@ class NodeKernel:
         clock = max(
             [-inf if now is None else now, partition.clock, *(time for rows in arrivals.values() for time, _ in rows)]
         )
-        known = partition.only(partition.concerned(pa.array(list(arrivals), partition.keys.type), clock))
-        messages = joined_rows(table, known.rows).combine_chunks()
+        known = partition.look_up(pa.array(list(arrivals), partition.key_type), clock)
+        content = known.content
+        held = partition.rows_at(content.lists[HELD].row)
+        messages = joined_rows(table, held).combine_chunks()
         work = _Work(clock)
-        for node, position in self._known_nodes(known, table.num_rows):
+        keys, saved = known.keys.take(pa.array(known.present)).to_pylist(), iter(self._messages(held, table.num_rows))
+        for key, text, position in zip(keys, machines_in(content), content.facts.position.tolist(), strict=True):  # type: ignore[attr-defined]
             work.position = position
-            self._decide(work, node, arrivals.pop(node.key, []), partition.clock)
+            node = EdgeNode.restore(saved_of(text, saved), self.options, key)
+            self._decide(work, node, arrivals.pop(key, []), partition.clock)
         for key, rows in arrivals.items():
             work.position = 0
             self._decide(work, EdgeNode(self.options, key), rows, -inf)
+        change = content_of(
+            Times(clock, clock), work.nodes, partition.key_type, messages.take(pa.array(work.held, pa.int64()))
+        )
+        gaps = change.facts.gaps.sum() - content.facts.gaps.sum()  # type: ignore[attr-defined]
         return NodeOutcome(
             _output(Output(messages, self.roles.key), work, invalid, complaints),
-            work.change(messages, partition.keys.type),
+            change,
+            Tally(len(change) - len(keys), len(work.held) - held.num_rows, int(gaps)),
         )
 
     # -- in -------------------------------------------------------------------------------------------------------------
@@ -183,13 +198,6 @@ class NodeKernel:
         numbers = range(first, first + rows.num_rows)
         seqs, sessions = (rows[name].to_pylist() for name in (self.roles.sequence, names.bd_seq))
         return list(map(EdgeMessage, kinds, numbers, seqs, stamps, devices, sessions))
-
-    def _known_nodes(self, known: NodeChange, first: int) -> Iterator[tuple[EdgeNode[int], int]]:
-        """The machines of known nodes, and their next positions. What they hold has the numbers from ``first`` on."""
-        messages = iter(self._messages(known.rows, first))
-        columns = (known.nodes[name].to_pylist() for name in ("key", "machine", "position"))
-        for key, text, position in zip(*columns, strict=True):
-            yield EdgeNode.restore(saved_of(text, messages), self.options, key), position
 
     # -- the machine at work --------------------------------------------------------------------------------------------
 
@@ -250,7 +258,7 @@ class _Work:
     ordered: list[tuple[int, int, int, str | None]] = field(default_factory=list)
     entries: list[tuple[Any, ...]] = field(default_factory=list)
     nodes: list[tuple[Any, str, int, float, int]] = field(default_factory=list)
-    """As ``node_schema`` has them. The one that is being decided comes next."""
+    """As ``content_of`` takes them. The one that is being decided comes next."""
     held: list[int] = field(default_factory=list)
 
     def end(self, node: EdgeNode[int]) -> None:
@@ -274,13 +282,6 @@ class _Work:
     def _enter(self, reason: str, numbers: tuple[int, int, int, int], time: float, detail: str, source: int) -> None:
         owner, order = len(self.nodes), len(self.entries)
         self.entries.append((owner, order, Tag.LEDGER, str(reason), *numbers, time, detail, source))
-
-    def change(self, messages: pa.Table, key_type: pa.DataType) -> NodeChange:
-        schema = node_schema(key_type)
-        columns = list(zip(*self.nodes, strict=True)) or [()] * len(schema)
-        arrays = [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)]
-        rows = messages.take(pa.array(self.held, pa.int64()))
-        return NodeChange(self.clock, pa.Table.from_arrays(arrays, schema=schema), rows)
 
 
 def _output(output: Output, work: _Work, invalid: Ints, complaints: Objects) -> pa.Table:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, IntegralType, StringType, TimestampNTZType, TimestampType
 
-from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
-from seriatim.core.options import duration, one_of
-from seriatim.core.resequencing import OnEpoch
+from seriatim.core.resequencing.options import OnEpoch
+from seriatim.core.sparkplug.messages import BeforeBirth, NodeOrdering, OnTimeout
+from seriatim.core.validation import duration, one_of
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.edge_nodes.kernel import MessageColumns, NodeKernel
 from seriatim.spark.frames.columns import Transformation, found_in, require_column
-from seriatim.spark.frames.options import StreamOptions, Time
 from seriatim.spark.frames.preparation import Preparation
+from seriatim.spark.frames.resequence import StreamOptions, Time
 from seriatim.spark.frames.stream import put_stream_in_order
-from seriatim.spark.frames.table import put_table_in_order
+from seriatim.spark.frames.table_by_kernel import put_table_in_order
 from seriatim.spark.frames.tie_breaking import offset_beside
 from seriatim.spark.kernel.intake import OnInvalid
 from seriatim.spark.tagged import ADDED_FIELDS, FLAG
@@ -74,8 +74,6 @@ def order_nodes(
 
 @dataclass(frozen=True, slots=True)
 class NodeChoices:
-    """What was chosen, before a frame is there."""
-
     roles: ColumnRoles
     columns: MessageColumns
     options: NodeOrdering

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
-from seriatim.core.edge_messages import EdgeMessage, Kind
+from seriatim.core.sparkplug.messages import EdgeMessage, Kind
 
 Rank: TypeAlias = tuple[int, int, bool, int, str, int]
 """What messages of one instant are sorted by."""

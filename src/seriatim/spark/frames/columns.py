@@ -1,4 +1,4 @@
-"""The columns of a frame: whether they can play their roles, and which rows can't be judged."""
+"""Validates the columns of a frame, and finds rows that can't be judged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Fault(NamedTuple):
     detail: str
     applies: Column
     code: Column | None = None
-    """What stands for it, if not its number."""
+    """Its code, if that is not its number in the list."""
 
 
 def found_in(frame: DataFrame, roles: ColumnRoles) -> ColumnRoles:

@@ -1,4 +1,4 @@
-"""What Spark does for the kernel before and after it: columns that the kernel needs, an order, and the types of the output.
+"""Prepares rows for the kernel: the columns that it needs, their order, and the types of its output.
 
 The kernel reads times as numbers and compares payloads by a digest, so columns are added where the frame has none that
 will do. They are kept with held rows, and dropped on the way out.
@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.compatibility import arrow_schema
 from seriatim.spark.frames.columns import arrival_time, column, refuse_taken
 from seriatim.spark.frames.tie_breaking import comparable, other_columns, payload_digest, tie_numbers
 from seriatim.spark.kernel.arrival_order import ArrivalOrder
@@ -49,7 +51,6 @@ class Preparation:
 
     @property
     def kernel_roles(self) -> ColumnRoles:
-        """The roles of the columns that the kernel gets."""
         return replace(self.roles, arrival=TIME, payload=(DIGEST,) if self.compares_payloads else ())
 
     def columns(self) -> Iterator[Column]:
@@ -76,8 +77,8 @@ class Preparation:
     def arrow_schema(self) -> pa.Schema:
         """The columns that the kernel gets."""
         try:
-            fields = to_arrow_schema(self.frame.schema, timezone=self.zone)
-        except TypeError as error:  # PySpark's own, of a type that Arrow lacks
+            fields = arrow_schema(self.frame.schema, self.zone)
+        except PySparkTypeError as error:  # Arrow lacks the type
             raise InvalidArgument(f"{error}: cast or drop that column") from error
         digest = [pa.field(DIGEST, pa.int64())] if self.compares_payloads else []
         return pa.schema(
@@ -112,15 +113,17 @@ def _refuse_names_for_python(frame: DataFrame) -> None:
 
 
 def table_of(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """The batches of a task as one table of exactly these columns, each in one piece."""
+    """The batches of a task as one table of exactly these columns. It is left in pieces: the kernel puts them together."""
     # Each is cast by itself: what Spark sends and what was cut off before may differ in what can be null.
     tables = [pa.Table.from_batches([batch]).select(schema.names).cast(schema) for batch in batches]
-    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
+    return pa.concat_tables(tables) if tables else schema.empty_table()
 
 
 def batches_of(tagged: pa.Table, names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The columns of the output, in pieces that fit into a message to the JVM."""
-    return iter(tagged.select(names).to_batches(max_chunksize=ROWS_A_PIECE))
+    """The columns of the output, in pieces that the JVM reads while the next one is sent to it."""
+    output = tagged.select(names)
+    row_bytes = output.nbytes // max(1, output.num_rows)
+    return iter(output.to_batches(max_chunksize=max(1, min(ROWS_PER_BATCH, BYTES_PER_BATCH // max(1, row_bytes)))))
 
 
-ROWS_A_PIECE = 50_000
+ROWS_PER_BATCH, BYTES_PER_BATCH = 50_000, 8 << 20

@@ -28,7 +28,6 @@ CHUNK_ROWS = 200_000
 
 
 def put_table_in_order(preparation: Preparation, kernel: PartitionKernel) -> DataFrame:
-    """The tagged table of a static frame."""
     frame, roles = preparation.frame, preparation.roles
     output = preparation.output_schema()
     work = TableTask(kernel, preparation.arrow_schema(), output.names)
@@ -38,8 +37,6 @@ def put_table_in_order(preparation: Preparation, kernel: PartitionKernel) -> Dat
 
 @dataclass(frozen=True)
 class TableTask:
-    """What a task does with the rows of its keys."""
-
     kernel: PartitionKernel
     schema: pa.Schema
     output: list[str]

@@ -2,7 +2,7 @@
 
 Rules
 -----
-1. The outcome is the core's (``core/resequencer.py``) for the same rows, epoch by epoch in order of arrival, when nothing is
+1. The outcome is the core's (``core.resequencing``) for the same rows, epoch by epoch in order of arrival, when nothing is
    given up before the last row is there: every number is released once, in order, and its first copy by arrival is the one.
    Of copies that arrived together ``tie_breaking.py`` says which is the first.
 2. Everything else has a ledger entry: a further copy (``duplicate``, or ``conflict`` where its payload is another), a range
@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.core.resequencing import OnDuplicate, Reason
+from seriatim.core.resequencing.options import OnDuplicate, Reason
 from seriatim.core.sequence import SequenceSpace
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.frames.columns import Fault, arrival_time, column, faults_in, first_fault, refuse_taken
@@ -43,15 +43,15 @@ from seriatim.spark.frames.tie_breaking import comparable, other_columns, payloa
 from seriatim.spark.kernel.intake import OnInvalid
 from seriatim.spark.tagged import ADDED_COLUMNS, INVALID, Tag
 
-# Columns on the way; none of them is in the output.
-ON_THE_WAY = tuple(
+# Intermediate columns; none of them is in the output.
+INTERMEDIATE = tuple(
     f"__seriatim_{name}"
     for name in (
         *("group", "number", "session", "previous", "new_session", "rank"),
         *("digest", "first_digest", "is_entry", "reason"),
     )
 )
-GROUP, NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, DIGEST, FIRST_DIGEST, IS_ENTRY, REASON = ON_THE_WAY
+GROUP, NUMBER, SESSION, PREVIOUS, NEW_SESSION, RANK, DIGEST, FIRST_DIGEST, IS_ENTRY, REASON = INTERMEDIATE
 
 
 def put_in_order(frame: DataFrame, roles: ColumnRoles, rules: Rules) -> DataFrame:
@@ -83,10 +83,10 @@ class Rules:
 
 
 class _Batch:
-    """One static frame on its way. Expressions are over the rows as the step before leaves them."""
+    """The steps for one static frame. Expressions are over the rows as the step before leaves them."""
 
     def __init__(self, frame: DataFrame, roles: ColumnRoles, rules: Rules) -> None:
-        refuse_taken(frame, (*ADDED_COLUMNS, *ON_THE_WAY))
+        refuse_taken(frame, (*ADDED_COLUMNS, *INTERMEDIATE))
         self.frame, self.roles, self.rules = frame, roles, rules
         self.invalid = [*faults_in(frame, roles), *rules.faults(roles)]
         self.late = rules.too_low(roles)
@@ -128,7 +128,7 @@ class _Batch:
         in_order = [F.col(name).asc_nulls_last() for name in numbers]
         # The order is made here, and not left to the window: its own ends where copies begin, and theirs is the arrival.
         rows = rows.sortWithinPartitions(GROUP, key, *in_order, *self._order_of_copies())
-        return rows.select("*", *self._told_by(Window.partitionBy(GROUP, key).orderBy(*in_order)))
+        return rows.select("*", *self._neighbour_columns(Window.partitionBy(GROUP, key).orderBy(*in_order)))
 
     def _order_of_copies(self) -> list[Column]:
         """The rule of ``tie_breaking.py``, without which a copy could be the first in one action and not in the next."""
@@ -136,7 +136,7 @@ class _Batch:
         numbers = map(column, tie_numbers(self.frame, self.roles))
         return [*numbers, *digest, *comparable(self.frame, other_columns(self.frame, self.roles))]
 
-    def _told_by(self, neighbours: WindowSpec) -> Iterator[Column]:
+    def _neighbour_columns(self, neighbours: WindowSpec) -> Iterator[Column]:
         yield F.lag(NUMBER).over(neighbours).alias(PREVIOUS)
         yield F.dense_rank().over(neighbours).alias(RANK)
         if self.roles.epoch is not None:
@@ -154,8 +154,8 @@ class _Batch:
         """Each row once, or twice if it follows a hole; ``IS_ENTRY`` is true for what goes into the ledger."""
         row, entry, both = F.array(F.lit(False)), F.array(F.lit(True)), F.array(F.lit(True), F.lit(False))
         is_released = F.col(NUMBER).isNotNull() & ~self._is_copy()
-        told = F.when(self._follows_hole(), both).when(is_released, row).otherwise(entry)
-        return rows.select("*", F.explode(told).alias(IS_ENTRY))
+        copies = F.when(self._follows_hole(), both).when(is_released, row).otherwise(entry)
+        return rows.select("*", F.explode(copies).alias(IS_ENTRY))
 
     def _is_copy(self) -> Column:
         return ~self._is_first_of_session() & (F.col(PREVIOUS) == F.col(NUMBER))

@@ -29,7 +29,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    DatetimeType,
     DayTimeIntervalType,
     IntegralType,
     MapType,
@@ -42,13 +41,14 @@ from pyspark.sql.types import (
 )
 
 from seriatim.spark.column_roles import ColumnRoles
+from seriatim.spark.compatibility import DATETIMES
 from seriatim.spark.frames.columns import DEFAULT_ARRIVAL, column
 
 _SORTABLE = (
     NumericType,
     BinaryType,
     BooleanType,
-    DatetimeType,
+    *DATETIMES,
     DayTimeIntervalType,
     YearMonthIntervalType,
     NullType,

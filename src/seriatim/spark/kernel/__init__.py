@@ -1,16 +1,18 @@
-"""One micro-batch of one partition, put in order: Arrow tables in and out, with numpy in between and without Spark.
+"""One micro-batch of one partition, put in order: Arrow in and out, numpy between, no Spark.
 
 ``kernel.py``            rows and state in; ordered rows, ledger and the change of the state out
-``intake.py``            from an Arrow table to rows that can be judged
-``arrival_order.py``     the rows of a task in the order of their arrival
-``batch.py``             what both paths are given; ``verdict.py`` what they answer
+``intake.py``            validates and groups the rows of an Arrow table
+``arrival_order.py``     sorts the rows of a task by their arrival
+``batch.py``             what both paths are given, and what they return
 ``slow_path_causes.py``  which keys can't take the fast path, and why
-``fast_path.py``         all keys at once, on one number line; ``fast_verdict.py`` puts what it found into a verdict
+``fast_path.py``         all keys at once, on one number line; ``fast_path_result.py`` makes a decision of what it found
 ``slow_path.py``         key by key, with the core's resequencer
 ``output.py``            the tagged table
-``partition.py``         what a partition knows, in columns, and the change that a batch makes to it
-``key_index.py``         finds the keys of a partition
-``schema_evolution.py``  rows that wait while the columns of a query change
-``interfaces.py``        what Spark's side asks of a kernel and of its state
+``partition_state.py``   the state of a partition: a stack of segments
+``segment.py``           what is known of keys, as bytes that are searched
+``content.py``           what is known of keys, or what a batch changed of it, and how changes add up
+``keys.py``              keys as bytes, and their hashes
+``schema_evolution.py``  held rows when the columns of a query change
+``interfaces.py``        the protocols of a kernel and of its state
 ``arrays.py``            columns of numpy arrays that belong together
 """

@@ -38,7 +38,6 @@ class Columns:
         return type(self)(*(array[index] for array in self.arrays()))
 
     def put(self: C, index: Ints, other: C) -> None:
-        """Overwrite rows in place."""
         for mine, new in zip(self.arrays(), other.arrays(), strict=True):
             mine[index] = new
 
@@ -63,7 +62,7 @@ class Columns:
 
     def to_arrow(self) -> pa.Table:
         """Whole numbers are as narrow as they can be: most are small, and what is not there need not be compressed."""
-        return pa.table({field.name: _narrow(getattr(self, field.name)) for field in fields(self)})
+        return pa.table({field.name: narrow(getattr(self, field.name)) for field in fields(self)})
 
     @classmethod
     def from_arrow(cls: type[C], table: pa.Table) -> C:
@@ -77,6 +76,11 @@ class Owned(Columns):
 
     owner: Ints
 
+    @property
+    def numbers(self) -> Ints:
+        """What the rows of an owner are sorted by: the column behind the owner."""
+        return self.arrays()[1]
+
     def renumbered(self: Pool, numbers: Ints) -> Pool:
         """The same rows, where ``numbers`` has the new number of each owner."""
         return replace(self, owner=numbers[self.owner])
@@ -88,7 +92,7 @@ def _array_of(values: Sequence[Any], field: Field[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def _narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def narrow(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.dtype != np.int64:
         return array
     lowest, highest = int(array.min(initial=0)), int(array.max(initial=0))
@@ -104,16 +108,24 @@ def stable_order(numbers: Ints) -> Ints:
     """The order that sorts numbers from 0 on, equal ones as they come.
 
     Where a number and its place fit into 64 bits they are sorted as one: numpy sorts plain numbers many times faster than it
-    finds an order.
+    finds an order, and what is nearly sorted another ten times faster.
     """
     bits = len(numbers).bit_length()
     if int(numbers.max(initial=0)) >> (63 - bits):
         return np.argsort(numbers, kind="stable")
     packed = numbers << bits
     packed |= arange(len(numbers))
-    packed.sort()
+    packed.sort(kind="stable")
     packed &= (1 << bits) - 1
     return packed
+
+
+def counting_order(numbers: Ints) -> Ints:
+    """The same for numbers in no order at all, which must be below 2**32: numpy counts, and does not compare, 16 bits."""
+    order = np.argsort(numbers.astype(np.uint16), kind="stable")
+    if int(numbers.max(initial=0)) >> 16:
+        order = order[np.argsort((numbers >> 16).astype(np.uint16)[order], kind="stable")]
+    return order
 
 
 def filled(count: int, value: object) -> Objects:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seriatim.spark.kernel.arrays import Ints, arange, flat
-from seriatim.spark.kernel.key_index import hash_keys
+from seriatim.spark.kernel.keys import hash_keys
 
 Values: TypeAlias = Callable[[Ints], npt.NDArray[Any]]
 """What some rows are compared by."""

@@ -1,8 +1,8 @@
-"""A batch as both paths of the kernel are given it.
+"""What both paths of the kernel are given (``Batch``), and what they return (``Decision``).
 
-It lists the keys that take part, in the order of its rows: those with rows, and those without in which something falls due.
-What they own is sorted by key and number. A message is named by its *source*: the number of its row, or, for a message that
-was held before, the number of rows plus its place among the rows of the partition.
+A batch lists the keys that take part, in the order of its rows: those with rows, and those without rows in which something
+falls due. What they own is sorted by key and number. A message is identified by its *source*: the number of its row, or, for
+a message that was held before, the number of rows plus its place among the rows of the partition.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Pool, arange, owners
-from seriatim.spark.kernel.partition import Gaps, HeldMessages, KeyFacts, Ranges
+from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Objects, Owned, Pool, arange, owners
+from seriatim.spark.kernel.partition_state import Gaps, HeldMessages, KeyFacts, Ranges
+
+NO_SOURCE = -1
+"""The source of an entry that is about no message."""
 
 
 @dataclass
@@ -74,3 +77,52 @@ class Batch:
 
 def _of_ranked(pool: Pool, ranks: Ints) -> Pool:
     return pool.take(ranks[pool.owner] >= 0).renumbered(ranks)
+
+
+@dataclass
+class Released(Owned):
+    """Messages in order. ``owner`` is the number of the key in the batch."""
+
+    source: Ints
+
+
+@dataclass
+class Entries(Owned):
+    """Everything else that is reported, sorted by ``order`` within each owner. ``source`` is -1 where there is no message."""
+
+    order: Ints
+    tag: Objects
+    reason: Objects
+    epoch: Ints
+    first: Ints
+    last: Ints
+    size: Ints
+    time: Floats
+    detail: Objects
+    source: Ints
+
+
+@dataclass
+class Decision:
+    """What became of a batch, for some of its keys (``owners``, rising)."""
+
+    owners: Ints
+    released: Released
+    entries: Entries
+    facts: KeyFacts
+    gaps: Gaps
+    fresh_memory: Bools
+    given_up: Ranges
+    held: HeldMessages
+
+    def renumbered(self, numbers: Ints) -> Decision:
+        """The decision on a selection of keys, with the numbers that they have in the whole batch."""
+        return replace(
+            self,
+            owners=numbers[self.owners],
+            released=self.released.renumbered(numbers),
+            entries=self.entries.renumbered(numbers),
+            gaps=self.gaps.renumbered(numbers),
+            given_up=self.given_up.renumbered(numbers),
+            held=self.held.renumbered(numbers),
+        )

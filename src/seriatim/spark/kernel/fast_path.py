@@ -41,7 +41,7 @@ from math import inf
 
 import numpy as np
 
-from seriatim.core.resequencing import OnGap, OnLate, Resequencing
+from seriatim.core.resequencing.options import OnGap, OnLate, ResequenceOptions
 from seriatim.spark.kernel.arrays import (
     Bools,
     Columns,
@@ -55,7 +55,7 @@ from seriatim.spark.kernel.arrays import (
     stable_order,
 )
 from seriatim.spark.kernel.batch import Batch
-from seriatim.spark.kernel.partition import Gaps, Ranges
+from seriatim.spark.kernel.partition_state import Gaps, Ranges
 from seriatim.spark.kernel.slow_path_causes import Cause, Causes
 
 
@@ -76,7 +76,7 @@ class Holes(Columns):
 class FastPath:
     """One batch, decided at once. Positions are places on the line (see the module's theory)."""
 
-    def __init__(self, batch: Batch, options: Resequencing) -> None:
+    def __init__(self, batch: Batch, options: ResequenceOptions) -> None:
         self.batch, self.options = batch, options
         self.step = options.space.increment
         self.causes: Causes = np.zeros(len(batch), np.int8)
@@ -160,7 +160,9 @@ class FastPath:
         if self.options.gap_timeout is None and not len(self.batch.gaps):
             return late
         time = self.batch.rows.time[self.row[fresh]]
-        doubtful = fresh[time >= self._earliest_deadline()[self.of[fresh]]]
+        # A row that is the highest when it comes lies in no gap: those are most of them.
+        lower = self.highest[self.row[fresh]] > self.place[fresh]
+        doubtful = fresh[lower & (time >= self._earliest_deadline()[self.of[fresh]])]
         place, row = self.place[doubtful], self.row[doubtful]
         deadline = np.full(len(doubtful), inf)
         old = place < self.end[self.of[doubtful]]

@@ -20,19 +20,31 @@ import pyarrow.compute as pc
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument, InvalidSequence
 from seriatim.spark.column_roles import ColumnRoles
-from seriatim.spark.kernel.arrays import Bools, Floats, Ints, Objects, arange, filled, first_of_each, flat, stable_order
+from seriatim.spark.kernel.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    Objects,
+    arange,
+    counting_order,
+    filled,
+    first_of_each,
+    flat,
+)
 from seriatim.spark.kernel.batch import Rows
-from seriatim.spark.kernel.key_index import Hashes, check_key_type, hash_keys
+from seriatim.spark.kernel.keys import check_key_type, hash_keys
 
 MAX_NUMBER = 2**61
 """Numbers beyond this are invalid: sums and differences of two numbers must fit in 64 bits."""
 
 
-NOT_FINITE = "its time is no finite number"
+NOT_FINITE = "its time is not a finite number"
 TOO_FAR_AHEAD = "its time is further ahead of the time of its batch than max_ahead allows"
 
 
 class OnInvalid(StrEnum):
+    """What happens to a row that can't be judged: a ledger entry, or an error."""
+
     LEDGER = "ledger"
     RAISE = "raise"
 
@@ -128,7 +140,6 @@ def _faults(
 
 
 def refuse(invalid: Ints, complaints: Objects, table: pa.Table, roles: ColumnRoles) -> None:
-    """Fail for invalid rows."""
     if invalid.size:
         row = table.slice(int(invalid[0]), 1)
         key, sequence = row[roles.key][0].as_py(), row[roles.sequence][0].as_py()
@@ -139,40 +150,32 @@ def refuse(invalid: Ints, complaints: Objects, table: pa.Table, roles: ColumnRol
 
 
 def _group(column: pa.Array, order: Ints) -> tuple[pa.Array, Ints, Ints]:
-    """Distinct keys, where the rows of each start, and the order of the rows with those of a key together."""
-    key = _taken(column, order)
-    if _is_sorted(key):
-        starts = np.flatnonzero(_begins(key))
-        return _taken(key, starts), starts, order
-    hashes = _upper_part(hash_keys(key))
-    together = stable_order(hashes)
-    grouped = _taken(key, together)
-    begins = _begins(grouped)
-    if not np.array_equal(begins, first_of_each(hashes[together])):  # keys that differ share a hash
-        together = stable_order(key.dictionary_encode().indices.to_numpy().astype(np.int64))
-        grouped = _taken(key, together)
-        begins = _begins(grouped)
-    starts = np.flatnonzero(begins)
-    return _taken(grouped, starts), starts, order[together]
+    """Distinct keys, where the rows of each start, and the order of the rows with those of a key together.
 
-
-def _upper_part(hashes: Hashes) -> Ints:
-    """As much of each hash as can be sorted fast, together with the number of its row."""
-    return (hashes >> np.uint64(len(hashes).bit_length() + 1)).astype(np.int64)
+    Sorted rows stay as they are. Otherwise keys are in the order of their hashes, whatever the order of the rows.
+    """
+    encoded = column.dictionary_encode()
+    known = encoded.dictionary
+    key = encoded.indices.fill_null(0).to_numpy()[order]  # rows without a key are not in the order
+    starts = np.flatnonzero(first_of_each(key))
+    if len(starts) <= len(known):
+        keys = _taken(known, key[starts])
+        if len(keys) < 2 or pc.all(pc.less_equal(keys.slice(0, len(keys) - 1), keys.slice(1))).as_py():
+            return keys, starts, order
+    counts = np.bincount(key, minlength=len(known))
+    present = np.flatnonzero(counts)
+    hashes = (hash_keys(_taken(known, present)) >> np.uint64(len(key).bit_length() + 1)).astype(np.int64)
+    sorting = np.argsort(hashes, kind="stable")
+    if not first_of_each(hashes[sorting]).all():  # keys that differ share a hash: the first to arrive comes first
+        first = np.empty(len(known), np.int64)
+        first[key[::-1]] = arange(len(key))[::-1]
+        sorting = np.argsort(first[present])
+    present = present[sorting]
+    rank = np.empty(len(known), np.int64)
+    rank[present] = arange(len(present))
+    ends = np.cumsum(counts[present])
+    return _taken(known, present), ends - counts[present], order[counting_order(rank[key])]
 
 
 def _taken(values: pa.Array, places: Ints) -> pa.Array:
     return values.take(pa.array(places))
-
-
-def _is_sorted(key: pa.Array) -> bool:
-    """Whether the rows of each key lie together already, as they do after a sort."""
-    return len(key) < 2 or bool(pc.all(pc.less_equal(key.slice(0, len(key) - 1), key.slice(1))).as_py())
-
-
-def _begins(key: pa.Array) -> Bools:
-    """Marks the rows whose key is not that of the row before."""
-    first = np.ones(len(key), np.bool_)
-    if len(key) > 1:
-        first[1:] = pc.not_equal(key.slice(1), key.slice(0, len(key) - 1)).to_numpy(zero_copy_only=False)
-    return first

@@ -1,93 +1,55 @@
-"""What tables and streams require of a kernel, and of the state that it keeps.
+"""The protocol of a kernel.
 
-There are two who do: the ``Kernel`` for rows that are numbered, and the ``NodeKernel`` for the messages of Sparkplug's edge
-nodes. What reads rows, keeps time and looks after state works with either (``table.py``, ``stream.py``, ``versions.py``,
-``state_admin.py``).
+There are two kernels: ``Kernel`` for rows with sequence numbers, and ``NodeKernel`` for the messages of Sparkplug's edge
+nodes. What reads rows, keeps time and manages state works with either (``table_by_kernel.py``, ``stream.py``,
+``batch_versions.py``, ``state_admin.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrays import Ints
+from seriatim.spark.kernel.content import Content
+from seriatim.spark.kernel.partition_state import StackedPartition, Tally
 
 MACHINE = "machine"
-"""What the meaning of a state calls whose it is. The state of numbered rows has no such word."""
+"""Names the kernel in the meaning of a state. The state of ``Kernel`` has no such entry."""
 
 
-class StateChange(Protocol):
-    """What a batch changes in a partition."""
+@dataclass(frozen=True)
+class Counters:
+    """How many keys and rows took which path, and why keys took the slow one."""
 
-    @property
-    def clock(self) -> float: ...
-
-    @property
-    def entries(self) -> int:
-        """How much has to be written."""
-
-    def tables(self) -> list[pa.Table]:
-        """The change as it is written; the clock is written elsewhere."""
+    fast_keys: int = 0
+    fast_rows: int = 0
+    slow_keys: int = 0
+    slow_rows: int = 0
+    invalid_rows: int = 0
+    causes: dict[str, int] = field(default_factory=dict)
 
 
-class PartitionState(Protocol):
-    """What is known of the keys of a partition. It changes by ``apply`` alone."""
-
-    @property
-    def clock(self) -> float: ...
-
-    def __len__(self) -> int:
-        """How many keys are known."""
-
-    @property
-    def held_count(self) -> int: ...
-
-    @property
-    def gap_count(self) -> int: ...
-
-    def next_due(self) -> float:
-        """When something falls due next; infinite for never."""
-
-    def waiting(self) -> pa.Table:
-        """The rows that wait, with the columns ``partition.WAITING``."""
-
-    def adopt(self, schema: pa.Schema) -> None:
-        """Give the rows that wait the columns that the query has now."""
-
-    def apply(self, change: Any, places: Any = None) -> None: ...
-
-    def as_change(self) -> StateChange:
-        """The change that makes an empty partition into this one."""
-
-    @classmethod
-    def change_of(cls, clock: float, tables: list[pa.Table]) -> Any:
-        """A change as it was written."""
-
-    @classmethod
-    def from_change(cls, change: Any) -> PartitionState: ...
-
-    @classmethod
-    def join(cls, parts: list[Any]) -> PartitionState:
-        """All keys of several partitions in one."""
-
-    def split(self, assign: Callable[[pa.Array], Ints], count: int) -> list[Any]:
-        """One partition for each number from 0 to ``count - 1`` that ``assign`` gives the keys."""
+NO_COUNTERS = Counters()
 
 
 class BatchOutcome(Protocol):
-    """What a batch gives out, and what it changes. ``places`` is for ``apply``."""
+    """What a batch gives out, what it changes, and how that changes the size of the partition."""
 
     @property
     def table(self) -> pa.Table: ...
 
     @property
-    def change(self) -> StateChange: ...
+    def change(self) -> Content: ...
 
     @property
-    def places(self) -> Any: ...
+    def tally(self) -> Tally: ...
+
+    @property
+    def counters(self) -> Counters: ...
 
 
 class PartitionKernel(Protocol):
@@ -104,7 +66,11 @@ class PartitionKernel(Protocol):
         """What must not change under a state, besides keys and times."""
 
     @property
-    def partition_type(self) -> type[PartitionState]:
+    def waits(self) -> str:
+        """The options that say how long a message waits. When they change, all keys that hold something are looked at."""
+
+    @property
+    def partition_type(self) -> type[StackedPartition]:
         """What the partitions of this kernel are."""
 
     def new_partition(self, schema: pa.Schema) -> Any:

@@ -16,54 +16,55 @@ Rules
 
 Theory of operation
 -------------------
-``intake`` finds the rows that can be judged and groups them by key, ``key_index`` finds what is known of those keys,
+``intake`` finds the rows that can be judged and groups them by key, ``Partition.look_up`` finds what is known of those keys,
 ``fast_path`` decides all keys together with numpy, and ``slow_path`` those that it left, with the core's resequencer. Both
-give a ``Verdict``; here the two are put together into one table and one change.
+return a ``Decision``; here the two are put together into one table and one change.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
 import pyarrow as pa
 
-from seriatim.core.options import require_duration
-from seriatim.core.resequencing import OnDuplicate, Resequencing
+from seriatim.core.resequencing.options import OnDuplicate, OnGap, ResequenceOptions
+from seriatim.core.validation import require_duration
 from seriatim.spark.column_roles import ColumnRoles
-from seriatim.spark.kernel.arrays import Bools, Ints, Pool, arange, first_of_each, flat, rising
-from seriatim.spark.kernel.batch import Batch
+from seriatim.spark.kernel.arrays import Bools, Floats, Ints, Pool, arange, first_of_each, flat, rising, run_bounds
+from seriatim.spark.kernel.batch import NO_SOURCE, Batch, Decision, Released
+from seriatim.spark.kernel.content import GIVEN_UP, HELD, KEY, RELEASED, Content, Times
+from seriatim.spark.kernel.content import Released as ReleasedNumbers
 from seriatim.spark.kernel.fast_path import FastPath
-from seriatim.spark.kernel.fast_verdict import FastVerdict, wrapped
+from seriatim.spark.kernel.fast_path_result import decision_of, wrapped
 from seriatim.spark.kernel.intake import Intake, OnInvalid, check_columns, refuse, take_in
+from seriatim.spark.kernel.interfaces import Counters
+from seriatim.spark.kernel.keys import raw_keys, require_same_keys
 from seriatim.spark.kernel.output import Output, expired_entries, output_schema
-from seriatim.spark.kernel.partition import KeyFacts, Partition, PartitionChange, Places, joined_rows, owned
+from seriatim.spark.kernel.partition_state import (
+    GAPS,
+    Gaps,
+    HeldMessages,
+    KeyFacts,
+    Partition,
+    Ranges,
+    Tally,
+    dues_of,
+    joined_rows,
+)
 from seriatim.spark.kernel.slow_path import SlowPath
 from seriatim.spark.kernel.slow_path_causes import Cause, begin_sessions, slow_path_causes
-from seriatim.spark.kernel.verdict import NO_SOURCE, Released, Verdict
-
-
-@dataclass(frozen=True)
-class Counters:
-    """How many keys and rows took which path, and why keys took the slow one."""
-
-    fast_keys: int = 0
-    fast_rows: int = 0
-    slow_keys: int = 0
-    slow_rows: int = 0
-    invalid_rows: int = 0
-    causes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a batch gives out, and what it changes. ``places`` spare ``Partition.apply`` a search."""
+    """What a batch gives out, what it changes, and how that changes the size of the partition."""
 
     table: pa.Table
-    change: PartitionChange
-    places: Places
+    change: Content
+    tally: Tally
     counters: Counters
 
 
@@ -71,7 +72,7 @@ class Outcome:
 class Kernel:
     """Puts the micro-batches of a partition in order, one after another."""
 
-    options: Resequencing
+    options: ResequenceOptions
     roles: ColumnRoles
     on_invalid: OnInvalid = OnInvalid.LEDGER
     idle_after: float | None = None
@@ -90,11 +91,15 @@ class Kernel:
         return {"wrap": repr(space.modulus), "increment": repr(space.increment)}
 
     @property
+    def waits(self) -> str:
+        options = self.options
+        return f"{options.gap_timeout} {options.on_gap is OnGap.HOLD} {options.start.patience}"
+
+    @property
     def partition_type(self) -> type[Partition]:
         return Partition
 
     def new_partition(self, schema: pa.Schema) -> Partition:
-        """What is known before the first batch."""
         check_columns(self.roles, schema)
         output_schema(schema)
         return Partition(schema.field(self.roles.key).type, schema)
@@ -113,82 +118,90 @@ class Kernel:
         Without a ``now`` it is the time of the latest row. A row later than ``latest`` is invalid.
         """
         check_columns(self.roles, table.schema)
-        partition.check_key_type(table.schema.field(self.roles.key).type)
+        require_same_keys(table.schema.field(self.roles.key).type, partition.key_type)
         intake = take_in(table, self.roles, self.options.space, order, latest)
         if self.on_invalid is OnInvalid.RAISE:
             refuse(intake.invalid, intake.complaints, table, self.roles)
         clock = max(float(intake.rows.time.max(initial=-inf)) if now is None else now, partition.clock)
         batch, places = self._gather(partition, intake, table, clock)
-        verdict, counters = self._decide(batch)
-        idle = self._idle(partition, places.slots, clock)
-        gone = ~np.isin(batch.held.row, verdict.held.row)
-        messages = _Messages(table, partition, batch, gone)
+        decision, counters = self._decide(batch)
+        since = -inf if self.idle_after is None else clock - self.idle_after
+        idle, idle_facts = partition.idle(since, batch.keys)
+        gone = ~np.isin(batch.held.row, decision.held.row)
+        messages = _Messages(table, partition.rows_at(places[gone]), batch, gone)
+        change = _change(decision, messages, gone, idle, max(since, partition.times.idled))
         return Outcome(
-            table=self._output(messages, intake, verdict, idle),
-            change=_change(verdict, messages, gone, partition.keys.take(pa.array(idle))),
-            places=Places(places.slots[verdict.owners], places.released[gone]),
+            table=self._output(messages, intake, decision, idle, idle_facts),
+            change=change,
+            tally=Tally(
+                keys=int(np.sum(~batch.known[decision.owners])) - len(idle),
+                held=len(change.lists[HELD]) - int(gone.sum()),
+                gaps=len(change.lists[GAPS]) - len(batch.gaps),
+            ),
             counters=replace(counters, invalid_rows=len(intake.invalid)),
         )
 
     # -- in -------------------------------------------------------------------------------------------------------------
 
-    def _gather(self, partition: Partition, intake: Intake, table: pa.Table, clock: float) -> tuple[Batch, Places]:
-        """All that is known of the keys that take part, and where it is."""
-        slots = partition.index.find(intake.keys)
-        others = np.setdiff1d(partition.due(clock), slots, assume_unique=True)
-        slots = np.concatenate([slots, others])
-        ranks = partition.ranks(slots)
-        known = slots >= 0
-        facts = KeyFacts.of_new_keys(len(slots))
-        facts.put(np.flatnonzero(known), partition.facts.take(slots[known]))
+    def _gather(self, partition: Partition, intake: Intake, table: pa.Table, clock: float) -> tuple[Batch, Ints]:
+        """All that is known of the keys that take part, and where the rows are that they hold."""
+        found = partition.look_up(intake.keys, clock)
+        count, lists = len(found.keys), found.content.lists
+        known = np.zeros(count, np.bool_)
+        known[found.present] = True
+        facts = KeyFacts.of_new_keys(count)
+        facts.put(found.present, found.content.facts)  # type: ignore[arg-type]
         floors = np.where(known, np.maximum(facts.now, partition.clock), -inf)
-        none = np.full(len(others), len(intake.rows))
+        none = np.full(count - len(intake.keys), len(intake.rows))
         starts, ends = np.concatenate([intake.starts, none]), np.concatenate([intake.ends, none])
-        held, gaps, given_up = partition.held, partition.gaps, partition.given_up
-        places = owned(held, ranks)
-        held = held.take(places).renumbered(ranks)
-        held.row = held.row + table.num_rows
+        held: HeldMessages = lists[HELD]
+        gaps: Gaps = lists[GAPS]
+        given_up: Ranges = lists[GIVEN_UP]
         batch = Batch(
-            keys=pa.concat_arrays([intake.keys, partition.keys.take(pa.array(others))]),
+            keys=found.keys,
             known=known,
             facts=facts,
             starts=starts,
             ends=ends,
             rows=replace(intake.rows, time=rising(intake.rows.time, starts, ends, floors)),
-            held=held,
-            gaps=gaps.take(owned(gaps, ranks)).renumbered(ranks),
-            given_up=given_up.take(owned(given_up, ranks)).renumbered(ranks),
+            held=replace(held, row=arange(len(held)) + table.num_rows),
+            gaps=self._adopted(gaps, floors),
+            given_up=given_up,
             floors=floors,
             clock=clock,
-            digests=self._digests(table, partition),
+            digests=self._digests(table, partition, held.row),
         )
-        return begin_sessions(batch, self.options), Places(slots, places)
+        return begin_sessions(batch, self.options), held.row
 
-    def _digests(self, table: pa.Table, partition: Partition) -> pa.Array | None:
+    def _adopted(self, gaps: Gaps, floors: Floats) -> Gaps:
+        """Gaps that were opened under other options, as ``Resequencer.restore`` takes them."""
+        limit = floors[gaps.owner] + (inf if self.timeout is None else self.timeout)
+        deadline = np.minimum(gaps.deadline, limit)
+        if self.options.on_gap is OnGap.HOLD:
+            return replace(gaps, deadline=np.where(gaps.reported, gaps.deadline, deadline))
+        starts, ends = run_bounds(gaps.owner, len(floors))
+        deadline = rising(deadline, starts, ends, np.full(len(floors), -inf))
+        return replace(gaps, deadline=deadline, reported=np.zeros(len(gaps), np.bool_))
+
+    def _digests(self, table: pa.Table, partition: Partition, places: Ints) -> pa.Array | None:
         """The digests of all sources, where they matter."""
         name = self.roles.digest
         if name is None or self.options.on_duplicate is not OnDuplicate.CONFLICT:
             return None
-        return flat(joined_rows(table.select([name]), partition.rows.select([name]))[name])
-
-    def _idle(self, partition: Partition, slots: Ints, clock: float) -> Ints:
-        """The slots of the keys that expire."""
-        if self.idle_after is None:
-            return arange(0)
-        return np.setdiff1d(partition.idle(clock - self.idle_after), slots, assume_unique=True)
+        return flat(joined_rows(table.select([name]), partition.rows_at(places).select([name]))[name])
 
     # -- both paths -----------------------------------------------------------------------------------------------------
 
-    def _decide(self, batch: Batch) -> tuple[Verdict, Counters]:
+    def _decide(self, batch: Batch) -> tuple[Decision, Counters]:
         causes = slow_path_causes(batch, self.options)
         tried = np.flatnonzero(causes == Cause.NONE)
         fast = FastPath(batch.select(tried), self.options)
         causes[tried] = fast.causes
         left = np.flatnonzero(causes)
-        verdict = FastVerdict(fast).verdict()
+        decision = decision_of(fast)
         if left.size:
             slow = SlowPath(batch.select(left), self.options, raise_invalid=self.on_invalid is OnInvalid.RAISE)
-            verdict = _joined(verdict.renumbered(tried), slow.verdict().renumbered(left))
+            decision = _joined(decision.renumbered(tried), slow.decision().renumbered(left))
         lengths = batch.ends - batch.starts
         counters = Counters(
             fast_keys=len(batch) - len(left),
@@ -199,37 +212,37 @@ class Kernel:
                 Cause(cause).name.lower(): count for cause, count in sorted(Counter(causes[left].tolist()).items())
             },
         )
-        return verdict, counters
+        return decision, counters
 
     # -- out ------------------------------------------------------------------------------------------------------------
 
-    def _output(self, messages: _Messages, intake: Intake, verdict: Verdict, idle: Ints) -> pa.Table:
+    def _output(
+        self, messages: _Messages, intake: Intake, decision: Decision, idle: pa.Array, idle_facts: KeyFacts
+    ) -> pa.Table:
         output = Output(messages.table, self.roles.key)
-        batch, partition = messages.batch, messages.partition
-        released = replace(verdict.released, source=messages.find(verdict.released.source))
-        entries = replace(verdict.entries, source=messages.find(verdict.entries.source))
+        batch = messages.batch
+        released = replace(decision.released, source=messages.find(decision.released.source))
+        entries = replace(decision.entries, source=messages.find(decision.entries.source))
         parts = [
             output.ordered(released.source, _positions(released, batch)),
             output.entries(entries, batch.keys.take(pa.array(entries.owner))),
         ]
         if intake.invalid.size:
             parts.append(output.invalid(intake.invalid, intake.complaints, batch.clock))
-        if idle.size:
-            facts = partition.facts.take(idle)
-            expired = expired_entries(wrapped(facts.expected, self.options.space), facts.epoch, batch.clock)
-            parts.append(output.entries(expired, partition.keys.take(pa.array(idle))))
+        if len(idle):
+            expired = expired_entries(wrapped(idle_facts.expected, self.options.space), idle_facts.epoch, batch.clock)
+            parts.append(output.entries(expired, idle))
         return pa.concat_tables([part for part in parts if part.num_rows] or parts[:1])
 
 
 class _Messages:
     """The rows of a batch, and behind them what was held and leaves: copying what stays held would be wasted work."""
 
-    def __init__(self, rows: pa.Table, partition: Partition, batch: Batch, gone: Bools) -> None:
-        self.partition, self.batch, self.row_count = partition, batch, rows.num_rows
-        leaving = np.sort(batch.held.row[gone]) - rows.num_rows
-        self.table = joined_rows(rows, partition.rows_at(leaving)).combine_chunks()
-        self._places = arange(rows.num_rows + partition.rows.num_rows)
-        self._places[leaving + rows.num_rows] = arange(len(leaving)) + rows.num_rows
+    def __init__(self, rows: pa.Table, leaving: pa.Table, batch: Batch, gone: Bools) -> None:
+        self.batch, self.row_count = batch, rows.num_rows
+        self.table = joined_rows(rows, leaving).combine_chunks()
+        self._places = arange(rows.num_rows + len(gone))
+        self._places[np.flatnonzero(gone) + rows.num_rows] = arange(leaving.num_rows) + rows.num_rows
 
     def find(self, source: Ints) -> Ints:
         return np.where(source == NO_SOURCE, NO_SOURCE, self._places[source])
@@ -242,10 +255,10 @@ def _positions(released: Released, batch: Batch) -> Ints:
     return batch.facts.position[released.owner] + rank
 
 
-def _joined(one: Verdict, other: Verdict) -> Verdict:
+def _joined(one: Decision, other: Decision) -> Decision:
     """Both verdicts, in the order of the keys."""
     order = np.argsort(np.concatenate([one.owners, other.owners]), kind="stable")
-    return Verdict(
+    return Decision(
         owners=np.concatenate([one.owners, other.owners])[order],
         released=_merged(one.released, other.released),
         entries=_merged(one.entries, other.entries),
@@ -262,22 +275,27 @@ def _merged(one: Pool, other: Pool) -> Pool:
     return both.take(np.argsort(both.owner, kind="stable"))
 
 
-def _change(verdict: Verdict, messages: _Messages, gone: Bools, expired: pa.Array) -> PartitionChange:
+def _change(decision: Decision, messages: _Messages, gone: Bools, idle: pa.Array, idled: float) -> Content:
     """What the batch changes, for the keys that are known after it. ``gone`` marks what is held no longer."""
-    batch = messages.batch
+    batch, count = messages.batch, len(decision.owners)
     numbers = np.full(len(batch), -1, np.int64)
-    numbers[verdict.owners] = arange(len(verdict.owners))
-    waiting = verdict.held.renumbered(numbers)
+    numbers[decision.owners] = arange(count)
+    waiting = decision.held.renumbered(numbers)
     added = waiting.take(waiting.row < messages.row_count)
-    return PartitionChange(
-        clock=batch.clock,
-        keys=batch.keys.take(pa.array(verdict.owners)),
-        facts=verdict.facts,
-        gaps=verdict.gaps.renumbered(numbers),
-        fresh_memory=verdict.fresh_memory,
-        given_up=verdict.given_up.renumbered(numbers),
-        released=batch.held.take(gone).renumbered(numbers),
-        held=replace(added, row=arange(len(added))),
+    gaps, left = decision.gaps.renumbered(numbers), batch.held.take(gone).renumbered(numbers)
+    is_idle = np.repeat([False, True], [count, len(idle)])
+    return Content(
+        times=Times(batch.clock, batch.clock, idled),
+        texts={KEY: raw_keys(pa.concat_arrays([batch.keys.take(pa.array(decision.owners)), idle]))},
+        facts=KeyFacts.concat([decision.facts, KeyFacts.of_new_keys(len(idle))]),
+        due=np.append(dues_of(decision.facts, gaps), np.full(len(idle), inf)),
+        fresh=np.append(decision.fresh_memory, np.ones(len(idle), np.bool_)),
+        gone=is_idle,
+        lists={
+            GAPS: gaps,
+            GIVEN_UP: decision.given_up.renumbered(numbers),
+            HELD: replace(added, row=arange(len(added))),
+            RELEASED: ReleasedNumbers(left.owner, left.number),
+        },
         rows=messages.table.take(pa.array(added.row)),
-        expired=expired,
     )

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.kernel.arrays import Bools, Ints, Objects, arange, filled
-from seriatim.spark.kernel.verdict import NO_SOURCE, Entries
+from seriatim.spark.kernel.batch import NO_SOURCE, Entries
 from seriatim.spark.tagged import ADDED_COLUMNS, ADDED_FIELDS, EXPIRED, INVALID, LEDGER, Tag
 
 

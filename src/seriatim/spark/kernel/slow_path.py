@@ -8,22 +8,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from seriatim.core import resequencing as core
-from seriatim.core.backlog import Held as HeldMessage
-from seriatim.core.resequencer import Resequencer, SavedResequencer
-from seriatim.core.resequencing import Resequencing
+from seriatim.core.resequencing import options as core
+from seriatim.core.resequencing.gaps import Held as HeldMessage
+from seriatim.core.resequencing.options import ResequenceOptions
+from seriatim.core.resequencing.resequencer import Resequencer, SavedResequencer
 from seriatim.errors import InvalidSequence
 from seriatim.spark.kernel.arrays import Ints, run_bounds
-from seriatim.spark.kernel.batch import Batch
-from seriatim.spark.kernel.partition import Gaps, HeldMessages, KeyFacts, Ranges
-from seriatim.spark.kernel.verdict import NO_SOURCE, Entries, Released, Verdict
+from seriatim.spark.kernel.batch import NO_SOURCE, Batch, Decision, Entries, Released
+from seriatim.spark.kernel.partition_state import Gaps, HeldMessages, KeyFacts, Ranges
 from seriatim.spark.tagged import INVALID, Tag
 
 
 class SlowPath:
     """One batch, decided message by message. Messages are their sources."""
 
-    def __init__(self, batch: Batch, options: Resequencing, *, raise_invalid: bool) -> None:
+    def __init__(self, batch: Batch, options: ResequenceOptions, *, raise_invalid: bool) -> None:
         self.batch, self.options, self.raise_invalid = batch, options, raise_invalid
         self.held_runs = run_bounds(batch.held.owner, len(batch))
         self.gap_runs = run_bounds(batch.gaps.owner, len(batch))
@@ -97,9 +96,9 @@ class SlowPath:
             if isinstance(effect, core.Released):
                 self.released.append((owner, effect.message))
             else:
-                self._tell(owner, effect, now)
+                self._enter_effect(owner, effect, now)
 
-    def _tell(self, owner: int, effect: core.Effect[int], now: float) -> None:
+    def _enter_effect(self, owner: int, effect: core.Effect[int], now: float) -> None:
         match effect:
             case core.LedgerEntry(_, epoch, reason, first, last, size, time, detail, message):
                 source = NO_SOURCE if message is None else message
@@ -111,11 +110,11 @@ class SlowPath:
             case core.SyncLost(_, epoch, sequence):
                 self._enter(owner, Tag.SYNC_LOST, None, epoch, (sequence, sequence, 1), now, None, NO_SOURCE)
             case core.ResendRequested(_, epoch, ranges):
-                self._tell_ranges(owner, Tag.REQUEST, epoch, ranges, now)
+                self._enter_ranges(owner, Tag.REQUEST, epoch, ranges, now)
             case core.GapReported(_, epoch, ranges):
-                self._tell_ranges(owner, Tag.REPORT, epoch, ranges, now)
+                self._enter_ranges(owner, Tag.REPORT, epoch, ranges, now)
 
-    def _tell_ranges(self, owner: int, tag: Tag, epoch: int, ranges: tuple[tuple[int, int], ...], now: float) -> None:
+    def _enter_ranges(self, owner: int, tag: Tag, epoch: int, ranges: tuple[tuple[int, int], ...], now: float) -> None:
         space = self.options.space
         for first, last in ranges:
             span = last - first if space.modulus is None else (last - first) % space.modulus
@@ -155,8 +154,8 @@ class SlowPath:
         self.given_up += [(owner, *given_up) for given_up in saved.given_up]
         self.held += [(owner, number, item.arrival, item.message) for number, item in sorted(saved.held)]
 
-    def verdict(self) -> Verdict:
-        return Verdict(
+    def decision(self) -> Decision:
+        return Decision(
             owners=np.array(self.owners, np.int64),
             released=Released.from_rows(self.released),
             entries=Entries.from_rows(self.entries),

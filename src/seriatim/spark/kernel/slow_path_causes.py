@@ -9,8 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seriatim.core.resequencing import Resequencing, StartRule
-from seriatim.spark.kernel.arrays import Ints
+from seriatim.core.resequencing.options import ResequenceOptions, StartRule
 from seriatim.spark.kernel.batch import Batch
 
 MAX_SPAN = 2**40
@@ -25,19 +24,18 @@ class Cause(IntEnum):
     EPOCH = 2  # a session ends, or a row belongs to one that has ended
     GRID = 3  # a row is off the grid of the increment
     JUMP = 4  # the numbers span more than fits on the line
-    DEADLINES = 5  # deadlines do not rise with the numbers: the timeout was changed
-    DUE = 6  # a gap falls due, and it is not to be skipped
-    LATE = 7  # a row is late, and that is to be raised
-    ROOM = 8  # more was held than there is room for
-    CIRCLE = 9  # a row came from the other half of the circle
-    SYNC = 10  # sync was lost
-    MEMORY = 11  # what is remembered of the numbers given up moved past a row that is behind
+    DUE = 5  # a gap falls due, and it is not to be skipped
+    LATE = 6  # a row is late, and that is to be raised
+    ROOM = 7  # more was held than there is room for
+    CIRCLE = 8  # a row came from the other half of the circle
+    SYNC = 9  # sync was lost
+    MEMORY = 10  # what is remembered of the numbers given up moved past a row that is behind
 
 
 Causes: TypeAlias = npt.NDArray[np.int8]
 
 
-def begin_sessions(batch: Batch, options: Resequencing) -> Batch:
+def begin_sessions(batch: Batch, options: ResequenceOptions) -> Batch:
     """The batch, with the keys that are new at their start, which a literal start or the first row tells."""
     new = np.flatnonzero(~batch.known)
     if not new.size:
@@ -53,7 +51,7 @@ def begin_sessions(batch: Batch, options: Resequencing) -> Batch:
     return batch
 
 
-def slow_path_causes(batch: Batch, options: Resequencing) -> Causes:
+def slow_path_causes(batch: Batch, options: ResequenceOptions) -> Causes:
     """Why keys can't take the fast path, as far as their rows and what is known of them tell."""
     causes = np.zeros(len(batch), np.int8)
     owner, rows, facts = batch.owner_of_rows(), batch.rows, batch.facts
@@ -66,20 +64,6 @@ def slow_path_causes(batch: Batch, options: Resequencing) -> Causes:
     causes[held.owner[held.number - facts.expected[held.owner] > MAX_SPAN]] = Cause.JUMP
     if options.space.increment > 1:
         causes[owner[distance % options.space.increment != 0]] = Cause.GRID
-    causes[_with_falling_deadlines(batch, options)] = Cause.DEADLINES
     causes[owner[rows.epoch != facts.epoch[owner]]] = Cause.EPOCH
     causes[~np.isnan(facts.start_deadline)] = Cause.GATHERING
     return causes
-
-
-def _with_falling_deadlines(batch: Batch, options: Resequencing) -> Ints:
-    """The keys in which a gap may fall due before one below it; without a change of the timeout there are none."""
-    gaps = batch.gaps
-    falls = (gaps.owner[1:] == gaps.owner[:-1]) & (gaps.deadline[1:] < gaps.deadline[:-1])
-    timeout = inf if options.gap_timeout is None else options.gap_timeout
-    with_rows = batch.starts < batch.ends
-    next_deadline = np.full(len(batch), inf)
-    next_deadline[with_rows] = batch.rows.time[batch.starts[with_rows]] + timeout
-    # A gap that was reported has no deadline any more, and those above it wait for it: on_gap=HOLD looks at the first only.
-    beyond = (gaps.deadline > next_deadline[gaps.owner]) & ~gaps.reported
-    return np.concatenate([gaps.owner[1:][falls & ~gaps.reported[:-1]], gaps.owner[beyond]])

@@ -1,4 +1,4 @@
-"""Spark on this machine, for our commands and tests.
+"""A local Spark session for our commands and tests, its Java, and its shutdown.
 
 ``session.py``   starts it
 ``java.py``      finds the Java that runs it

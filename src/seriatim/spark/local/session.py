@@ -2,23 +2,26 @@
 
 In a program of your own, make a session as you always do: the transformations of this package work with any.
 
-What Spark and its Java say goes to a file, never to the terminal: Spark raises its errors in Python anyway, and the
-file is named where that does not tell enough. ``PYSPARK_PYTHON`` is the running interpreter, so that the workers find
+The output of Spark and its Java goes to a file, never to the terminal: Spark raises its errors in Python anyway, and an
+error that is not enough by itself names the file. ``PYSPARK_PYTHON`` is the running interpreter, so that the workers find
 what the program finds.
 """
 
 from __future__ import annotations
 
 import os
+import re
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from seriatim.errors import FailedPrecondition
 from seriatim.extras import require_extra
 from seriatim.spark.local.java import find_java
+from seriatim.spark.settings import WORTH_SETTING
 
 require_extra("spark", "pyspark", what="Spark")
 
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK = "127.0.0.1"
+ANY_CORES = "local[*]"
+PARTITIONS_ON_A_CLUSTER = 32
 LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
@@ -37,27 +42,32 @@ def local_session(
 
     ``settings`` are Spark's own. What Spark logs goes to ``log_file``, by default a temporary file without a name.
     """
+    from pyspark import SparkConf
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    conf = _configuration({"spark.app.name": name, **_SETTINGS, **_for_this_machine(), **(settings or {})})
-    _start_java(conf, log_file)
-    _hush()
+    given = settings or {}
+    master = given.get("spark.master", ANY_CORES)
+    address = driver_address(master)
+    chosen = {"spark.app.name": name, **_SETTINGS, **_on(master, address), **given}
+    # Not loadDefaults: no Java runs yet that could be asked for them.
+    conf = SparkConf(loadDefaults=False).setAll(list(chosen.items()))
+    _start_java(conf, log_file, address)
+    for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(logger).disabled = True  # what it prints is raised as well
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 _SETTINGS = {
-    "spark.master": "local[*]",
+    "spark.master": ANY_CORES,
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG4J.as_uri()}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": LOOPBACK,
-    "spark.driver.bindAddress": LOOPBACK,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # The size of a batch for Python is limited by its rows. Given a limit in bytes, Spark adds them up again with every row,
-    # which costs more than writing the row; the largest number there is means that it is not to ask.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    **WORTH_SETTING,
     # Python workers need much memory for a moment in every batch. Returning it and requesting it again, page by page, costs
     # a quarter of their time: let Arrow keep it for ten seconds, and the C library 256 MB of it.
     "spark.executorEnv.MIMALLOC_PURGE_DELAY": "10000",
@@ -68,42 +78,43 @@ _SETTINGS = {
 }
 
 
-def _for_this_machine() -> dict[str, str]:
-    """As many tasks as cores: a shuffle of two hundred small parts costs more than the work."""
-    return {
-        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG4J.as_uri()}",
-    }
+def driver_address(master: str) -> str | None:
+    """The address at which the driver is found: by the workers of a standalone cluster, or on this machine alone.
+
+    None where Spark has to find out, as on YARN and Kubernetes.
+    """
+    if master.startswith("local"):
+        return LOOPBACK
+    if not (found := re.match(r"spark://([^:,/]+):(\d+)", master)):
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # nothing is sent
+        try:
+            probe.connect((found[1], int(found[2])))
+        except OSError as error:
+            raise FailedPrecondition(f"no way leads from here to {master}: {error}; correct spark.master") from error
+        address: str = probe.getsockname()[0]
+        return address
 
 
-def _configuration(settings: Mapping[str, str]) -> SparkConf:
-    from pyspark import SparkConf
+def _on(master: str, address: str | None) -> dict[str, str]:
+    """Where the driver is found, and the parts of a shuffle: two hundred small ones cost more than their work.
 
-    # Not loadDefaults: no Java runs yet that could be asked for them.
-    return SparkConf(loadDefaults=False).setAll(list(settings.items()))
-
-
-def _hush() -> None:
-    """Keep PySpark from printing errors that it raises as well."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True
+    State is bound to the number of its partitions. On a cluster that must not depend on the machine of the driver.
+    """
+    found = {} if address is None else {"spark.driver.host": address, "spark.driver.bindAddress": address}
+    parts = os.cpu_count() or 1 if master.startswith("local") else PARTITIONS_ON_A_CLUSTER
+    return {**found, "spark.sql.shuffle.partitions": str(parts)}
 
 
-def _open_log(path: Path | None) -> IO[bytes]:
-    return tempfile.TemporaryFile() if path is None else path.open("w+b")
-
-
-def _start_java(conf: SparkConf, log_file: Path | None) -> None:
+def _start_java(conf: SparkConf, log_file: Path | None, address: str | None) -> None:
     """Start the Java process of this session, its output in the file, and let Spark know it."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
-    environ = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
-    os.environ.update(environ)
-    with _open_log(log_file) as log:
+    environ = {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
+    os.environ.update(environ if address is None else {**environ, "SPARK_LOCAL_IP": address})
+    with tempfile.TemporaryFile() if log_file is None else log_file.open("w+b") as log:
         try:
             # In a session of its own: how it ends is for us to say (``shutdown.py``), and not for a Ctrl-C in the terminal.
             options = {"stdout": log, "stderr": log, "start_new_session": True}

@@ -1,4 +1,4 @@
-"""The end of Spark's Java, at any moment, and of everything that it started.
+"""Ends Spark's Java, at any moment, and everything that it started.
 
 ``local_session`` makes Java the leader of a process session of its own. A Ctrl-C in the terminal does not reach it, so whoever
 started it decides how it ends; and what it starts (Python workers, readers of sources) is found by that session, also when
@@ -22,14 +22,14 @@ require_extra("spark", "pyspark", what="Spark")
 
 EXIT_TIMEOUT_S = 5.0
 """How long Java, and then its children, may take to exit before they are killed."""
-LOOK_INTERVAL_S = 0.02
+POLL_INTERVAL_S = 0.02
 
 
 def end_java() -> None:
     """End the Java process that ``local_session`` started, whatever it is doing, and return when all of it is gone.
 
-    It would end by itself with this process. Who can't wait for that, or for what Spark is doing, ends it here: calls that are
-    under way in other threads raise.
+    It would end by itself with this process. Call this when that, or what Spark is doing, takes too long: calls under way in
+    other threads raise.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -39,8 +39,10 @@ def end_java() -> None:
         return
     updates = getattr(context, "_accumulatorServer", None)  # there is none while a session is being made
     if updates is not None:
-        updates.handle_error = _say_nothing
-    _hush()
+        updates.handle_error = lambda *_: None  # that Java has hung up is what we want, and not worth a stack trace
+    # Py4J logs what it also raises, to its own logger and to the root logger.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     _end(gateway.proc)
     if updates is not None:
         updates.shutdown()
@@ -48,16 +50,6 @@ def end_java() -> None:
     # As if there had been none: the next session starts a Java of its own.
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None  # noqa: SLF001
     SparkSession._instantiatedSession = None  # noqa: SLF001
-
-
-def _say_nothing(request: object, address: object) -> None:
-    """That Java has hung up is what we want, and not worth a stack trace."""
-
-
-def _hush() -> None:
-    """Keep Py4J from logging what it also raises; it uses its own logger and the root logger."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_not_of_py4j)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -77,7 +69,7 @@ def _end(leader: subprocess.Popen[bytes]) -> None:
             for process in left:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def _members(session: int) -> Iterator[int]:

@@ -1,7 +1,7 @@
-"""Pipelines without code: a source, an order and sinks, declared in a file (``docs/reference/pipelines.md``).
+"""Pipelines declared in TOML: source, order and sinks.
 
-``load`` reads the file, ``Pipeline.explain`` says what it can keep, and neither needs Spark. ``Pipeline.start`` runs it in a
-session, any session; ``seriatim run`` makes one and shows what happens.
+``load`` reads the file and ``Pipeline.explain`` shows which guarantees it provides; neither needs Spark. ``Pipeline.start``
+runs it in any session; ``seriatim pipeline run`` makes a session and shows the progress.
 """
 
 from __future__ import annotations
@@ -19,36 +19,38 @@ if TYPE_CHECKING:
 
     from seriatim.spark.pipeline.run import Run
 
+__all__ = ["Pipeline", "load"]
+
 
 def load(path: str | Path) -> Pipeline:
-    """The pipeline that a TOML file declares."""
+    """Read a pipeline from its file, and check what it says."""
     return Pipeline(read_declaration(Path(path)))
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A declared pipeline."""
+    """A pipeline as its file declares it."""
 
     declaration: Declaration
 
     @property
     def name(self) -> str:
+        """What the pipeline is called in its file."""
         return self.declaration.settings.name
 
     def explain(self) -> Explanation:
-        """What each stage gives, why, and what is left at each sink."""
+        """Which guarantees each stage provides, why, and what remains of them at each sink."""
         return explain(self.declaration)
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        """Start it in a session, unless it promises more than it can keep."""
+        """Start it in a session, unless it requires more than its stages provide."""
         run = self._new_run()
         run.start(spark)
         return run.query
 
     def begin(self, spark: SparkSession) -> Run:
-        """Start it and keep an eye on it: what is read, written and held, and how to end it after a whole batch."""
+        """Start it and follow its progress: what is read, written and held; it can be stopped after a whole batch."""
         run = self._new_run()
-        run.count_held()
         run.start(spark)
         return run
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from seriatim.core.guarantees import Guarantee, Level
-from seriatim.core.options import seconds_in
+from seriatim.core.validation import seconds_in
 from seriatim.errors import InvalidArgument, NotFound
 from seriatim.spark.frames.resequence import StartOption, resequence
-from seriatim.spark.pipeline.exactly_once import EXACTLY_ONCE, TABLE, TOPIC
+from seriatim.spark.pipeline.exactly_once import EXACTLY_ONCE, KAFKA, TABLE, TOPIC
 from seriatim.spark.tagged import Tag
 from seriatim.store import store_file
 
@@ -38,7 +38,7 @@ AVAILABLE_NOW = "available-now"
 ASYNCHRONOUS = "asyncprogresstracking"
 """How the options begin with which Spark does not wait for its own log."""
 WITHOUT_SCHEMA = ("parquet", "json", "csv", "orc", "avro", "xml")
-"""Files of which Spark wants to be told what is in them, before a stream of them begins."""
+"""Formats of files whose schema Spark needs before a stream of them begins."""
 
 PROMISES = {
     "no inversion": Guarantee.NO_INVERSION,
@@ -179,13 +179,13 @@ class Sink:
     @property
     def target(self) -> str:
         """Where it goes, in words that give nothing away: other options of a format may be secrets."""
-        known = {TOPIC: "topic", TABLE: "path", "kafka": "topic"}.get(self.format, "path")
-        return f"{self.format} {self.options[known]}" if known in self.options else self.format
+        known = ("topic",) if self.format in {TOPIC, "kafka"} else ("table", "path")
+        return " ".join([self.format, *(self.options[name] for name in known if name in self.options)])
 
     @property
     def identity(self) -> tuple[object, ...]:
         """Two sinks that agree in this would take each other's batches for their own."""
-        where = self.options.get("url"), self.options.get("topic"), self.options.get("path")
+        where = map(self.options.get, ("url", "topic", "path", "table"))
         return (self.what, *where) if self.format == TOPIC else (self.format, *where)
 
 
@@ -247,10 +247,11 @@ class _Substitution:
 
     def options(self, table: str, of: Source | Sink) -> dict[str, str]:
         filled = {name: self.text(f"{table} options.{name}", _as_option(value)) for name, value in of.options.items()}
-        for name in {"path", "staging"} & filled.keys():
+        for name in {"path", "staging", "catalog.warehouse"} & filled.keys():
             filled[name] = self._located(filled[name])
-        if of.format == TOPIC and (file := store_file(filled.get("url", ""))) is not None:
-            filled["url"] = f"sqlite:///{self._folder / file}"
+        address = "url" if of.format == TOPIC else "catalog.uri"
+        if filled.get(address, "").startswith("sqlite:") and (file := store_file(filled[address])) is not None:
+            filled[address] = f"sqlite:///{self._folder / file}"
         return filled
 
 
@@ -264,7 +265,6 @@ _TABLES = ("pipeline", "source", "order", "sink", "spark")
 
 
 def read_declaration(path: Path) -> Declaration:
-    """The pipeline that a file declares."""
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, IsADirectoryError):
@@ -293,8 +293,7 @@ def parse(text: str, folder: Path) -> Declaration:
         spark={name: _as_option(value) for name, value in _read_spark(found.get("spark", {}))},
         folder=folder,
     )
-    for check in (_require_an_ordered_sink, _require_schema, _require_places, _refuse_asynchronous):
-        check(declaration)
+    _check(declaration)
     return declaration
 
 
@@ -358,38 +357,43 @@ def _flat(where: str, values: Mapping[str, Any], before: str = "") -> Iterator[t
             raise InvalidArgument(f"{where}: '{before}{name}' must be a string, a number or a boolean, not {value!r}")
 
 
-def _require_an_ordered_sink(declaration: Declaration) -> None:
-    if declaration.settings.require is not None and all(sink.what != Tag.ORDERED for sink in declaration.sinks):
+def _check(declaration: Declaration) -> None:
+    """Refuse what no single field shows to be wrong."""
+    source, sinks = declaration.source, declaration.sinks
+    if declaration.settings.require is not None and all(sink.what != Tag.ORDERED for sink in sinks):
         raise InvalidArgument("[pipeline] require is about ordered rows, and there is no [[sink]] for them")
-
-
-def _require_schema(declaration: Declaration) -> None:
-    source = declaration.source
     if source.format in WITHOUT_SCHEMA and source.schema is None:
         raise InvalidArgument(
             f"[source] has no field 'schema': a stream of {source.format} files needs it, such as \"device STRING, n BIGINT\""
         )
-
-
-def _require_places(declaration: Declaration) -> None:
-    for number, sink in enumerate(declaration.sinks, 1):
-        means = EXACTLY_ONCE.get(sink.format)
-        for name in means.needs if means is not None else ():
-            if name not in sink.options:
-                raise InvalidArgument(f"[[sink]] {number} has no options.{name}: format {sink.format} needs it")
-        for name in sink.options if sink.format == TABLE else ():
-            if name != "path":
-                raise InvalidArgument(f"unknown option '{name}' in [[sink]] {number}: a table has only its path")
-
-
-def _refuse_asynchronous(declaration: Declaration) -> None:
-    tables = [declaration.source.options, declaration.spark, *(sink.options for sink in declaration.sinks)]
+    for number, sink in enumerate(sinks, 1):
+        _check_places(f"[[sink]] {number}", sink)
+    tables = [source.options, declaration.spark, *(sink.options for sink in sinks)]
     for name in (name for table in tables for name in table):
         if name.lower().rpartition(".")[2].startswith(ASYNCHRONOUS):
             raise InvalidArgument(
                 f"'{name}' is refused: with asynchronous progress tracking Spark goes on before its log is written, and a "
                 "batch that comes again after a crash may have other rows under the same number"
             )
+
+
+def _check_places(where: str, sink: Sink) -> None:
+    means = EXACTLY_ONCE.get(sink.format)
+    for names in means.needs if means is not None else ():
+        given = [name for name in names if name in sink.options]
+        if len(given) > 1:
+            raise InvalidArgument(f"{where} has both options.{' and options.'.join(given)}: name one place")
+        if not given:
+            raise InvalidArgument(f"{where} has no options.{' or options.'.join(names)}: format {sink.format} needs it")
+    for name in sink.options if sink.format == TABLE else ():
+        if name != "path":
+            raise InvalidArgument(f"unknown option '{name}' in {where}: a table has only its path")
+    for name in ("kafka.bootstrap.servers", "topic") if sink.format == KAFKA else ():
+        if name not in {
+            *sink.options,
+            *(sink.columns or ()),
+        }:  # Spark would say so only when the first batch is written
+            raise InvalidArgument(f"{where} has no options.{name}: format kafka needs it")
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

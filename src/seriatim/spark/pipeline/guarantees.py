@@ -1,4 +1,4 @@
-"""What a declared pipeline can keep: its stages, multiplied out for each sink.
+"""Which guarantees a declared pipeline provides: those of its stages, composed for each sink.
 
 A route leads from the source through the resequencer to one sink. What the source itself promises comes first; then reading,
 putting in order and writing each keep, give up or restore some of it (``core/guarantees.py``), and say why.
@@ -11,21 +11,34 @@ Nothing here is started or connected to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from seriatim.core.guarantees import Composition, DeliveryMode, Guarantee, Level, Stage, compose
-from seriatim.core.resequencing import OnGap, OnOverflow
+from seriatim.core.resequencing.options import OnGap, OnOverflow
 from seriatim.errors import GuaranteeNotMet
 from seriatim.spark.kernel.intake import OnInvalid
 from seriatim.spark.pipeline.declaration import PROMISES, Declaration, Sink, Source
-from seriatim.spark.pipeline.exactly_once import EXACTLY_ONCE, TOPIC
+from seriatim.spark.pipeline.exactly_once import EXACTLY_ONCE, KAFKA, KAFKA_REPEATS, TOPIC
 from seriatim.spark.tagged import Tag
 
-LOGS = {TOPIC: "what was acknowledged is in the log", "kafka": "what was acknowledged is in the log"}
-FILES = ("parquet", "json", "csv", "orc", "avro", "text", "xml", "delta")
+LOGS = {TOPIC: "what was acknowledged is in the log", KAFKA: "what was acknowledged is in the log"}
+FILES = ("parquet", "json", "csv", "orc", "avro", "text", "xml", "delta", "iceberg")
 NOT_REPEATABLE = ("socket",)
+_FILE_LIMITS = ("maxFilesPerTrigger", "maxBytesPerTrigger")
+TOPIC_NAME = re.compile(r"[\w.-]+")
+"""A single topic of Kafka: not a list, a pattern, or a variable that may be one."""
+LIMITS = {
+    **dict.fromkeys(FILES, _FILE_LIMITS),
+    "iceberg": ("streaming-max-rows-per-micro-batch", "streaming-max-files-per-micro-batch"),
+    KAFKA: ("maxOffsetsPerTrigger",),
+    "rate": ("rowsPerSecond",),
+}
+"""The options that limit a batch, by format. A topic has a limit of its own, from ``LIMITS_OF_TOPICS`` on."""
+LIMITS_OF_TOPICS = (4, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,50 +84,83 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What every route of a pipeline gives, and what was required of them."""
+    """The guarantees of every route of a pipeline, and the level that was required."""
 
     name: str
     required: Level | None
     routes: tuple[Route, ...]
+    warnings: tuple[str, ...] = ()
 
     def describe(self) -> list[str]:
-        """The pipeline for people."""
+        """The lines that ``seriatim pipeline explain`` prints."""
         lines = [f"pipeline '{self.name}'"]
         for route in self.routes:
             lines += ["", *route.describe()]
-        return lines
+        return [*lines, *([""] if self.warnings else []), *(f"warning: {one}" for one in self.warnings)]
 
     def require(self) -> None:
         """Raise GuaranteeNotMet, with the stage to blame, when the declaration promises more than a route can keep."""
-        for route in self.routes if self.required is not None else ():
-            if route.is_ordered:
-                self._require(route)
-
-    def _require(self, route: Route) -> None:
-        try:
-            route.composition.require(self.required or Level.NONE)
-        except GuaranteeNotMet as error:
-            raise GuaranteeNotMet(
-                f"pipeline '{self.name}' promises more than it can keep for {route.title}: {error}"
-            ) from None
+        for route in self.routes:
+            try:
+                if route.is_ordered and self.required is not None:
+                    route.composition.require(self.required)
+            except GuaranteeNotMet as error:
+                raise GuaranteeNotMet(
+                    f"pipeline '{self.name}' can't provide what it requires for {route.title}: {error}"
+                ) from None
 
     def as_fields(self) -> dict[str, Any]:
         return {
             "pipeline": self.name,
             "required": None if self.required is None else str(self.required),
             "sinks": [route.as_fields() for route in self.routes],
+            "warnings": list(self.warnings),
         }
 
 
 def explain(declaration: Declaration) -> Explanation:
-    """Multiply a declaration out."""
     read, order, promised = reading(declaration.source), ordering(declaration.order), promise(declaration.source)
     required = declaration.settings.require
     return Explanation(
         declaration.settings.name,
         None if required is None else Level(required),
         tuple(_route(sink, read, order, promised) for sink in declaration.sinks),
+        tuple(_warnings(declaration)),
     )
+
+
+def _warnings(declaration: Declaration) -> Iterator[str]:
+    """What works, and may surprise."""
+    source, order = declaration.source, declaration.order
+    limits = LIMITS.get(source.format, ())
+    if source.format == TOPIC and _spark_version() < LIMITS_OF_TOPICS:
+        yield (
+            f"nothing limits a batch: before Spark {'.'.join(map(str, LIMITS_OF_TOPICS))} a backlog of a topic is read in one, "
+            "and workers need memory for all of it; use a newer Spark"
+        )
+    elif source.format != TOPIC and not {name.lower() for name in limits} & {name.lower() for name in source.options}:
+        remedy = (
+            f"set {limits[0]} in the options of the source" if limits else "use an option of the format, if it has one"
+        )
+        yield f"nothing limits a batch: a backlog is read in one, and workers need memory for all of it; {remedy}"
+    timeout = order.get("gap_timeout")
+    if timeout is None:
+        yield "rows wait for missing ones without end (no gap_timeout): a later query with a watermark drops those that waited"
+    else:
+        yield f"rows may wait {timeout} for missing ones: a later query with a watermark drops them unless its delay is longer"
+    if order.get("idle_after") is None:
+        yield (
+            "every key is remembered (no idle_after): where new keys keep coming, the state only grows; idle_after forgets "
+            "those that have been silent for a while"
+        )
+
+
+def _spark_version() -> tuple[int, ...]:
+    """That of the PySpark that is installed, which is not imported here: it takes seconds. None is no reason to warn."""
+    try:
+        return tuple(int(part) for part in version("pyspark").split(".")[:2])
+    except PackageNotFoundError:
+        return LIMITS_OF_TOPICS
 
 
 def _route(sink: Sink, read: Stage, order: Stage, promised: Guarantee) -> Route:
@@ -136,21 +182,25 @@ def promise(source: Source) -> Guarantee:
 
 
 def reading(source: Source) -> Stage:
-    gone = next(_lost_in_reading(source), None)
-    if gone is not None:
-        return Stage(f"read {source.format}", Guarantee.ABSOLUTE & ~Guarantee.NO_LOSS, why=gone)
-    why = "what a batch reads is in the checkpoint, and the same is read again after a crash"
-    return Stage(f"read {source.format}", Guarantee.ABSOLUTE, why=why)
-
-
-def _lost_in_reading(source: Source) -> Iterator[str]:
     options = {name.lower(): str(value).lower() for name, value in source.options.items()}
+    gone, passes = None, Guarantee.ABSOLUTE
     if source.format in NOT_REPEATABLE:
-        yield f"a {source.format} can't be read again after a crash"
-    if options.get("failondataloss") == "false":
-        yield "failOnDataLoss = false goes on without what was removed unread"
-    if source.format == TOPIC and options.get("registerreader") == "false":
-        yield "registerReader = false: clean-up does not wait for what is unread"
+        gone = f"a {source.format} can't be read again after a crash"
+    elif options.get("failondataloss") == "false":
+        gone = "failOnDataLoss = false goes on without what was removed unread"
+    elif source.format == TOPIC and options.get("registerreader") == "false":
+        gone = "registerReader = false: clean-up does not wait for what is unread"
+    if gone is not None:
+        passes &= ~Guarantee.NO_LOSS
+    why = gone or "what a batch reads is in the checkpoint, and the same is read again after a crash"
+    if source.format == KAFKA:
+        why += "; order holds within a partition of Kafka"
+        if not TOPIC_NAME.fullmatch(options.get("subscribe", "")):
+            passes &= ~Guarantee.NO_INVERSION
+            why += ", and a key may be in several topics (name a single one with subscribe)"
+        if gone is None:
+            why += "; offsets that are gone stop the pipeline (failOnDataLoss)"
+    return Stage(f"read {source.format}", passes, why=why)
 
 
 def ordering(order: Mapping[str, Any]) -> Stage:
@@ -178,31 +228,21 @@ def _given_up(order: Mapping[str, Any]) -> Iterator[str]:
         yield "a gap is given up when its key is full (on_overflow)"
     if not isinstance(order.get("start"), int):
         yield "what comes from before the first number that counts is late (start is not a number)"
-    if _judges_times(order):
+    durations = (order.get("gap_timeout"), order.get("idle_after"), order.get("max_ahead"))
+    judges_times = order.get("time") != "processing" and durations != (None,) * 3
+    if judges_times and order.get("on_invalid") != OnInvalid.RAISE:
         yield "what is too far ahead in time is invalid (max_ahead)"
     if order.get("epoch") is not None:
         yield "a new session gives up what is missing of the one before (epoch)"
 
 
-def _judges_times(order: Mapping[str, Any]) -> bool:
-    """Whether a row may be invalid because of its time, and the pipeline goes on."""
-    durations = (order.get("gap_timeout"), order.get("idle_after"), order.get("max_ahead"))
-    return order.get("time") != "processing" and durations != (None,) * 3 and order.get("on_invalid") != OnInvalid.RAISE
-
-
 def writing(sink: Sink) -> Stage:
     name, means = f"write {sink.target}", EXACTLY_ONCE.get(sink.format)
+    has_no_key = sink.columns is not None and "key" not in sink.columns
+    if sink.format == TOPIC and sink.what == Tag.ORDERED and has_no_key:
+        why = "the messages have no key (columns), and messages without a key have no order"
+        return Stage(name, Guarantee.ABSOLUTE & ~Guarantee.NO_INVERSION, why=why)
     if means is not None:
-        return _without_key(name) if _loses_its_key(sink) else Stage(name, Guarantee.ABSOLUTE, why=means.why)
-    why = f"format {sink.format} can't tell a batch that comes again after a crash, and repeats its rows"
-    return Stage(name, Guarantee.NO_LOSS, why=why)
-
-
-def _loses_its_key(sink: Sink) -> bool:
-    """Whether a topic gets ordered rows as messages without a key."""
-    return sink.format == TOPIC and sink.what == Tag.ORDERED and sink.columns is not None and "key" not in sink.columns
-
-
-def _without_key(name: str) -> Stage:
-    why = "the messages have no key (columns), and messages without a key have no order"
-    return Stage(name, Guarantee.ABSOLUTE & ~Guarantee.NO_INVERSION, why=why)
+        return Stage(name, Guarantee.ABSOLUTE, why=means.why)
+    repeats = f"format {sink.format} can't tell a batch that comes again after a crash, and repeats its rows"
+    return Stage(name, Guarantee.NO_LOSS, why=KAFKA_REPEATS if sink.format == KAFKA else repeats)

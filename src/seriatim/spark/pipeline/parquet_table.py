@@ -29,14 +29,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+from zlib import crc32
 
-from pyarrow import parquet
-
-from seriatim.core.options import require_whole
+from seriatim.core.validation import require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreOwned
 from seriatim.log import logger
+from seriatim.spark.pipeline.staging import stage
 from seriatim.spark.state.files import TEMPORARY, LocalFiles, failures
 from seriatim.store.lock_file import OwnerLock
 
@@ -97,7 +97,7 @@ class ParquetTable:
     @contextmanager
     def lock(self) -> Iterator[None]:
         with failures(f"making the table '{self._folder}'"):
-            Path(self._folder, FOLDER).mkdir(parents=True, exist_ok=True)
+            self._files.make_folder(self._folder / FOLDER)
         try:
             lock = OwnerLock(self._folder / LOCK)
         except StoreOwned as error:
@@ -113,8 +113,7 @@ class ParquetTable:
         """Write a batch, unless that was done before. The lock must be held."""
         manifest = self._read_manifest() or self._new()
         own = TableManifest(self._writer, _columns_of(frame), manifest.empty)
-        shown = self._last_shown()
-        done = max(shown, manifest.empty)
+        done = self._last_done(manifest, batch)
         if done >= 0:
             self._require_same(manifest, own)
         self._clear()
@@ -122,7 +121,7 @@ class ParquetTable:
             logger.info("batch %d was written to the table '%s' before: nothing was added", batch, self._folder)
             return False
         staged = f"{STAGING}/{uuid.uuid4().hex}"
-        if self._write(frame, staged, rows) or shown < 0:
+        if self._write(frame, staged, rows) or done < 0:
             self._note(own)
             self._files.show_folder(staged, f"{BATCH}={batch:012d}")
         else:
@@ -136,7 +135,7 @@ class ParquetTable:
         """A table in a folder that has nothing in it."""
         if others := [name for name in self._files.names("") if name != FOLDER]:
             raise FailedPrecondition(
-                f"the folder '{self._folder}' is not a table of ours, and there is {others[0]!r} in it: name a new folder"
+                f"the folder '{self._folder}' contains {others[0]!r}, and is not a table that Seriatim wrote: name a new folder"
             )
         return TableManifest(self._writer, ())
 
@@ -158,23 +157,38 @@ class ParquetTable:
             return None
         try:
             known = json.loads(content)
+            if known.get("format", FORMAT) != FORMAT:  # whose checksum may be another
+                raise FailedPrecondition(
+                    f"the table '{self._folder}' was written by a newer Seriatim: write with that one"
+                )
+            if known.pop("checksum", None) not in {None, _checksum(known)}:  # None: written by an earlier version
+                raise ValueError("the checksum is wrong")
             manifest = TableManifest(**known | {"columns": tuple((name, kind) for name, kind in known["columns"])})
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise DamagedStore(f"'{self._folder / MANIFEST}' is damaged: restore it, or begin a new table") from error
-        if manifest.format != FORMAT:
-            raise FailedPrecondition(f"the table '{self._folder}' was written by a newer Seriatim: write with that one")
         return manifest
 
     def _note(self, manifest: TableManifest) -> None:
         if manifest != self._read_manifest():
-            self._files.write(MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
+            known = asdict(manifest)
+            self._files.write(MANIFEST, json.dumps({**known, "checksum": _checksum(known)}, indent=1).encode())
 
     # -- batches --------------------------------------------------------------------------------------------------------
 
-    def _last_shown(self) -> int:
-        """The largest batch that can be seen, -1 for none."""
+    def _last_done(self, manifest: TableManifest, batch: int) -> int:
+        """The last batch that can be seen or is noted, -1 for none.
+
+        Mostly that is the one before, which takes two looks. Only otherwise is the folder listed: it grows with every batch.
+        """
+        before = batch > 0 and (manifest.empty == batch - 1 or self._is_shown(batch - 1))
+        if before and manifest.empty < batch and not self._is_shown(batch):
+            return batch - 1
         names = (name.partition("=") for name in self._files.names(""))
-        return max((int(number) for name, _, number in names if name == BATCH and number.isdecimal()), default=-1)
+        numbers = [int(number) for name, _, number in names if name == BATCH and number.isdecimal()]
+        return max(*numbers, manifest.empty, -1)
+
+    def _is_shown(self, batch: int) -> bool:
+        return (self._folder / f"{BATCH}={batch:012d}").exists()
 
     def _clear(self) -> None:
         """Remove what is not finished: under the lock, no other process is writing it."""
@@ -191,20 +205,12 @@ class ParquetTable:
         if rows is None:
             with cached(frame):
                 return self._write(frame, staged, frame.count())
-        # Spark's own mark of success is not needed here.
-        writer = frame.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        writer.parquet(f"file://{self._folder / staged}")
-        found, written = self._rows_in(staged), rows
-        if found != written:
-            raise FailedPrecondition(
-                f"{written} rows were written to the table '{self._folder}', but {found} can be seen here: name a folder that "
-                "every machine sees"
-            )
-        return found
+        stage(frame, self._files, staged, rows)
+        return rows
 
-    def _rows_in(self, staged: str) -> int:
-        files = (self._folder / staged).glob("*.parquet")
-        return sum(int(parquet.read_metadata(file).num_rows) for file in files)
+
+def _checksum(known: dict[str, Any]) -> int:
+    return crc32(json.dumps(known, sort_keys=True).encode())
 
 
 def local_folder(path: str) -> Path:

@@ -1,4 +1,4 @@
-"""Whose state it is: the query, the partition count, and the meaning of its keys, numbers and times (``binding.json``).
+"""Binds a state to its query, its partition count, and the meaning of its keys, numbers and times (``binding.json``).
 
 A state that is bound to another query, count or meaning is refused, with an error that says what happened.
 """
@@ -23,7 +23,7 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class Binding:
-    """Whose state it is. ``meaning`` has what must not change under it: which columns are meant, and how numbers count."""
+    """The owner of a state. ``meaning`` has what must not change: which columns are used, and how numbers count."""
 
     query: str
     partitions: int
@@ -31,7 +31,7 @@ class Binding:
 
 
 def read_binding(files: Files) -> Binding | None:
-    """Whose state it is; None when there is none."""
+    """The owner of the state; None when there is no state."""
     content = files.read(BINDING)
     if content is None:
         return None
@@ -64,14 +64,14 @@ def require_bound(files: Files, own: Binding, batch: int) -> None:
     if bound.partitions != own.partitions:
         raise StateMismatch(
             f"the state in {files.root} has {bound.partitions} partitions, and the query runs with "
-            f"{own.partitions}: start it again, or, to change the count, stop it and run 'seriatim state "
+            f"{own.partitions}: start it again, or, to change the count, stop it and run 'seriatim pipeline state "
             f"repartition {files.root} --partitions {own.partitions}'"
         )
     require_same_meaning(files.root, bound.meaning, own.meaning)
 
 
 def _bind_new(files: Files, own: Binding) -> Binding:
-    """Make the folder this query's, unless another task was faster; whose it is then."""
+    """Make the folder this query's, unless another task was faster; returns the owner."""
     strangers = [name for name in files.names("") if name != BINDING and TEMPORARY not in name]
     if not strangers:
         files.write_new(BINDING, _as_json(own))

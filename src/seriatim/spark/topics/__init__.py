@@ -1,9 +1,9 @@
-"""Topics as ``format("seriatim")``.
+"""Topics as format("seriatim"): source and sink.
 
-``datasource.py``  what Spark asks first
+``datasource.py``  describes the format to Spark
 ``source.py``      reads topics
 ``sink.py``        writes topics, each batch once
-``address.py``     which topic of which store, and the ways to it
-``packs.py``       columns of packs, and packs of columns
+``address.py``     which topic of which store, and how to reach it
+``packs.py``       converts packs to Arrow columns, and back
 ``ranges.py``      how much of a log a batch takes, and how it is divided among tasks
 """

@@ -1,4 +1,4 @@
-"""Where a topic is: the options that source and sink share, and the two ways to its store.
+"""The address of a topic: the options that source and sink share, and the two ways to its store.
 
 Logs are read directly (``open_reader``). Changes are requested from the owner of the store (``ask``); when there is none, this
 process is the owner for that moment. A store in a file is for the processes of one machine.
@@ -6,19 +6,19 @@ process is the owner for that moment. A store in a file is for the processes of 
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from seriatim.engine.broker import Broker
-from seriatim.engine.opening import open_broker
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
-from seriatim.store import StoreReader, open_store, store_file
-from seriatim.store.base import TopicRow
+from seriatim.store import open_store, store_file
+from seriatim.store.base import StoreReader, TopicRow
+
+if TYPE_CHECKING:
+    from seriatim.engine.broker import Broker
 
 T = TypeVar("T")
 
@@ -29,8 +29,6 @@ SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname"})
 
 @dataclass(frozen=True, slots=True)
 class TopicAddress:
-    """A topic of a store."""
-
     url: str
     topic: str
 
@@ -75,9 +73,13 @@ class TopicAddress:
         """Ask the owner of the store; without one, own it while the question is answered."""
         if self.file is not None and not self.file.is_file():
             raise NotFound(f"there is no store at '{self.file}'")
+        import asyncio  # tasks need no event loop and no engine: only the driver asks
+
         return asyncio.run(self._ask(question))
 
     async def _ask(self, question: Callable[[Broker], Awaitable[T]]) -> T:
+        from seriatim.engine.connect import open_broker
+
         broker = await open_broker(self.url)
         try:
             return await question(broker)

@@ -1,4 +1,4 @@
-"""``format("seriatim")``: what Spark asks first, in whatever process it needs a reader or a writer."""
+"""``format("seriatim")``: describes topics to Spark, in every process that needs a reader or a writer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from seriatim.errors import InvalidArgument
+from seriatim.spark.compatibility import refuse_available_now_wrapper
 from seriatim.spark.topics.sink import TopicStreamWriter, TopicWriter
 from seriatim.spark.topics.source import TopicReader, TopicStreamReader
 
@@ -42,12 +43,11 @@ SCHEMA = StructType(
 
 def register(spark: SparkSession) -> None:
     """Let a session read and write topics: ``format("seriatim")``."""
+    refuse_available_now_wrapper(spark)
     spark.dataSource.register(TopicDataSource)
 
 
 class TopicDataSource(DataSource):
-    """A topic of a store."""
-
     @classmethod
     def name(cls) -> str:
         return "seriatim"

@@ -67,27 +67,29 @@ def _gathered(packs: Iterable[Pack]) -> Iterator[list[Pack]]:
 def _batch(heads: Sequence[PackHead], data: Sequence[bytes]) -> pa.RecordBatch:
     for head, blob in zip(heads, data, strict=True):
         head.verify(blob)
-    columns = [_offsets(heads), _keys(heads), _data(heads, data), _attributes(heads), _published(heads), _delays(heads)]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
-
-
-def _offsets(heads: Sequence[PackHead]) -> pa.Array:
-    return pa.array(np.concatenate([np.asarray(head.offsets, np.int64) for head in heads]))
-
-
-def _keys(heads: Sequence[PackHead]) -> pa.Array:
+    offsets = np.concatenate([np.asarray(head.offsets, np.int64) for head in heads])
     sizes = np.concatenate([np.frombuffer(head.key_sizes, np.uint16) for head in heads]).astype(np.int64)
     missing = sizes == NO_KEY
     sizes[missing] = 0
     valid = pa.py_buffer(np.packbits(~missing, bitorder="little").tobytes()) if missing.any() else None
-    blob = b"".join([head.key_bytes for head in heads])
-    return pa.StringArray.from_buffers(len(sizes), _ends(sizes), pa.py_buffer(blob), valid, int(missing.sum()))
-
-
-def _data(heads: Sequence[PackHead], data: Sequence[bytes]) -> pa.Array:
+    blob = pa.py_buffer(b"".join([head.key_bytes for head in heads]))
+    keys = pa.StringArray.from_buffers(len(sizes), _ends(sizes), blob, valid, int(missing.sum()))
     sizes = np.concatenate([np.frombuffer(head.data_sizes, np.uint32) for head in heads])
     buffers = [None, _ends(sizes), pa.py_buffer(data[0] if len(data) == 1 else b"".join(data))]
-    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+    payloads = pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+    published = [
+        np.full(head.count, head.published) if head.times is None else np.frombuffer(head.times, np.float64)
+        for head in heads
+    ]
+    columns = [
+        pa.array(offsets),
+        keys,
+        payloads,
+        _attributes(heads),
+        _timestamps(np.concatenate(published)),
+        _delays(heads),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def _ends(sizes: np.ndarray) -> pa.Buffer:
@@ -107,14 +109,6 @@ def _attributes(heads: Sequence[PackHead]) -> pa.Array:
     return pa.array(found, ATTRIBUTES)
 
 
-def _published(heads: Sequence[PackHead]) -> pa.Array:
-    parts = [
-        np.full(head.count, head.published) if head.times is None else np.frombuffer(head.times, np.float64)
-        for head in heads
-    ]
-    return _timestamps(np.concatenate(parts))
-
-
 def _delays(heads: Sequence[PackHead]) -> pa.Array:
     if all(head.delays is None for head in heads):
         return pa.nulls(sum(head.count for head in heads), TIMESTAMP)
@@ -132,7 +126,15 @@ def _timestamps(seconds: np.ndarray, missing: np.ndarray | None = None) -> pa.Ar
 
 def pack_batch(batch: pa.RecordBatch) -> Iterator[Pack]:
     """The messages of a batch in packs as they are staged, in order. Columns: data, and key and attributes if it has them."""
-    keys, data, attributes = _key_column(batch), _data_column(batch), _attributes_column(batch)
+    names, data = batch.schema.names, batch.column("data").cast(pa.binary())
+    if data.null_count:
+        raise InvalidArgument("column 'data' is null in some rows: a message must have data, it may be empty")
+    keys = batch.column("key").cast(pa.string()) if "key" in names else pa.nulls(batch.num_rows, pa.string())
+    attributes: list[dict[str, str] | None] | None = None
+    if "attributes" in names and batch.column("attributes").null_count < batch.num_rows:
+        attributes = [None if one is None else dict(one) for one in batch.column("attributes").to_pylist()]
+        if any(value is None for one in attributes if one for value in one.values()):
+            raise InvalidArgument("column 'attributes' has a null value in some rows: leave the name out instead")
     missing = keys.is_null().to_numpy(zero_copy_only=False)
     keys = keys.fill_null("")  # what is behind a null is undefined
     key_ends, data_ends = _ends_of(keys), _ends_of(data)
@@ -158,28 +160,6 @@ def _cuts(ends: np.ndarray) -> Iterator[tuple[int, int]]:
         high = max(low + 1, min(low + PACK_MESSAGES, full, count))
         yield low, high
         low = high
-
-
-def _key_column(batch: pa.RecordBatch) -> pa.Array:
-    if "key" not in batch.schema.names:
-        return pa.nulls(batch.num_rows, pa.string())
-    return batch.column("key").cast(pa.string())
-
-
-def _data_column(batch: pa.RecordBatch) -> pa.Array:
-    data = batch.column("data")
-    if data.null_count:
-        raise InvalidArgument("column 'data' is null in some rows: a message must have data, it may be empty")
-    return data.cast(pa.binary())
-
-
-def _attributes_column(batch: pa.RecordBatch) -> list[dict[str, str] | None] | None:
-    if "attributes" not in batch.schema.names or batch.column("attributes").null_count == batch.num_rows:
-        return None
-    found = [None if one is None else dict(one) for one in batch.column("attributes").to_pylist()]
-    if any(value is None for one in found if one for value in one.values()):
-        raise InvalidArgument("column 'attributes' has a null value in some rows: leave the name out instead")
-    return found
 
 
 def _ends_of(column: pa.Array) -> np.ndarray:

@@ -1,9 +1,10 @@
 """Topics as a sink: ``df.write`` and ``df.writeStream`` with ``format("seriatim")``.
 
 Rules
-    - Every attempt of a task stages its rows in a file of its own. The driver hands the files of the attempts that count to the
-      owner of the store, which appends all of them in one transaction, together with the name of the writer and the number
-      of the batch: a batch that comes again adds nothing, whatever rows it has then.
+    - Every attempt of a task stages its rows on its own: in a file, or, for a store in PostgreSQL, in its database, which every
+      machine of a cluster reaches. The driver hands what was staged by the attempts that count to the owner of the store, which
+      appends all of it in one transaction, together with the name of the writer and the number of the batch: a batch that
+      comes again adds nothing, whatever rows it has then.
     - A streaming query is the writer, by its id, which belongs to its checkpoint. A batch write is a writer of its own, unless
       ``writerName`` and ``batchId`` say otherwise, as they should within ``foreachBatch``.
     - Rows of one partition are appended in their order. Partitions follow each other by their number. Nothing is sorted.
@@ -16,29 +17,34 @@ import hashlib
 import shutil
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
-from seriatim.engine.broker import StagedFile
 from seriatim.errors import FailedPrecondition, InvalidArgument, OutcomeUnknown
+from seriatim.extras import require_extra
 from seriatim.log import logger
-from seriatim.spark.identity import task_identity
+from seriatim.spark.compatibility import DataSourceStreamArrowWriter
+from seriatim.spark.identity import TaskIdentity, task_identity
 from seriatim.spark.topics.address import TopicAddress, refuse_unknown
 from seriatim.spark.topics.packs import pack_batch
+from seriatim.store.base import StagedFile
 from seriatim.store.pack import PackHead
-from seriatim.store.staging import write_staged
+from seriatim.store.staged_messages import write_staged
 
 if TYPE_CHECKING:
     from seriatim.store.base import Pack
 
+STAGED_ROWS = 100_000
+"""How many rows of a task are made into packs at a time."""
 MAX_APPEND_TRIES = 3
 """How often a batch is handed over while its outcome is unknown. It is written once, however often that is."""
 
@@ -54,36 +60,76 @@ class StagedRows(WriterCommitMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class StagingFolder:
+    """Rows wait in files: ``<folder>/<writer>/<batch>/<attempt>``."""
+
+    folder: Path
+
+    def write(self, writer: str, batch: int, packs: Iterator[Pack]) -> str:
+        path = self.folder / writer / str(batch) / uuid.uuid4().hex
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_staged(path, packs)
+        return str(path)
+
+    def require_visible(self, file: StagedFile, host: str) -> None:
+        if not Path(file.path).is_file():
+            raise FailedPrecondition(
+                f"'{file.path}' was staged on {host} and can't be seen on {socket.gethostname()}: set the option "
+                "'staging' to a folder that every machine sees"
+            )
+
+    def clear(self, writer: str, batch: int) -> None:
+        folder = self.folder / writer
+        for old in list(folder.iterdir()) if folder.is_dir() else ():
+            if old.name.isdecimal() and int(old.name) <= batch:
+                shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):  # the next batch has begun, or there was nothing
+            folder.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTable:
+    url: str
+
+    def write(self, writer: str, batch: int, packs: Iterator[Pack]) -> str:
+        require_extra("postgres", "psycopg", what="a store in PostgreSQL")
+        from seriatim.store.postgres.staging import stage
+
+        return stage(self.url, writer, batch, packs)
+
+    def require_visible(self, file: StagedFile, host: str) -> None:
+        """The owner looks there itself."""
+
+    def clear(self, writer: str, batch: int) -> None:
+        from seriatim.store.postgres.staging import forget_staged
+
+        forget_staged(self.url, writer, batch)
+
+
+@dataclass(frozen=True, slots=True)
 class Staging:
-    """The folder where rows wait: ``<folder>/<writer>/<batch>/<attempt>``."""
+    """A topic, and where rows for it wait until they are appended."""
 
     address: TopicAddress
-    folder: Path
+    place: StagingFolder | StagingTable
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Staging:
-        place = TopicAddress.of(options)
-        given = options.get("staging")
-        if given is not None:
-            return cls(place, Path(given).absolute())
-        if place.file is None:
-            raise InvalidArgument(
-                "a store that is not in a file needs the option 'staging': a folder that every machine sees"
-            )
-        return cls(place, Path(f"{place.file}.staging"))
+        address, folder = TopicAddress.of(options), options.get("staging")
+        if folder is None and address.file is None:
+            return cls(address, StagingTable(address.url))
+        return cls(address, StagingFolder(Path(folder or f"{address.file}.staging").absolute()))
 
     def stage(self, writer: str, batch: int, batches: Iterator[pa.RecordBatch]) -> StagedRows:
         """Write the rows of a task attempt down."""
         context = TaskContext.get()
-        path = self._folder_of(writer) / str(batch) / uuid.uuid4().hex
         counter = _Counter()
         packs = counter.count(pack for rows in batches for pack in pack_batch(rows))
         first = next(packs, None)
         file = None
         if first is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_staged(path, _chain(first, packs))
-            file = StagedFile(str(path), counter.messages, counter.size)
+            name = self.place.write(self._name_of(writer), batch, chain([first], packs))
+            file = StagedFile(name, counter.messages, counter.size)
         return StagedRows(writer, context.partitionId() if context else 0, socket.gethostname(), file)
 
     def append(self, writer: str, batch: int, staged: Sequence[StagedRows]) -> None:
@@ -114,29 +160,49 @@ class Staging:
     def _require_visible(self, staged: Sequence[StagedRows]) -> None:
         for one in staged:
             self.address.require_one_machine(one.host)
-            if one.file is not None and not Path(one.file.path).is_file():
-                raise FailedPrecondition(
-                    f"'{one.file.path}' was staged on {one.host} and can't be seen on {socket.gethostname()}: set the option "
-                    "'staging' to a folder that every machine sees"
-                )
+            if one.file is not None:
+                self.place.require_visible(one.file, one.host)
 
     def clear(self, writer: str, batch: int) -> None:
         """Remove what was staged for a batch and those before it: they will not be asked for again."""
-        folder = self._folder_of(writer)
-        for old in list(folder.iterdir()) if folder.is_dir() else ():
-            if old.name.isdecimal() and int(old.name) <= batch:
-                shutil.rmtree(old, ignore_errors=True)
-        with suppress(OSError):  # the next batch has begun, or there was nothing
-            folder.rmdir()
+        self.place.clear(self._name_of(writer), batch)
 
-    def _folder_of(self, writer: str) -> Path:
+    def _name_of(self, writer: str) -> str:
         """Names are the user's, and a topic has its own; a folder can't have every name."""
-        return self.folder / hashlib.sha256(f"{writer}\0{self.address.topic}".encode()).hexdigest()[:32]
+        return hashlib.sha256(f"{writer}\0{self.address.topic}".encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStaging:
+    """Stages rows in the task that has put them in order (``frames.stream.Delivery``): they never pass through Spark.
+
+    ``columns`` has the columns of a message, and from which columns of a row they come as they are.
+    """
+
+    staging: Staging
+    what: str
+    columns: dict[str, str]
+
+    def __call__(self, task: TaskIdentity, rows: pa.Table) -> dict[str, Any]:
+        messages = rows.select([*self.columns.values()]).rename_columns([*self.columns])
+        batches = messages.to_batches(max_chunksize=STAGED_ROWS)
+        staged = self.staging.stage(self._writer(task.query), task.batch, iter(batches))
+        return {"host": staged.host, "partition": staged.partition, "file": staged.file and staged.file._asdict()}
+
+    def append(self, query: str, batch: int, delivered: Iterable[dict[str, Any]]) -> None:
+        """Append what the tasks of a batch staged."""
+        writer = self._writer(query)
+        staged = [
+            StagedRows(writer, one["partition"], one["host"], one["file"] and StagedFile(**one["file"]))
+            for one in delivered
+        ]
+        self.staging.append(writer, batch, staged)
+
+    def _writer(self, query: str) -> str:
+        return f"{query}:{self.what}"
 
 
 class _Counter:
-    """Counts what passes."""
-
     def __init__(self) -> None:
         self.messages = self.size = 0
 
@@ -147,28 +213,26 @@ class _Counter:
             yield pack
 
 
-def _chain(first: Pack, rest: Iterator[Pack]) -> Iterator[Pack]:
-    yield first
-    yield from rest
-
-
 # -- what Spark calls ---------------------------------------------------------------------------------------------------
 
-_COMMON = ("staging",)
-_BATCH = ("writerName", "batchId")
+
+def checked_staging(
+    options: Mapping[str, str], known: tuple[str, ...], schema: StructType, overwrite: bool = False
+) -> Staging:
+    """Where rows are staged, once nothing speaks against writing them."""
+    refuse_unknown(options, known)
+    require_columns(schema)
+    if overwrite:
+        raise InvalidArgument("a topic can't be overwritten: write with mode('append') or outputMode('append')")
+    staging = Staging.of(options)
+    staging.address.require_topic()
+    return staging
 
 
 class TopicWriter(DataSourceArrowWriter):
-    """The rows of one job."""
-
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        refuse_unknown(options, (*_COMMON, *_BATCH))
-        require_columns(schema)
-        if overwrite:
-            raise InvalidArgument("a topic can't be overwritten: write with mode('append')")
-        self._staging = Staging.of(options)
+        self._staging = checked_staging(options, ("staging", "writerName", "batchId"), schema, overwrite)
         self._writer, self._batch = _name_of(options)
-        self._staging.address.require_topic()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._staging.stage(self._writer, self._batch, iterator)
@@ -193,15 +257,8 @@ def _name_of(options: Mapping[str, str]) -> tuple[str, int]:
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
-    """The rows of a streaming query, batch after batch."""
-
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        refuse_unknown(options, _COMMON)
-        require_columns(schema)
-        if overwrite:
-            raise InvalidArgument("a topic can't be overwritten: write with outputMode('append')")
-        self._staging = Staging.of(options)
-        self._staging.address.require_topic()
+        self._staging = checked_staging(options, ("staging",), schema, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         task = task_identity()

@@ -24,20 +24,28 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from seriatim.errors import FailedPrecondition, InvalidArgument, SeriatimError
 from seriatim.log import logger
+from seriatim.spark.compatibility import (
+    AVAILABLE_NOW_WRAPPER,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    require_spark,
+    with_position,
+)
 from seriatim.spark.topics.address import TopicAddress, refuse_unknown, whole_number, yes_or_no
 from seriatim.spark.topics.packs import read_batches
 from seriatim.spark.topics.ranges import Range, divide, end_of
 
 if TYPE_CHECKING:
-    from seriatim.store import StoreReader
-    from seriatim.store.base import TopicRow
+    from seriatim.store.base import StoreReader, TopicRow
 
 EARLIEST, LATEST = "earliest", "latest"
 ROWS_PER_PARTITION = 250_000
+ROWS_PER_BATCH = 1_000_000
+"""How many rows a batch of a stream takes by default: workers need memory for all rows of a batch."""
 MAX_PARTITIONS = 64
 
 _READING = ("startingOffsets", "rowsPerPartition", "maxPartitions", "failOnDataLoss")
@@ -126,8 +134,6 @@ def resolve(text: str, store: StoreReader, topic: TopicRow, option: str) -> int:
 
 
 class TopicReader(DataSourceReader):
-    """A range of a topic, once."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         refuse_unknown(options, (*_READING, *_BATCH))
         self._reading = Reading.of(options)
@@ -152,16 +158,18 @@ Offset = dict[str, Any]
 """Where a query stands: ``offset``, of topic ``topic`` with the number ``id``, as reader ``reader`` if it is registered."""
 
 
+@with_position
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A topic, batch after batch."""
-
     def __init__(self, options: Mapping[str, str]) -> None:
         refuse_unknown(options, (*_READING, *_STREAMING))
         self._reading = Reading.of(options)
-        self._limit = whole_number(options, "maxRowsPerTrigger", 0)
+        self._limit = whole_number(options, "maxRowsPerTrigger", ROWS_PER_BATCH)
+        if "maxRowsPerTrigger" in options:
+            require_spark((4, 2), "option 'maxRowsPerTrigger'", "leave it out, a batch then takes all that is there")
         self._is_registered = yes_or_no(options, "registerReader", True)
         self._name = options.get("readerName")
         self._begun: Offset | None = None
+        self._begun_before: Offset | None = None
         self._stands: int | None = None  # where our reader does, once we know
         self._checked = False
         self._last: int | None = None
@@ -205,7 +213,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches --------------------------------------------------------------------------------------------------------
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
+        return ReadMaxRows(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
         with self._address.open_reader() as store:
@@ -227,7 +235,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"topic": topic.name, "id": topic.id, "offset": topic.next_offset}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._refuse_early_end(start.get("reader"), end.get("reader"))
         with self._address.open_reader() as store:
+            start = self._as_begun_before(store, start, end.get("reader"))
             topic = self._continue(store, start)
             if start["offset"] == end["offset"]:
                 return []
@@ -282,6 +292,30 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             f"{start['offset']} on may be gone"
         )
         self._register(start["reader"], start["offset"])
+
+    def _refuse_early_end(self, name: str | None, early: str | None) -> None:
+        """Refuse an end that was found before the position of the query was known, as that of a reader begun just now."""
+        if early not in (None, name) and self._begun is not None and early == self._begun.get("reader"):
+            self._address.ask(lambda broker: broker.delete_reader(early))  # or it would hold back clean-up
+            raise FailedPrecondition(
+                f"Spark asked for the end of the stream before it told where the query stands: unset {AVAILABLE_NOW_WRAPPER}"
+            )
+
+    def _as_begun_before(self, store: StoreReader, start: Offset, name: str | None) -> Offset:
+        """Where the query first began, if this is its first batch once more.
+
+        Spark does not note where that batch begins, and asks again: a second reader was registered, perhaps elsewhere. The
+        first one is in the checkpoint, and still stands where it began.
+        """
+        again = start.get("reader")
+        if name in (None, again) or self._begun is None or again != self._begun.get("reader"):
+            return start
+        if self._begun_before is None:
+            self._address.ask(lambda broker: broker.delete_reader(str(again)))
+            position = self._position(store, str(name))
+            self._stands = start["offset"] if position is None else position
+            self._begun_before = {**start, "reader": name, "offset": self._stands}
+        return self._begun_before
 
     def _position(self, store: StoreReader, name: str) -> int | None:
         return next((row.position for row in store.catalog().readers if row.name == name), None)

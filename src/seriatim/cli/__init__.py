@@ -1,12 +1,10 @@
-"""The command line. Every command is a row of :mod:`seriatim.cli.commands` and is imported only when it is used.
+"""The command line. It is organised as its commands are: a module or a folder for each group of them.
 
 ::
 
-    main.py, session.py  the group of all commands, global options     commands.py    the table of commands
-    store.py             how a command works on a store, and ends      output.py      tables for people, JSON for programs
-    parameters.py        what several commands take                    lines.py       input of any length
-    display.py           tables and progress                           trace.py       files with captured messages
-    run_display.py       what a pipeline at work looks like
-
-Every other module is a command, or a noun with its verbs.
+    main.py            the program: global options, and how a failure is shown
+    commands.py        the table of all commands; each is imported when it is used
+    command_groups.py  groups of commands, and suggestions for mistyped names
+    common/            what commands share
+    the rest           commands: ``seriatim topics`` is topics.py, ``seriatim messages pull`` is messages/pull.py
 """

@@ -2,57 +2,121 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-import click
-
-from seriatim.extras import EXTRAS, require_extra
+from seriatim.extras import EXTRAS, is_installed
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One command. Its module holds it under the name ``command``."""
+    """A command, which its module below ``seriatim.cli`` calls ``command`` or as is said behind a colon; or a group, with the
+    rows of its commands."""
 
-    module: str
     summary: str
+    module: str = ""
     extra: str | None = None
-    probes: tuple[str, ...] = ()
-    """Modules that the extra brings; the command is refused, and the extra named, while one of them is missing."""
+    modules: tuple[str, ...] = ()
+    """The modules of the extra that the command needs, if not all of them."""
+    commands: Mapping[str, Row] = field(default_factory=dict)
+
+    @property
+    def required_modules(self) -> tuple[str, ...]:
+        return self.modules or (EXTRAS[self.extra] if self.extra else ())
+
+    @property
+    def missing_extra(self) -> bool:
+        return not all(map(is_installed, self.required_modules))
 
 
-COMMANDS = {
-    "audit": Row("seriatim.cli.audit", "Judge in what order a captured trace arrived, per key."),
-    "backup": Row("seriatim.cli.backup", "Copy a store to a file while it is in use."),
-    "check": Row("seriatim.cli.check", "Look at everything in a store and say what is wrong."),
-    "config": Row("seriatim.cli.config", "Show each setting and where its value came from."),
-    "dead-letters": Row("seriatim.cli.dead_letters", "Look at dead letters, put them back, or give them up."),
-    "demo": Row("seriatim.cli.demo", "See messages of a faulty network put back in order."),
-    "doctor": Row("seriatim.cli.doctor", "Find out what is not well here, and what to do about it."),
-    "explain": Row("seriatim.cli.explain", "Say what a pipeline can keep.", "spark", ("numpy", "pyarrow")),
-    "keys": Row("seriatim.cli.keys", "See what the keys of a subscription wait for, and free them."),
-    "publish": Row("seriatim.cli.publish", "Publish a message, or one for each line of the input."),
-    "pull": Row("seriatim.cli.pull", "Print messages of a subscription, and ack them if told to."),
-    "readers": Row("seriatim.cli.readers", "See which Spark queries clean-up waits for."),
-    "repair": Row("seriatim.cli.repair", "Put a whole table in order, with a ledger.", "spark", EXTRAS["spark"]),
-    "restore": Row("seriatim.cli.restore", "Make a store from a backup."),
-    "run": Row("seriatim.cli.run", "Run a pipeline on Spark.", "spark", EXTRAS["spark"]),
-    "serve": Row("seriatim.cli.serve", "Serve the Google Pub/Sub API.", "server", EXTRAS["server"]),
-    "snapshots": Row("seriatim.cli.snapshots", "Remember where a subscription stands, to go back there later."),
-    "sparkplug": Row("seriatim.cli.sparkplug", "Put MQTT edge nodes in order, into a topic.", "mqtt", EXTRAS["mqtt"]),
-    "state": Row("seriatim.cli.state", "Look at what a stream on Spark remembers.", "spark", EXTRAS["spark"]),
-    "stats": Row("seriatim.cli.stats", "Show how many messages each subscription has."),
-    "subscriptions": Row("seriatim.cli.subscriptions", "Create, list, delete, pause and rewind subscriptions."),
-    "topics": Row("seriatim.cli.topics", "Create, list and delete topics."),
+def group(summary: str, **commands: Row) -> Row:
+    return Row(summary, commands=commands)
+
+
+SECTIONS = {
+    "Topics and messages": {
+        "topics": Row("Create, list, change and delete topics.", "topics"),
+        "subscriptions": Row("Create, inspect, change, move and delete subscriptions.", "subscriptions"),
+        "messages": group(
+            "Publish, pull and read messages.",
+            publish=Row("Publish a message, or one per line of the input.", "messages.publish"),
+            pull=Row("Pull messages from a subscription.", "messages.pull"),
+            read=Row("Read a topic without a subscription.", "messages.read"),
+        ),
+    },
+    "Operations": {
+        "keys": Row("See why keys are blocked, and unblock them.", "keys"),
+        "dead-letters": Row("List, redrive and purge dead letters.", "dead_letters"),
+        "snapshots": Row("Create, list and delete snapshots of subscriptions.", "snapshots"),
+        "readers": Row("List and delete registered readers of topics.", "readers"),
+        "store": group(
+            "Check, back up, restore and diagnose a store.",
+            stats=Row("Show the backlog of each subscription.", "store.stats"),
+            check=Row("Verify everything in a store.", "store.check:check"),
+            backup=Row("Back up a store while it is in use.", "store.check:backup"),
+            restore=Row("Restore a store from a backup.", "store.restore"),
+            doctor=Row("Diagnose the installation and the store.", "store.doctor"),
+        ),
+    },
+    "Servers": {
+        "serve": Row("Serve the Google Pub/Sub API.", "serve", "server"),
+        "console": Row("Open the web console of a store.", "console", "console"),
+        "sparkplug": group(
+            "Run a Sparkplug host application, and inspect its edge nodes.",
+            host=Row("Store the messages of edge nodes in order.", "sparkplug.host", "mqtt"),
+            nodes=Row("List edge nodes.", "sparkplug.nodes:nodes", "mqtt"),
+            rebirth=Row("Request a rebirth from an edge node.", "sparkplug.nodes:rebirth", "mqtt"),
+        ),
+    },
+    "Streams and tables": {
+        "pipeline": group(
+            "Run and explain pipelines, and inspect their state.",
+            run=Row("Run a pipeline on Spark.", "pipeline.run", "spark"),
+            explain=Row(
+                "Show which guarantees a pipeline provides.", "pipeline.explain", "spark", ("numpy", "pyarrow")
+            ),
+            state=Row("Inspect and repartition the state of a stream.", "pipeline.state", "spark"),
+        ),
+        "trace": group(
+            "Audit captured messages, and put them back in order.",
+            audit=Row("Check in which order captured messages arrived, per key.", "trace.audit"),
+            resequence=Row("Put a table of messages in order, per key.", "trace.resequence", "spark"),
+        ),
+    },
+    "This program": {
+        "demo": Row("Watch a shuffled stream being put back in order.", "demo.command"),
+        "config": Row("Show the configuration, and where each value comes from.", "program:config"),
+        "completion": Row("Print a script for shell completion.", "program:completion"),
+        "help": Row("Show the help of a command.", "program:help_"),
+    },
 }
 
+OTHER_NAMES = {
+    "repair": "trace resequence",
+    "ack": "messages pull --ack",
+    "consume": "messages pull",
+    "subscribe": "subscriptions create",
+    "subscriptions edit": "subscriptions update",
+    "keys show": "keys why",
+    "keys explain": "keys why",
+    "dead-letters show": "dead-letters list",
+    "readers show": "readers list",
+    "snapshots show": "snapshots list",
+}
+"""What people may type for a command that has another name. One that is only in another group is found by its name."""
 
-def load_command(name: str) -> click.Command | None:
-    """The command of this name, imported now; None when there is none."""
-    row = COMMANDS.get(name)
-    if row is None:
-        return None
-    if row.extra is not None:
-        require_extra(row.extra, *row.probes, what=f"the command '{name}'")
-    command: click.Command = import_module(row.module).command
-    return command
+OTHER_OPTIONS = {
+    "--max": "--limit",
+    "--max-messages": "--limit",
+    "--count": "--limit",
+    "--timeout": "--wait",
+    "--to-end": "--time now",
+    "--end": "--time now",
+    "--topic": "TOPIC",
+    "--subscription": "SUBSCRIPTION",
+    "--file": "FILE",
+    "--data": "DATA",
+    "--ordering-key": "--key",
+    "--force": "--yes",
+}
+"""The same for options: what to use instead, if the command has it."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Columns, Fields, Output, moment
-from seriatim.cli.parameters import asks_first
-from seriatim.cli.store import with_broker
+from seriatim.cli.command_groups import CommandGroup
+from seriatim.cli.common.command import with_broker
+from seriatim.cli.common.output import Columns, Fields, Output, counted, moment
+from seriatim.cli.common.parameters import asks_first, limit_option, require_subscription
 from seriatim.errors import NotFound, RedriveRefused
 
 if TYPE_CHECKING:
@@ -18,19 +20,19 @@ if TYPE_CHECKING:
 PAGE = 500
 
 
-@click.group("dead-letters")
+@click.group("dead-letters", cls=CommandGroup)
 def command() -> None:
-    """Look at dead letters, put them back, or give them up."""
+    """List, redrive and purge dead letters."""
 
 
 @command.command("list")
 @click.argument("subscription")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many to list at most.")
-@click.option("--after", metavar="ID", type=click.IntRange(min=0), help="Only those after this one.")
+@limit_option(100)
+@click.option("--after", metavar="ID", help="Only dead letters after this one.")
 @with_broker
-async def list_(broker: Broker, output: Output, subscription: str, limit: int, after: int | None) -> None:
-    """List the dead letters of SUBSCRIPTION in the order of their ids."""
-    letters = await broker.dead_letters(subscription, limit=limit, after=-1 if after is None else after)
+async def list_(broker: Broker, output: Output, subscription: str, limit: int, after: str | None) -> None:
+    """List the dead letters of SUBSCRIPTION by id."""
+    letters = await broker.dead_letters(subscription, limit=limit, after=after)
     columns: Columns = {
         "id": "id",
         "key": "key",
@@ -49,35 +51,39 @@ def _either_or(ctx: click.Context, parameter: click.Parameter, everything: bool)
 
 
 # Eager, so that the argument is known when the option is checked.
-_ids = click.argument("ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=0), is_eager=True)
-_all = click.option(
-    "--all", "everything", is_flag=True, callback=_either_or, help="All of them, in the order of their ids."
-)
+_ids = click.argument("ids", metavar="[ID]...", nargs=-1, is_eager=True)
+_all = click.option("--all", "everything", is_flag=True, callback=_either_or, help="All dead letters, by id.")
 
 
 @command.command("redrive")
 @click.argument("subscription")
 @_ids
 @_all
-@click.option("--append", is_flag=True, help="Put it at the end of its key, under a new id, instead of at its place.")
+@click.option("--append", is_flag=True, help="Append to the end of the key, under a new id.")
 @with_broker
 async def redrive(
-    broker: Broker, output: Output, subscription: str, ids: tuple[int, ...], everything: bool, append: bool
+    broker: Broker, output: Output, subscription: str, ids: tuple[str, ...], everything: bool, append: bool
 ) -> None:
-    """Put dead letters back, to be delivered again.
+    """Put dead letters back for delivery.
 
-    A dead letter goes back to its place while no later message of its key is settled or in flight; otherwise it is refused, and
-    --append puts it at the end. Exit status 1 means that some were refused.
+    A dead letter returns to its original place as long as no later message of its key is settled or in flight. Otherwise it is
+    refused; --append puts it at the end. Exits with 1 if any is refused.
     """
-    refused = 0
-    async for offset in _chosen(broker, subscription, ids, everything):
+    refused, may_append, message_id = False, False, None
+    async for message_id in _chosen(broker, subscription, ids, everything):
         try:
-            new = await broker.redrive(subscription, offset, append=append)
+            new = await broker.redrive(subscription, message_id, append=append)
         except (RedriveRefused, NotFound) as error:
-            refused += 1
-            output.result(_outcome(offset, None, str(error)), f"{offset}: refused: {error}")
+            refused = True
+            may_append |= isinstance(error, RedriveRefused) and not append
+            output.result(_outcome(message_id, None, str(error)), f"{message_id}: refused: {error}")
         else:
-            output.result(_outcome(offset, new, None), f"{offset}: put back{f' as {new}' if new != offset else ''}")
+            moved = f" as {new}" if new != message_id else ""
+            output.result(_outcome(message_id, new, None), f"{message_id}: put back{moved}")
+    if message_id is None:
+        output.note("there are no dead letters")
+    if may_append:
+        output.note("to put them at the end of their keys instead, add --append")
     if refused:
         raise click.exceptions.Exit(1)
 
@@ -86,43 +92,32 @@ async def redrive(
 @click.argument("subscription")
 @_ids
 @_all
-@asks_first("Give up dead letters of '{subscription}' for good?")
+@asks_first("Discard dead letters of subscription '{subscription}'?", require_subscription)
 @with_broker
-async def purge(broker: Broker, output: Output, subscription: str, ids: tuple[int, ...], everything: bool) -> None:
-    """Give dead letters up for good."""
-    offsets = [offset async for offset in _chosen(broker, subscription, ids, everything)]
-    await broker.purge(subscription, offsets)
-    fields = {"subscription": subscription, "purged": [str(offset) for offset in offsets]}
-    output.result(fields, f"purged {len(offsets)} dead letters of subscription '{subscription}'")
+async def purge(broker: Broker, output: Output, subscription: str, ids: tuple[str, ...], everything: bool) -> None:
+    """Discard dead letters."""
+    chosen = [message_id async for message_id in _chosen(broker, subscription, ids, everything)]
+    await broker.purge(subscription, chosen)
+    output.result(
+        {"subscription": subscription, "purged": chosen},
+        f"purged {counted(len(chosen), 'dead letter')} of subscription '{subscription}'",
+    )
 
 
-async def _chosen(broker: Broker, subscription: str, ids: tuple[int, ...], everything: bool) -> AsyncIterator[int]:
-    for offset in ids:
-        yield offset
-    last = -1
+async def _chosen(broker: Broker, subscription: str, ids: tuple[str, ...], everything: bool) -> AsyncIterator[str]:
+    for message_id in ids:
+        yield message_id
+    last = None
     while everything and (page := await broker.dead_letters(subscription, limit=PAGE, after=last)):
         for letter in page:
-            yield letter.offset
-        last = page[-1].offset
+            yield letter.id
+        last = page[-1].id
 
 
-def _outcome(offset: int, new: int | None, reason: str | None) -> Fields:
-    return {
-        "id": str(offset),
-        "redriven": reason is None,
-        "new_id": None if new is None else str(new),
-        "reason": reason,
-    }
+def _outcome(message_id: str, new: str | None, reason: str | None) -> Fields:
+    return {"id": message_id, "redriven": reason is None, "new_id": new, "reason": reason}
 
 
 def _fields(letter: DeadLetter) -> Fields:
-    return {
-        "id": str(letter.offset),
-        "key": letter.key,
-        "attempts": letter.attempts,
-        "time": moment(letter.time),
-        "error": letter.error,
-        "copy_topic": letter.copy_topic,
-        "copy_id": None if letter.copy_offset is None else str(letter.copy_offset),
-        "returnable": letter.returnable,
-    }
+    fields = {**asdict(letter), "time": moment(letter.time)}
+    return {"id": fields.pop("id"), "key": fields.pop("ordering_key"), **fields}

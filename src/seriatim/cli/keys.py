@@ -1,35 +1,71 @@
-"""``seriatim keys``: what each key of a subscription waits for, and an operator's hand on it."""
+"""``seriatim keys``: why keys of a subscription are blocked, and what an operator can do about it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Columns, Fields, Output, cell_text, duration, message_fields, moment, payload_text
-from seriatim.cli.parameters import key_argument
-from seriatim.cli.store import with_broker
+from seriatim.cli.command_groups import CommandGroup
+from seriatim.cli.common.command import with_broker
+from seriatim.cli.common.output import (
+    Columns,
+    Fields,
+    Output,
+    attributes_text,
+    cell_text,
+    duration,
+    message_fields,
+    moment,
+    payload_text,
+)
+from seriatim.cli.common.parameters import Choice, asks_first, key_argument, limit_option, require_subscription
 
 if TYPE_CHECKING:
-    from seriatim.engine.broker import Broker, KeyInfo
+    from seriatim.engine.broker import Broker, KeyInfo, KeyOrder, KeyState
+
+STATES = ("paused", "delayed", "leased", "settling", "ready")
 
 
-@click.group("keys")
+@click.group("keys", cls=CommandGroup)
 def command() -> None:
-    """See what the keys of a subscription wait for, and free them."""
+    """See why keys are blocked, and unblock them."""
+
+
+def on_key(name: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command about one key of a subscription, or about its keyless messages."""
+    return lambda function: command.command(name)(click.argument("subscription")(key_argument(function)))
 
 
 @command.command("list")
 @click.argument("subscription")
-@click.option("--blocked", is_flag=True, help="Only keys that something blocks.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many to list at most.")
+@click.option("--blocked", is_flag=True, help="Only blocked keys.")
+@click.option(
+    "--order", type=click.Choice(["trouble", "oldest", "deepest"]), default="trouble", help="What to list first."
+)
+@click.option("--state", type=Choice(STATES), help="Only keys in this state.")
+@click.option("--search", metavar="TEXT", default="", help="Only keys that contain this text.")
+@limit_option(100)
 @with_broker
-async def list_(broker: Broker, output: Output, subscription: str, blocked: bool, limit: int) -> None:
-    """List the keys of SUBSCRIPTION that have messages or are paused, those in trouble first.
+async def list_(
+    broker: Broker,
+    output: Output,
+    subscription: str,
+    blocked: bool,
+    order: KeyOrder,
+    state: KeyState | None,
+    search: str,
+    limit: int,
+) -> None:
+    """List keys that have messages or are paused, blocked ones first.
 
-    '-' stands for the messages without a key.
+    '-' stands for messages without a key.
     """
-    keys = await broker.list_keys(subscription, limit=limit, blocked_only=blocked)
+    keys = await broker.list_keys(
+        subscription, limit=limit, blocked_only=blocked, order=order, state=state, search=search
+    )
     columns: Columns = {
         "key": "key",
         "state": "state",
@@ -40,95 +76,116 @@ async def list_(broker: Broker, output: Output, subscription: str, blocked: bool
         "attempts": "attempts",
         "why": "why",
     }
-    output.listing([_fields(info) for info in keys], columns, empty="no key waits" if blocked else "there are no keys")
+    output.listing(
+        [_fields(info) for info in keys], columns, empty="no keys are blocked" if blocked else "no keys have messages"
+    )
 
 
-@command.command("peek")
+@on_key("why")
+@with_broker
+async def why(broker: Broker, output: Output, subscription: str, key: str | None) -> None:
+    """Explain what KEY waits for, since when, and what would move it."""
+    found = await broker.explain(subscription, key)
+    fields = {**asdict(found), "since": moment(found.since), "until": moment(found.until)}
+    output.result({"subscription": subscription, **fields}, f"{_named(key)}: {found.sentence}")
+
+
+@command.command("superseded")
 @click.argument("subscription")
-@key_argument
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many to show at most.")
+@click.option("--key", metavar="KEY", help="Only messages of this key.")
+@limit_option(100)
+@with_broker
+async def superseded(broker: Broker, output: Output, subscription: str, key: str | None, limit: int) -> None:
+    """List messages that newer ones of their keys superseded, the latest first.
+
+    With '--keep latest' they are settled without being delivered. The last 10,000 are remembered, until the owner of the
+    store ends.
+    """
+    found = [asdict(one) | {"time": moment(one.time)} for one in await broker.superseded(subscription, key, limit)]
+    columns: Columns = {"id": "id", "key": "ordering_key", "superseded by": "by", "time": "time"}
+    output.listing(found, columns, empty="no messages are remembered as superseded")
+
+
+@on_key("peek")
+@limit_option(10)
 @with_broker
 async def peek(broker: Broker, output: Output, subscription: str, key: str | None, limit: int) -> None:
-    """Show the first messages of KEY, in order, without delivering them."""
+    """Show the first messages of KEY without delivering them."""
     messages = [
-        message_fields(str(found.offset), found.key, found.data, found.attributes, found.published)
+        message_fields(found.id, found.ordering_key, found.data, found.attributes, found.publish_time)
         for found in await broker.peek(subscription, key, limit)
     ]
     columns: Columns = {"id": "id", "published": "published", "data": payload_text}
-    output.listing(messages, columns, empty="no message waits")
+    if any(message["attributes"] for message in messages):
+        columns = {"id": "id", "published": "published", "attributes": attributes_text, "data": payload_text}
+    output.listing(messages, columns, empty="no messages are waiting")
 
 
-@command.command("retry")
-@click.argument("subscription")
-@key_argument
+@on_key("retry")
 @with_broker
 async def retry(broker: Broker, output: Output, subscription: str, key: str | None) -> None:
-    """Let the head of KEY go out now, instead of when its retry or its delay is due."""
+    """Deliver the first message of KEY now, without waiting for its retry or delay."""
     await broker.retry_key(subscription, key)
     _report(output, subscription, key, "may be delivered now", retried=True)
 
 
-@command.command("skip")
-@click.argument("subscription")
-@key_argument
+@on_key("skip")
+@asks_first(
+    lambda key, subscription, **_: f"Skip the first message of {_named(key)} in subscription '{subscription}'?",
+    require_subscription,
+)
 @with_broker
 async def skip(broker: Broker, output: Output, subscription: str, key: str | None) -> None:
-    """Settle the head of KEY without delivering it. If it is being handled just now, that lease is lost."""
-    offset = await broker.skip(subscription, key)
-    _report(output, subscription, key, f"skipped message {offset}", id=str(offset))
+    """Settle the first message of KEY without delivering it.
+
+    A consumer that is handling it loses its lease. 'keys dead-letter' keeps the message.
+    """
+    skipped = await broker.skip(subscription, key)
+    _report(output, subscription, key, f"skipped message {skipped}", id=skipped)
 
 
-@command.command("dead-letter")
-@click.argument("subscription")
-@key_argument
-@click.option("--rest", is_flag=True, help="Everything that waits in the key, not only its head.")
-@click.option("--reason", help="Why, to be found with the dead letter.")
+@on_key("dead-letter")
+@click.option("--rest", is_flag=True, help="All messages of the key, not only the first.")
+@click.option("--reason", help="Stored with the dead letter.")
 @with_broker
 async def dead_letter(
     broker: Broker, output: Output, subscription: str, key: str | None, rest: bool, reason: str | None
 ) -> None:
-    """Put the head of KEY among the dead letters, from where it can be redriven."""
-    offsets = await broker.dead_letter(subscription, key, reason, rest=rest)
-    done = f"dead-lettered {', '.join(map(str, offsets)) or 'nothing'}"
-    _report(output, subscription, key, done, ids=[str(offset) for offset in offsets])
+    """Dead-letter the first message of KEY.
+
+    It can be put back with 'dead-letters redrive'.
+    """
+    ids = await broker.dead_letter(subscription, key, reason, rest=rest)
+    _report(output, subscription, key, f"dead-lettered {', '.join(ids) or 'nothing'}", ids=ids)
 
 
-@command.command("pause")
-@click.argument("subscription")
-@key_argument
-@click.option("--reason", help="Why, for those who will wonder.")
+@on_key("pause")
+@click.option("--reason", help="Shown by 'keys list'.")
 @with_broker
 async def pause(broker: Broker, output: Output, subscription: str, key: str | None, reason: str | None) -> None:
-    """Give out nothing more of KEY until it is resumed, also after a restart."""
+    """Stop delivery of KEY until it is resumed.
+
+    It stays paused after a restart.
+    """
     await broker.pause_key(subscription, key, reason)
     _report(output, subscription, key, "paused", paused=True)
 
 
-@command.command("resume")
-@click.argument("subscription")
-@key_argument
+@on_key("resume")
 @with_broker
 async def resume(broker: Broker, output: Output, subscription: str, key: str | None) -> None:
-    """Give messages of KEY out again."""
+    """Resume delivery of KEY."""
     await broker.resume_key(subscription, key)
     _report(output, subscription, key, "resumed", paused=False)
 
 
 def _report(output: Output, subscription: str, key: str | None, done: str, **fields: object) -> None:
-    named = "keyless messages" if key is None else f"key {cell_text(key)}"
-    output.result({"subscription": subscription, "key": key, **fields}, f"{named}: {done}")
+    output.result({"subscription": subscription, "key": key, **fields}, f"{_named(key)}: {done}")
+
+
+def _named(key: str | None) -> str:
+    return "keyless messages" if key is None else f"key {cell_text(key)}"
 
 
 def _fields(info: KeyInfo) -> Fields:
-    return {
-        "key": info.key,
-        "state": info.state,
-        "depth": info.depth,
-        "in_flight": info.in_flight,
-        "head": None if info.head is None else str(info.head),
-        "head_age": info.head_age,
-        "attempts": info.attempts,
-        "not_before": moment(info.not_before),
-        "error": info.error,
-        "why": info.why,
-    }
+    return {**asdict(info), "not_before": moment(info.not_before)}

@@ -1,8 +1,9 @@
-"""``seriatim``: the group of all commands, its global options, and how a failure is shown."""
+"""``seriatim``: the program, its global options, and how a failure is shown."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -12,8 +13,10 @@ from typing import Any, NoReturn
 import click
 
 from seriatim import __version__
-from seriatim.cli.commands import COMMANDS, load_command
-from seriatim.cli.session import Session
+from seriatim.cli.command_groups import LazyGroup
+from seriatim.cli.commands import OTHER_OPTIONS, SECTIONS
+from seriatim.cli.common.command import CommandContext
+from seriatim.cli.common.parameters import Choice
 from seriatim.config import LOG_LEVELS
 from seriatim.errors import InvalidArgument, SeriatimError
 
@@ -23,51 +26,84 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, what shells expect
 
 
 class Failure(click.ClickException):
-    """An error of Seriatim's own tree, shown as one line."""
+    """An error that is shown as one line."""
 
-    def __init__(self, error: SeriatimError) -> None:
-        super().__init__(error.message)
-        self.error = error
+    def __init__(self, message: str, *, is_usage: bool = False) -> None:
+        super().__init__(message)
+        self._is_usage = is_usage
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
-        return EXIT_USAGE if isinstance(self.error, InvalidArgument) else EXIT_FAILURE
+        return EXIT_USAGE if self._is_usage else EXIT_FAILURE
 
     def show(self, file: Any = None) -> None:
         click.echo(f"error: {self.message}", file=file or sys.stderr)
 
 
-class LazyGroup(click.Group):
-    """A group that knows its commands from a table and imports one when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        return load_command(cmd_name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name].summary) for name in self.list_commands(ctx)])
+class Program(LazyGroup):
+    """The group of all commands."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except SeriatimError as error:
+        except click.NoSuchOption as error:
+            raise _about_an_option(error, self) from error
+        except click.UsageError as error:
+            raise _about_an_argument(error) from error
+        except (SeriatimError, OSError) as error:
+            if isinstance(error, BrokenPipeError):  # as in ``seriatim ... | head``: the reader has seen enough
+                _forget_standard_output()
+                ctx.exit(0)
             if ctx.params["debug"]:
                 traceback.print_exc()
-            raise Failure(error) from error
-        except (KeyboardInterrupt, click.Abort):  # the latter at a question
+            raise _failure(error) from error
+        except (KeyboardInterrupt, click.Abort):  # the latter at a prompt
             ctx.exit(EXIT_INTERRUPTED)
-        except BrokenPipeError:  # as in ``seriatim ... | head``: who read the output has enough
-            _forget_standard_output()
-            ctx.exit(0)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def _about_an_option(error: click.NoSuchOption, program: click.Group) -> click.UsageError:
+    """The same, with what may have been meant."""
+    name, command = error.option_name, error.ctx.command if error.ctx else program
+    if any(name in option.opts for option in program.params):
+        return click.UsageError(f"No such option '{name}' here: it goes before the command.", error.ctx)
+    instead = OTHER_OPTIONS.get(name, "")
+    if instead and instead.split()[0] in {
+        word for param in command.params for word in (*param.opts, param.human_readable_name)
+    }:
+        return click.UsageError(f"No such option '{name}'. Use {instead} instead.", error.ctx)
+    return error
+
+
+def _about_an_argument(error: click.UsageError) -> click.UsageError:
+    """The same; where a store or a topic was given to a command that takes it as an option, how it is given."""
+    extra = re.match(r"Got unexpected extra arguments? \(([^\s)]+)", error.message)
+    if extra is None or error.ctx is None:
+        return error
+    word, options = extra[1], {param.name for param in error.ctx.command.params if isinstance(param, click.Option)}
+    if "store" in options and ("://" in word or word.endswith(".db") or Path(word).is_file()):
+        address = word if "://" in word else f"sqlite:///{word}"
+        return click.UsageError(f"{error.message}: a store is named with --store {address}", error.ctx)
+    if "topic" in options:
+        return click.UsageError(f"{error.message}: a topic is named with --topic {word}", error.ctx)
+    return error
+
+
+def _failure(error: SeriatimError | OSError) -> Failure:
+    if isinstance(error, SeriatimError):
+        return Failure(error.message, is_usage=isinstance(error, InvalidArgument))
+    if error.filename is None:
+        raise error  # a bug: a user's mistake is about a file, or was translated where it happened
+    return Failure(f"'{error.filename}': {error.strerror}")
+
+
+@click.group(
+    cls=Program,
+    sections=SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="seriatim")
 @click.option("--config", "config_file", type=click.Path(path_type=Path), help="Read this configuration file.")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="The least severe log entry to show.")
+@click.option("--log-level", type=Choice(LOG_LEVELS), help="Log entries of this level and above.")
 @click.option("-v", "--verbose", count=True, help="Log more: -v for info, -vv for debug.")
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
 @click.pass_context
@@ -75,16 +111,16 @@ def cli(ctx: click.Context, config_file: Path | None, log_level: str | None, ver
     """Messages in order, per key."""
     if log_level is None and verbose:
         log_level = "info" if verbose == 1 else "debug"
-    ctx.obj = Session(config_file, log_level)
+    ctx.obj = CommandContext(config_file, log_level)
 
 
 def _forget_standard_output() -> None:
-    """Keep the end of the program from writing what is left to a pipe that is closed."""
+    """Keep the interpreter from flushing the rest of the output to a closed pipe when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001
-    """Leave as on Ctrl-C: whatever is open is closed."""
+    """Exit as on Ctrl-C: whatever is open is closed."""
     sys.exit(128 + number)
 
 

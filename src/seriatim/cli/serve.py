@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any
@@ -13,15 +14,17 @@ from typing import Any
 import click
 
 from seriatim import log
-from seriatim.cli.output import Output
-from seriatim.cli.session import configured
-from seriatim.cli.signals import run_until_signal
-from seriatim.cli.store import json_option, store_option
-from seriatim.config import LOG_FORMATS, LoadedConfig
-from seriatim.engine.opening import open_engine
-from seriatim.errors import InvalidArgument
+from seriatim.cli.common.command import configuration, with_url
+from seriatim.cli.common.consoles import ListenAddress, listening_options, start_console
+from seriatim.cli.common.output import Output
+from seriatim.cli.common.parameters import Choice
+from seriatim.cli.common.signals import run_until_signal
+from seriatim.config import LOG_FORMATS
+from seriatim.engine.admin_address import advertise, advertised_address
+from seriatim.engine.connect import open_engine
+from seriatim.engine.tokens import Access
+from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
-from seriatim.server.access import Access
 from seriatim.server.metrics import serve_metrics
 from seriatim.server.options import ServerOptions
 from seriatim.server.server import Server, Tls, authority
@@ -29,66 +32,43 @@ from seriatim.store.postgres.url import without_secrets
 from seriatim.wire.names import WINDOW_LABEL
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Where to answer Prometheus, and how."""
-
-    host: str
-    port: int
-    tls: SSLContext | None
-    access: Access | None
-
-
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """Where to serve what."""
-
-    url: str
-    host: str
-    port: int
-    standby: bool
-    metrics: Metrics | None
-    tls: Tls | None
-    access: Access | None
-    options: ServerOptions
-
-
 @click.command("serve")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="0: any free one.")
-@store_option
-@click.option("--project", default="seriatim", show_default=True, help="Whose topics have short names in the store.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="The port; 0 for any free one."
+)
+@click.option("--project", default="seriatim", show_default=True, help="The project whose topics have short names.")
 @click.option(
     "--window",
     type=click.IntRange(1, 1000),
     default=1,
     show_default=True,
-    help=f"Messages of a key in flight at once, where no label {WINDOW_LABEL} says otherwise.",
+    help=f"Messages in flight per key, unless the label {WINDOW_LABEL} sets it.",
 )
 @click.option(
-    "--min-ack-deadline", type=click.IntRange(1, 600), default=10, show_default=True, help="Seconds; for tests."
+    "--min-ack-deadline",
+    type=click.IntRange(1, 600),
+    default=10,
+    show_default=True,
+    help="Shortest ack deadline, in seconds.",
 )
-@click.option("--standby", is_flag=True, help="Wait while another server owns the store (PostgreSQL).")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port.")
+@click.option("--standby", is_flag=True, help="Wait until no other server owns the store (PostgreSQL).")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics on this port.")
 @click.option(
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="The address of --metrics-port. Addresses that others can reach need TLS and --tokens.",
+    help="The address of --metrics-port. Any but loopback needs TLS and --tokens.",
 )
-@click.option("--tls-cert", type=click.Path(path_type=Path, dir_okay=False), help="Serve TLS with this certificate.")
-@click.option("--tls-key", type=click.Path(path_type=Path, dir_okay=False), help="The private key of the certificate.")
-@click.option("--tokens", type=click.Path(path_type=Path, dir_okay=False), help="Only for holders of these tokens.")
-@click.option("--insecure", is_flag=True, help="Serve without TLS at an address that others can reach.")
-@click.option("--log-format", type=click.Choice(LOG_FORMATS), help="How log entries are written.")
-@json_option
-@configured
+@click.option("--insecure", is_flag=True, help="Allow serving without TLS on other addresses than loopback.")
+@click.option("--console", "console_listen", type=ListenAddress(), help="Serve the console and the admin API there.")
+@listening_options
+@click.option("--log-format", type=Choice(LOG_FORMATS), help="Format of log entries.")
+@with_url
 def command(
-    loaded: LoadedConfig,
-    /,
+    url: str,
+    output: Output,
     *,
-    store: str | None,
-    as_json: bool,
     log_format: str | None,
     insecure: bool,
     tls_cert: Path | None,
@@ -96,32 +76,79 @@ def command(
     tokens: Path | None,
     metrics_host: str,
     metrics_port: int | None,
+    host: str,
+    port: int,
+    standby: bool,
+    console_listen: tuple[str, int] | None,
+    console_names: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Serve the Google Pub/Sub API, for the official clients of any language.
+    """Serve the Google Pub/Sub API.
 
-    When it serves, it prints one line that says where. Point clients there with PUBSUB_EMULATOR_HOST. The first Ctrl-C or
-    SIGTERM ends it in good order: streams are told to connect again, what was delivered and not acked is given back.
+    For the official clients of any language: point them here with PUBSUB_EMULATOR_HOST. Prints one line with the address when
+    it is ready. Ctrl-C and SIGTERM shut it down gracefully: streams are told to reconnect, and messages that were not acked
+    are given back.
     """
-    _configure_log(loaded.values.log_level, log_format or loaded.values.log_format)
-    options = ServerOptions(given.pop("project"), given.pop("min_ack_deadline"), given.pop("window"))
-    tls, access = _tls(tls_cert, tls_key), None if tokens is None else Access.load(tokens)
-    metrics = None
-    if metrics_port is not None:
-        metrics = _metrics(metrics_host, metrics_port, _tls_context(tls_cert, tls_key), access, insecure)
-    serving = Serving(
-        url=store or loaded.values.store, tls=tls, access=access, metrics=metrics, options=options, **given
-    )
-    if tls is None and not insecure and not _is_loopback(serving.host):
+    settings = configuration().values
+    chosen = log_format or settings.log_format
+    log.configure(settings.log_level, chosen, log.capture_native_lines() if chosen == "json" else None)
+    options = ServerOptions(given["project"], given["min_ack_deadline"], given["window"])
+    tls, context = _tls(tls_cert, tls_key)
+    access = None if tokens is None else Access.load(tokens)
+    is_local = _is_loopback(metrics_host)  # loopback needs neither TLS nor tokens; other addresses need both
+    if metrics_port is not None and not (is_local or insecure) and (tls is None or access is None):
         raise InvalidArgument(
-            f"{serving.host} can be reached by others: give --tls-cert and --tls-key, or --insecure if that is meant"
+            f"metrics at {metrics_host} can be read by others: give --tls-cert, --tls-key and --tokens, or --insecure to allow "
+            "it"
         )
-    with suppress(click.exceptions.Exit):  # to be told to stop is how a server ends well
-        run_until_signal(lambda stack: _serve(serving, Output(as_json), stack))
+    if tls is None and not insecure and not _is_loopback(host):
+        raise InvalidArgument(
+            f"{host} can be reached by others: give --tls-cert and --tls-key, or --insecure to allow it"
+        )
+
+    async def serve(stack: AsyncExitStack) -> None:
+        console = None
+        if console_listen is not None:  # before the store is owned: a standby says who owns it
+            console = await start_console(
+                stack, None, console_listen, tokens=tokens, tls=(tls_cert, tls_key), names=console_names
+            )
+            console.console.find_owner = partial(advertised_address, url)
+        if not standby:  # whose port may be that of the owner
+            _require_free_port(host, port)  # before a store is created
+        engine = await open_engine(url, standby=standby)
+        stack.push_async_callback(engine.close)
+        server = Server(engine, options, access)
+        stack.push_async_callback(server.stop)
+        fields: dict[str, Any] = {"host": host, "port": await server.start(host, port, tls)}
+        said = f"Serving Google Pub/Sub at {authority(host, fields['port'])} from {without_secrets(url)}"
+        if metrics_port is not None:
+            metrics = serve_metrics(engine, None if is_local else access)
+            stack.push_async_callback(metrics.stop)
+            fields["metrics_port"] = await metrics.start(metrics_host, metrics_port, None if is_local else context)
+            said += f"; metrics at port {fields['metrics_port']}"
+        if console is not None:
+            console.console.broker = engine
+            server.admin_address = console.address
+            await advertise(engine, console.address)
+            fields |= {"console": console.address, "console_token": console.token}
+            said += f"; console at {console.url}"
+        output.result(fields, f"{said}.")
+        stack.callback(logger.info, "the server is stopping")
+        await asyncio.Event().wait()
+
+    with suppress(click.exceptions.Exit):  # a signal is the normal way for a server to end
+        run_until_signal(serve)
 
 
-def _configure_log(level: str, log_format: str) -> None:
-    log.configure(level, log_format, log.capture_native_lines() if log_format == "json" else None)
+def _require_free_port(host: str, port: int) -> None:
+    """Raise FailedPrecondition if another program listens there; gRPC would also log lines of its own."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host.strip("[]"), port), family=family).close()
+    except OSError as error:
+        raise FailedPrecondition(
+            f"can't listen at {authority(host, port)}: free the port, or choose another ({error.strerror})"
+        ) from error
 
 
 def _is_loopback(host: str) -> bool:
@@ -131,55 +158,19 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _tls(certificate: Path | None, key: Path | None) -> Tls | None:
+def _tls(certificate: Path | None, key: Path | None) -> tuple[Tls | None, SSLContext | None]:
+    """A certificate and its key, for gRPC and for HTTP."""
     if certificate is None and key is None:
-        return None
+        return None, None
     if certificate is None or key is None:
         raise InvalidArgument("--tls-cert and --tls-key belong together")
+    context = SSLContext(PROTOCOL_TLS_SERVER)
     try:
-        return Tls(certificate.read_bytes(), key.read_bytes())
+        tls = Tls(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
         raise InvalidArgument(f"the certificate or its key can't be read: {error}") from error
-
-
-def _tls_context(certificate: Path | None, key: Path | None) -> SSLContext | None:
-    if certificate is None or key is None:
-        return None
-    context = SSLContext(PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, password=lambda: "")  # or it would ask at the terminal
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"the certificate or its key can't be used: {error}") from error
-    return context
-
-
-def _metrics(host: str, port: int, tls: SSLContext | None, access: Access | None, insecure: bool) -> Metrics:
-    """On the loopback without further ado; elsewhere with TLS, and for holders of tokens only."""
-    if _is_loopback(host):
-        return Metrics(host, port, None, None)
-    if not insecure and (tls is None or access is None):
-        raise InvalidArgument(
-            f"metrics at {host} can be read by others: give --tls-cert, --tls-key and --tokens, or --insecure if that is meant"
-        )
-    return Metrics(host, port, tls, access)
-
-
-async def _serve(serving: Serving, output: Output, stack: AsyncExitStack) -> None:
-    engine = await open_engine(serving.url, standby=serving.standby)
-    stack.push_async_callback(engine.close)
-    server = Server(engine, serving.options, serving.access)
-    stack.push_async_callback(server.stop)
-    fields = {"host": serving.host, "port": await server.start(serving.host, serving.port, serving.tls)}
-    if (wanted := serving.metrics) is not None:
-        metrics = serve_metrics(engine, wanted.access)
-        stack.push_async_callback(metrics.stop)
-        fields["metrics_port"] = await metrics.start(wanted.host, wanted.port, wanted.tls)
-    output.result(fields, _ready_line(fields, serving.url))
-    stack.callback(logger.info, "the server stops")
-    await asyncio.Event().wait()
-
-
-def _ready_line(fields: dict[str, Any], url: str) -> str:
-    metrics = f"; metrics at port {fields['metrics_port']}" if "metrics_port" in fields else ""
-    address = authority(fields["host"], fields["port"])
-    return f"Serving Google Pub/Sub at {address} from {without_secrets(url)}{metrics}."
+    return tls, context

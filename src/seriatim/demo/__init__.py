@@ -1,17 +1,17 @@
-"""``seriatim demo``: the whole of Seriatim at work on one machine, and a check that everything adds up.
+"""The demo: all of Seriatim at work on one machine, and a check that every message is accounted for.
 
 ::
 
-    devices ─▶ faulty network ─▶ topic raw ─▶ put in order ─▶ topic ordered ─▶ subscribers
+    devices ─▶ faulty network ─▶ topic raw ─▶ resequencing ─▶ topic ordered ─▶ subscribers
                                                    └──▶ tables: ordered, ledger
 
-    fleet.py        the devices, what they send, and the network that it has to cross
-    senders.py      the client that publishes what arrives
-    ordering.py     what stands in the middle: on_spark.py, or in_process.py where Spark is not installed
-    subscribers.py  the clients that consume what is in order
-    plan.py         what a run is given
-    books.py        what went in, what came out, and whether it adds up
-    folder.py       where everything is left to be looked at
-    steps.py        how far it is
-    job.py          all of it, at the same time
+    fleet.py        the devices, their readings, and the network that these cross
+    plan.py         what a run needs: fleet, folder, topics, and the part that puts messages in order
+    on_spark.py     that part as a pipeline on Spark
+    in_process.py   that part in this process, if Spark is not installed
+    subscribers.py  the clients that consume the ordered messages
+    books.py        the accounts: what went in, what came out, and whether the sums agree
+    folder.py       where the results are kept
+    steps.py        the progress of a run
+    run.py          everything at the same time
 """

@@ -1,12 +1,12 @@
-"""The books of a run: what went in, what came out, and whether it adds up.
+"""The accounts of a run: what went in, what came out, and whether the sums agree.
 
 Rules
     - Every message that was published was delivered, or is in the ledger.
-    - Every number that was sent was delivered, or is in the ledger as lost; what is named lost is exactly what the network
-      lost, and what came too late.
-    - By the numbers of the devices the subscribers saw strict order, by the release position absolute order, and of each device
-      never more than one message at a time.
-    - The audits, which look at what is stored, count what the clients counted.
+    - Every number that was sent was delivered, or is in the ledger as lost; those are exactly the numbers that the network
+      lost, or that arrived too late.
+    - The subscribers saw strict order by the numbers of the devices, absolute order by position, and never more than one
+      message of a device at a time.
+    - The audits, which read what is stored, agree with what the clients counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import reduce
 
 from seriatim.core.guarantees import Guarantee, meet
 from seriatim.core.ranges import RangeSet
-from seriatim.core.resequencing import Reason
+from seriatim.core.resequencing.options import Reason
 from seriatim.core.traces import Verdict
 from seriatim.demo.fleet import Crossing
 from seriatim.demo.subscribers import Subscribers
@@ -40,14 +40,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audit found of all devices together."""
+    """The result of an audit, for all devices together."""
 
     rows: int
     duplicates: int
     reordered: int
     lost: int
     furthest: int
-    """By how many places the furthest was behind."""
+    """The largest number of places by which a reading was late."""
     guarantee: Guarantee
 
     @classmethod
@@ -85,7 +85,7 @@ class Books:
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """How many messages, or numbers that never came, the ledger has for each reason."""
+        """The number of messages, or of lost numbers, in the ledger for each reason."""
         counts: Counter[str] = Counter()
         for entry in self.ledger:
             counts[entry.reason] += entry.size
@@ -101,7 +101,7 @@ class Books:
         return sum(self.reasons.values()) - self.lost
 
     def discrepancies(self) -> Iterator[str]:
-        """What does not add up, in sentences."""
+        """Sums that don't agree, as sentences."""
         yield from self._of_totals()
         yield from self._of_numbers()
         yield from self._of_order()

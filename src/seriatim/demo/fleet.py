@@ -1,11 +1,11 @@
-"""A fleet of devices that send numbered readings through a network that loses, repeats and shuffles them.
+"""A fleet of devices that send numbered readings through a network that loses, duplicates and shuffles them.
 
 Rules
-    - Everything is decided by the seed: same fleet, same readings, same faults, in the same order of arrival and at the same
-      times. The clock is the fleet's own, and has nothing to do with how fast a demo runs.
-    - The first and the last two readings of a device are confirmed, as the beginning and the end of a connection are: they are
-      neither lost, repeated nor overtaken. The very last comes after a silence that is longer than anybody waits for what is
-      missing. So every loss is noticed in the end.
+    - The seed decides everything: same fleet, same readings, same faults, same order and times of arrival. The clock is the
+      fleet's own, and independent of how fast a demo runs.
+    - The first and the last two readings of a device are confirmed, like the beginning and the end of a connection: they are
+      neither lost, duplicated nor overtaken. The very last one follows a silence that is longer than the gap timeout. So every
+      loss is noticed in the end.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import NamedTuple
 from seriatim.core.ranges import RangeSet
 from seriatim.testing import FaultyNetwork
 
-FEWEST_MESSAGES = 3
+MIN_MESSAGES = 3
 MIDNIGHT = datetime(2025, 1, 1, tzinfo=UTC)
 ARRIVALS_PER_SECOND = 1_000
-GAP_TIMEOUT = 5.0
-"""How long what is missing is waited for, in seconds of the fleet's clock: several times as long as the network delays."""
-SILENCE = timedelta(seconds=2 * GAP_TIMEOUT)
+GAP_TIMEOUT_S = 5.0
+"""How long to wait for a missing reading, in seconds of the fleet's clock: several times the delay of the network."""
+SILENCE = timedelta(seconds=2 * GAP_TIMEOUT_S)
 
 
 class Reading(NamedTuple):
-    """What a device sends."""
+    """A reading of a device."""
 
     device: str
     sequence: int
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A reading, and when it came out of the network."""
+    """A reading, and when it left the network."""
 
     reading: Reading
     received_at: datetime
@@ -67,7 +67,7 @@ class Fleet:
         return self.devices * self.messages
 
     def readings(self) -> Iterator[Reading]:
-        """What the devices send, in the order in which they do: each its first, each its second, and so on."""
+        """The readings in the order in which they are sent: the first of each device, the second of each, and so on."""
         weather = Random(self.seed)
         temperatures = {name: weather.uniform(15, 25) for name in self.names}
         for sequence in range(1, self.messages + 1):
@@ -77,12 +77,12 @@ class Fleet:
 
 
 class Crossing:
-    """The way of a fleet's readings through the network, and what became of them. It can be gone once."""
+    """The readings of a fleet on their way through the network, and what became of them. Iterate over it once."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.arrived = {name: RangeSet() for name in fleet.names}
-        """The numbers of each device that arrived at all."""
+        """The numbers of each device that arrived."""
         self.sent = self.arrivals = 0
         self._network = FaultyNetwork[Reading](
             fleet.seed, drop=fleet.drop, duplicate=fleet.duplicate, shuffle=fleet.shuffle

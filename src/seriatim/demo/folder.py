@@ -1,8 +1,7 @@
-"""The folder of a run: everything that it leaves to be looked at. What exists is never touched."""
+"""The folder with the results of a run. Existing files are never touched."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
@@ -10,14 +9,19 @@ from seriatim.errors import AlreadyExists, FailedPrecondition
 
 DEFAULT_NAME = "seriatim-demo"
 PIPELINE = Path(__file__).with_name("pipeline.toml")
-"""The pipeline of which every run on Spark gets a copy."""
+"""Every run on Spark gets a copy of this pipeline."""
 
 
-@dataclass(frozen=True, slots=True)
 class DemoFolder:
-    """Where is what."""
+    """The paths of the results."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = path / "demo.db"
+        self.url = f"sqlite:///{self.store.absolute()}"
+        self.pipeline = path / "pipeline.toml"
+        self.ordered, self.ledger = path / "ordered", path / "ledger"
+        self.report, self.spark_log = path / "report.html", path / "spark.log"
 
     @classmethod
     def make(cls, chosen: Path | None) -> DemoFolder:
@@ -26,36 +30,8 @@ class DemoFolder:
             return cls(_made_new(Path(DEFAULT_NAME)) if chosen is None else _made_empty(chosen))
         except OSError as error:
             raise FailedPrecondition(
-                f"no folder can be made at '{error.filename}' ({error.strerror}): name another place with --folder"
+                f"can't create the folder '{error.filename}' ({error.strerror}): choose another with --folder"
             ) from error
-
-    @property
-    def store(self) -> Path:
-        return self.path / "demo.db"
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{self.store.absolute()}"
-
-    @property
-    def pipeline(self) -> Path:
-        return self.path / "pipeline.toml"
-
-    @property
-    def ordered(self) -> Path:
-        return self.path / "ordered"
-
-    @property
-    def ledger(self) -> Path:
-        return self.path / "ledger"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def spark_log(self) -> Path:
-        return self.path / "spark.log"
 
 
 def _made_new(name: Path) -> Path:
@@ -71,6 +47,6 @@ def _made_new(name: Path) -> Path:
 
 def _made_empty(path: Path) -> Path:
     if (path.exists() and not path.is_dir()) or (path.is_dir() and any(path.iterdir())):
-        raise AlreadyExists(f"'{path}' is there already, and not an empty folder: name another place with --folder")
+        raise AlreadyExists(f"'{path}' already exists, and is not an empty folder: choose another with --folder")
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -1,7 +1,7 @@
-"""Ordering that needs no Spark: the core's resequencer behind a subscription of ``raw``.
+"""Resequencing without Spark: the core's resequencer behind a subscription of ``raw``.
 
-It keeps what it holds in memory, so a crash would forget it. Surviving that, tables and more than one machine is what the
-pipeline on Spark is for.
+It holds messages in memory, so a crash would lose them. The pipeline on Spark survives that, writes tables and scales beyond
+one machine.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 from seriatim.client.message import Message
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
-from seriatim.core.resequencer import Resequencer
-from seriatim.core.resequencing import Effect, LedgerEntry, Reason, Released, Resequencing, Start
+from seriatim.core.resequencing.options import Effect, LedgerEntry, Reason, Released, ResequenceOptions, Start
+from seriatim.core.resequencing.resequencer import Resequencer
 from seriatim.core.traces import TraceChecker
 from seriatim.demo.books import Audited, Entry
-from seriatim.demo.fleet import GAP_TIMEOUT
+from seriatim.demo.fleet import GAP_TIMEOUT_S
 from seriatim.demo.plan import Demo, Topics
 from seriatim.demo.steps import Steps
 from seriatim.demo.subscribers import POSITION, Subscribers
@@ -27,9 +27,9 @@ SUBSCRIPTION = "ordering"
 
 
 async def ordering_in_process(demo: Demo, topics: Topics, steps: Steps) -> OrderingInProcess:
-    """Ready to take what is published from now on."""
-    # Ordered, so that the readings of a device come as they arrived.
-    raw = await topics.raw.subscription(SUBSCRIPTION).create(enable_message_ordering=True, release="receipt")
+    """Ready to receive what is published from now on."""
+    # Ordered, so that the readings of a device keep their order of arrival.
+    raw = await topics.raw.subscription(SUBSCRIPTION).create(release="receipt")
     return OrderingInProcess(raw, topics.ordered, steps, demo.fleet.sent)
 
 
@@ -90,12 +90,14 @@ class OrderingInProcess:
 
 
 class Line(Generic[M]):
-    """What is known of one device: how its readings came, and what is in order."""
+    """The resequencing of one device: how its readings arrived, and how many were released."""
 
     def __init__(self, device: str) -> None:
         self.arrivals = TraceChecker(start=1)
         self.position = 0
-        self._order: Resequencer[M] = Resequencer(Resequencing(start=Start.at(1), gap_timeout=GAP_TIMEOUT), device)
+        self._order: Resequencer[M] = Resequencer(
+            ResequenceOptions(start=Start.at(1), gap_timeout=GAP_TIMEOUT_S), device
+        )
 
     def take(self, sequence: int, message: M, received_at: datetime) -> list[Effect[M]]:
         now = received_at.timestamp()

@@ -1,7 +1,7 @@
-"""Ordering on Spark: a declared pipeline, as a user would write it, on all cores of this machine.
+"""Resequencing on Spark: a declared pipeline, as a user would write it, on all cores of this machine.
 
-Spark is told everything by one thread, one thing after another. Whatever it is doing ends when its Java is ended, at any
-moment: the call that is under way raises, and the thread is free.
+One thread makes all calls to Spark, one after another. Stopping Spark's Java interrupts whatever it is doing, at any moment:
+the current call raises, and the thread is free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyarrow import parquet
 from pyspark.errors import PySparkException
 
 from seriatim.core.guarantees import Guarantee
-from seriatim.core.resequencing import Reason
+from seriatim.core.resequencing.options import Reason
 from seriatim.demo.books import Audited, Entry
 from seriatim.demo.folder import PIPELINE
 from seriatim.demo.plan import RAW, Demo, Topics
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LOOK = 0.5
-"""How often it is looked how far the stream is, seconds."""
+POLL_INTERVAL_S = 0.5
 
 
 async def ordering_on_spark(demo: Demo, topics: Topics, steps: Steps) -> OrderingOnSpark:  # noqa: ARG001
-    """Ready to run the pipeline of the demo, a copy of which is left in its folder."""
+    """Ready to run the pipeline of the demo, with a copy of it in the folder."""
     shutil.copyfile(PIPELINE, demo.folder.pipeline)
     return OrderingOnSpark(demo, steps)
 
@@ -63,9 +62,9 @@ class OrderingOnSpark:
 
     async def work(self) -> None:
         with self._steps.at_work(self._starting):
-            await self._tell(self._start)
+            await self._call(self._start)
         self._steps.begin(self._ordering)
-        while not await self._tell(self._look):
+        while not await self._call(self._poll):
             pass
         raise FailedPrecondition(
             f"the pipeline ended before everything was in order: see '{self._demo.folder.spark_log}'"
@@ -73,8 +72,8 @@ class OrderingOnSpark:
 
     async def finish(self) -> None:
         assert self._run is not None
-        await self._tell(self._run.finish)
-        await self._tell(self._count)
+        await self._call(self._run.finish)
+        await self._call(self._count)
         self._steps.end(self._ordering)
 
     async def ledger(self) -> list[Entry]:
@@ -83,22 +82,22 @@ class OrderingOnSpark:
         return [Entry(*row.values()) for row in table.to_pylist()]
 
     async def audit(self, subscribers: Subscribers) -> tuple[Audited, Audited]:  # noqa: ARG002
-        return await self._tell(self._audit_both)
+        return await self._call(self._audit_both)
 
     async def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
         idle = asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
-        while not idle.done():  # perhaps it is just starting a Java
+        while not idle.done():  # it may be starting a Java just now
             await asyncio.to_thread(end_java)
-            await asyncio.wait([idle], timeout=LOOK)
+            await asyncio.wait([idle], timeout=POLL_INTERVAL_S)
         await asyncio.to_thread(end_java)
 
-    # -- what the thread does -------------------------------------------------------------------------------------------
+    # -- in the thread -------------------------------------------------------------------------------------------------
 
-    async def _tell(self, what: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._in_our_words, what)
+    async def _call(self, what: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._translated, what)
 
-    def _in_our_words(self, what: Callable[[], T]) -> T:
+    def _translated(self, what: Callable[[], T]) -> T:
         try:
             return what()
         except (PySparkException, Py4JError) as error:
@@ -110,10 +109,10 @@ class OrderingOnSpark:
         self._spark = local_session("seriatim demo", log_file=self._demo.folder.spark_log)
         self._run = pipeline.load(self._demo.folder.pipeline).begin(self._spark)
 
-    def _look(self) -> bool:
-        """Whether the stream has ended, which it should not."""
+    def _poll(self) -> bool:
+        """Whether the stream has ended, which it should not do by itself."""
         assert self._run is not None
-        has_ended = self._run.wait(LOOK)
+        has_ended = self._run.wait(POLL_INTERVAL_S)
         self._count()
         return has_ended
 
@@ -127,10 +126,8 @@ class OrderingOnSpark:
         folder = self._demo.folder
         topic = self._session.read.format("seriatim").option("url", folder.url).option("topic", RAW).load()
         raw = topic.selectExpr("offset", *pipeline.load(folder.pipeline).declaration.source.select)
-        before = _looked_at("before: topic raw", raw, "offset")
-        after = _looked_at(
-            "after: table ordered", self._session.read.parquet(str(folder.ordered.absolute())), "_position"
-        )
+        before = _audit("before: topic raw", raw, "offset")
+        after = _audit("after: table ordered", self._session.read.parquet(str(folder.ordered.absolute())), "_position")
         report.write_report(folder.report, before, after)
         return _found(before), _found(after)
 
@@ -140,8 +137,8 @@ class OrderingOnSpark:
         return self._spark
 
 
-def _looked_at(title: str, frame: DataFrame, arrival: str) -> report.Audited:
-    """An audit that is made once, for the report and for the books."""
+def _audit(title: str, frame: DataFrame, arrival: str) -> report.Audited:
+    """An audit that is computed once, for the report and for the accounts."""
     roles = ColumnRoles("key", "sequence", arrival)
     verdicts = frame.persist().transform(audit(key=roles.key, sequence=roles.sequence, arrival=arrival))
     return report.Audited(title, frame, verdicts.persist(), roles)

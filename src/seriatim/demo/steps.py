@@ -1,4 +1,4 @@
-"""How far a job is, step by step. Whoever shows it looks at the steps when it likes, and is told when one begins or ends."""
+"""The progress of a job, step by step. A display reads the steps when it likes, and is notified when one begins or ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Step:
-    """One thing that is done, perhaps beside others."""
+class DemoStep:
+    """One part of a job, perhaps concurrent with others."""
 
     title: str
     total: int | None = None
@@ -21,38 +21,38 @@ class Step:
 
     @property
     def seconds(self) -> float | None:
-        """How long it has taken up to now; None before it begins."""
+        """How long it has taken so far; None before it begins."""
         if self.begun is None:
             return None
         return (time.monotonic() if self.ended is None else self.ended) - self.begun
 
 
 class Steps:
-    """The steps of a job, in the order in which they are told."""
+    """The steps of a job, in the order in which they were added."""
 
-    def __init__(self, told: Callable[[Step], None] = lambda _: None) -> None:
-        self.all: list[Step] = []
-        self._told = told
+    def __init__(self, on_change: Callable[[DemoStep], None] = lambda _: None) -> None:
+        self.all: list[DemoStep] = []
+        self._on_change = on_change
 
-    def add(self, title: str, total: int | None = None) -> Step:
-        step = Step(title, total)
+    def add(self, title: str, total: int | None = None) -> DemoStep:
+        step = DemoStep(title, total)
         self.all.append(step)
         return step
 
-    def how_far(self) -> list[tuple[int, bool]]:
+    def progress(self) -> list[tuple[int, bool]]:
         return [(step.count, step.ended is not None) for step in self.all]
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: DemoStep) -> None:
         step.begun = time.monotonic()
-        self._told(step)
+        self._on_change(step)
 
-    def end(self, step: Step) -> None:
+    def end(self, step: DemoStep) -> None:
         step.ended = time.monotonic()
-        self._told(step)
+        self._on_change(step)
 
     @contextmanager
-    def at_work(self, step: Step) -> Iterator[Step]:
-        """The step has begun; it has ended at the end of the block, unless that raises."""
+    def at_work(self, step: DemoStep) -> Iterator[DemoStep]:
+        """The step begins with the block, and ends with it unless it raises."""
         self.begin(step)
         yield step
         self.end(step)

@@ -1,7 +1,7 @@
-"""The clients that consume what is in order, and remember in what order they got it.
+"""The clients that consume the ordered messages, and record the order in which they receive them.
 
-Handling takes a moment, and now and then it fails: the message is nacked, and must come again at its place. Which ones fail
-is decided by the seed, so that every run has as many.
+Handling takes a moment, and sometimes fails: the message is nacked, and must be redelivered in its place. The seed decides
+which ones fail, so that every run has equally many.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from seriatim.client.subscription import Subscription
 from seriatim.core.ranges import RangeSet
 from seriatim.core.traces import TraceChecker, Verdict
 from seriatim.demo.fleet import Fleet
-from seriatim.demo.steps import Step
+from seriatim.demo.steps import DemoStep
 
 POSITION = "position"
-"""The attribute of an ordered message that says in which place of its key it was released."""
-HANDLING = 0.002
-ONE_IN = 50
-"""So many seconds a message takes, and one in so many fails the first time."""
-RETRY_DELAY = 0.05
+"""The attribute of an ordered message with its position within its key."""
+HANDLING_S = 0.002
+FAILURE_RATIO = 50
+"""One message in this many fails the first time."""
+RETRY_DELAY_S = 0.05
 
 
 class Subscribers:
-    """Consumers of one subscription, as many at once as there are devices."""
+    """Consumers of one subscription, with as many messages in flight as there are devices."""
 
-    def __init__(self, fleet: Fleet, step: Step) -> None:
+    def __init__(self, fleet: Fleet, step: DemoStep) -> None:
         self._fleet = fleet
         self._step = step
         self._sequences = {name: TraceChecker(start=1) for name in fleet.names}
@@ -51,11 +51,11 @@ class Subscribers:
         return self._step.count
 
     def by_sequence(self) -> list[Verdict]:
-        """How each device's readings came, by the numbers of the device."""
+        """The order of each device's readings, by the device's own numbers."""
         return [checker.verdict() for checker in self._sequences.values()]
 
     def by_position(self) -> list[Verdict]:
-        """The same by the release position, in which nothing is missing."""
+        """The same by position, in which nothing is missing."""
         return [checker.verdict() for checker in self._positions.values()]
 
     async def _handle(self, message: Message) -> None:
@@ -63,14 +63,14 @@ class Subscribers:
         self._in_flight[device] += 1
         self.most_in_flight_per_device = max(self.most_in_flight_per_device, self._in_flight[device])
         try:
-            await asyncio.sleep(HANDLING)
+            await asyncio.sleep(HANDLING_S)
             self._settle(message, device, int(message.attributes[POSITION]))
         finally:
             self._in_flight[device] -= 1
 
     def _settle(self, message: Message, device: str, position: int) -> None:
         if message.delivery_attempt == 1 and self._fails(device, position):
-            message.nack(delay=RETRY_DELAY, error="failed on purpose")
+            message.nack(delay=RETRY_DELAY_S, error="failed on purpose")
             self.redeliveries += 1
             self._step.note = f"{self.redeliveries:,} retried"
             return
@@ -78,7 +78,7 @@ class Subscribers:
         self._observe(device, message.json()["sequence"], position)
 
     def _fails(self, device: str, position: int) -> bool:
-        return crc32(f"{self._fleet.seed} {device} {position}".encode()) % ONE_IN == 0
+        return crc32(f"{self._fleet.seed} {device} {position}".encode()) % FAILURE_RATIO == 0
 
     def _observe(self, device: str, sequence: int, position: int) -> None:
         self._step.count += 1

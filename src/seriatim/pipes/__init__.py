@@ -1,27 +1,25 @@
-"""Ordered pipes: any unordered route made ordered, and guarantees that add up.
+"""Ordered pipes over any route, and chains that add up their guarantees.
 
-chain.py      elements, one after another: a | b | c        watch.py       what actually held
-route.py      what a route is                               pipe.py        a sender and a receiver around a route
-local.py      inside this process                           ends.py        those two in an event loop
-udp.py        datagrams                                     durable.py     ends that survive a crash
-topic.py      a topic of the engine                         epochs.py      lives of an end
-several.py    routes that share a pipe                      wire.py        frames as bytes
-processor.py  workers whose results stay in order
+chain.py                         elements, one after another: a | b | c; and a watch that shows the guarantee that actually held
+route.py                         what a route is; several that share a pipe
+in_process.py, udp.py, topic.py  routes: inside this process, datagrams, a topic
+pipe.py, endpoints.py            a sender and a receiver around a route; its two ends in an event loop
+durable.py, epochs.py            ends that survive a crash; numbers that rise with every restart of an end
+frames.py                        frames as bytes
+ordered_processor.py             workers whose results stay in order
 """
 
 from seriatim.core.guarantees import DeliveryMode, Guarantee, Level
-from seriatim.core.pipes import OnFull, PipeKind, PipeOptions
-from seriatim.pipes.chain import Chain, Element, Inlet
+from seriatim.core.pipes.protocol import OnFull, PipeKind, PipeOptions
+from seriatim.pipes.chain import Chain, Element, Inlet, Watch
 from seriatim.pipes.durable import Outbox, TopicOutput
 from seriatim.pipes.epochs import ClockEpochs, FileEpochs, StoreEpochs
-from seriatim.pipes.local import InProcess
+from seriatim.pipes.in_process import InProcess
+from seriatim.pipes.ordered_processor import DROP, ordered_map
 from seriatim.pipes.pipe import Pipe, indexed, resend, sequential
-from seriatim.pipes.processor import DROP, ordered_map
-from seriatim.pipes.route import Port, Route
-from seriatim.pipes.several import Several
+from seriatim.pipes.route import Multipath, Port, Route
 from seriatim.pipes.topic import TopicRoute
 from seriatim.pipes.udp import Udp
-from seriatim.pipes.watch import Watch
 
 __all__ = [
     "DROP",
@@ -34,6 +32,7 @@ __all__ = [
     "InProcess",
     "Inlet",
     "Level",
+    "Multipath",
     "OnFull",
     "Outbox",
     "Pipe",
@@ -41,7 +40,6 @@ __all__ = [
     "PipeOptions",
     "Port",
     "Route",
-    "Several",
     "StoreEpochs",
     "TopicOutput",
     "TopicRoute",

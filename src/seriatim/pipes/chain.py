@@ -8,17 +8,24 @@ Rules
       (``core.guarantees``).
     - A chain that is asked for more than it gives is refused before anything is opened.
     - ``send`` waits while an element further down has no room: back-pressure goes up the whole chain.
+
+Watching a chain at work: the strongest guarantee that actually held, and the first violation of the next.
+
+A watch needs a number for each message, rising by one in the order of sending: what its source stamped on it. It sees
+what goes in and what comes out; what is on its way in between is not lost yet, so losses at the end show only when the
+chain has drained.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeAlias
 
 from seriatim.core.guarantees import Composition, Guarantee, Level, Stage, compose
-from seriatim.pipes.watch import Watch
+from seriatim.core.traces import TraceChecker, Verdict
+from seriatim.log import logger
 
 Deliver: TypeAlias = Callable[[Any], Awaitable[None]]
 """Where messages go: called with one after another, each when the call before has returned."""
@@ -27,7 +34,7 @@ Deliver: TypeAlias = Callable[[Any], Awaitable[None]]
 class Inlet(Protocol):
     """Where messages go in."""
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Any, /) -> None:
         """Take a message in. Waits for room; what it has returned from is on its way."""
 
     async def drain(self) -> None:
@@ -58,6 +65,7 @@ class Element(ABC):
         return Chain(*self.elements(), *other.elements())
 
     def elements(self) -> tuple[Element, ...]:
+        """The elements of a chain, or this one."""
         return (self,)
 
     def explain(self, *, crashes: bool = False) -> Composition:
@@ -125,24 +133,82 @@ class Chain(Element):
             for element in reversed(self._elements):
                 inlets.insert(0, await element.open(inlets[0].send if inlets else deliver))
         except BaseException:
-            await _close_all(inlets)
+            for inlet in inlets:
+                await inlet.close()
             raise
-        return _ChainInlet(inlets)
+        return JoinedInlet(inlets[0].send, *inlets)
 
 
-class _ChainInlet:
-    def __init__(self, inlets: list[Inlet]) -> None:
-        self._inlets = inlets
-        self.send = inlets[0].send
+class _End(Protocol):
+    async def drain(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class JoinedInlet:
+    """Several ends in the order in which messages pass them: they are drained and closed one after another."""
+
+    def __init__(self, send: Callable[[Any], Coroutine[Any, Any, None]], *ends: _End) -> None:
+        self.send = send
+        self._ends = ends
 
     async def drain(self) -> None:
-        for inlet in self._inlets:
-            await inlet.drain()
+        for end in self._ends:
+            await end.drain()
 
     async def close(self) -> None:
-        await _close_all(self._inlets)
+        for end in self._ends:
+            await end.close()
 
 
-async def _close_all(inlets: list[Inlet]) -> None:
-    for inlet in inlets:
-        await inlet.close()
+Number = Callable[[Any], int]
+"""The number of a message."""
+
+
+class Watch:
+    """Judges the messages of one chain by their numbers, the first of which is ``start``."""
+
+    def __init__(self, number: Number = int, *, start: int = 1, report: Callable[[str], None] | None = None) -> None:
+        """``report`` is called at once with the first violation, in words; it is logged otherwise."""
+        self._number = number
+        self._checker = TraceChecker(start=start)
+        self._report = report or (lambda text: logger.warning("a watched chain: %s", text))
+        self._reported = False
+
+    def verdict(self, *, drained: bool = True) -> Verdict:
+        """What held so far. While messages are on their way, pass ``drained=False``: then they do not count as lost."""
+        return self._checker.verdict(so_far=not drained)
+
+    def sent(self, message: Any) -> None:
+        """Note a message that goes in."""
+        self._checker.expect(self._number(message))
+
+    def received(self, message: Any) -> None:
+        """Check a message that comes out."""
+        self._checker.observe(self._number(message))
+        violation = self._checker.violation
+        if violation is not None and not self._reported:
+            self._reported = True
+            self._report(violation.text)
+
+    def output(self, deliver: Deliver) -> Deliver:
+        """``deliver``, watched."""
+
+        async def watched(message: Any) -> None:
+            self.received(message)
+            await deliver(message)
+
+        return watched
+
+    def inlet(self, inlet: Inlet) -> Inlet:
+        """``inlet``, watched."""
+        return _WatchedInlet(self, inlet)
+
+
+class _WatchedInlet:
+    def __init__(self, watch: Watch, inlet: Inlet) -> None:
+        self._watch, self._inlet = watch, inlet
+        self.drain, self.close = inlet.drain, inlet.close
+
+    async def send(self, message: Any) -> None:
+        self._watch.sent(message)
+        await self._inlet.send(message)

@@ -16,17 +16,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from seriatim.core.delivery import Lease
-from seriatim.core.pipe_sender import PipeSender
-from seriatim.core.pipes import Delivered, Finished, PipeOptions
-from seriatim.engine.broker import Attachment, Broker, Outgoing
-from seriatim.engine.consumer import Consumer
-from seriatim.engine.consumer import Delivered as Leased
+from seriatim.core.lanes.types import Lease
+from seriatim.core.pipes.protocol import DeliveredRun, Finished, PipeOptions
+from seriatim.core.pipes.sender import PipeSender
+from seriatim.engine.broker import Attachment, Broker, Outgoing, WriterMove
+from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import AlreadyExists, FailedPrecondition, OutcomeUnknown, StaleLease
 from seriatim.log import logger
 from seriatim.pipes.chain import Deliver
-from seriatim.pipes.ends import Report, SenderEnd
+from seriatim.pipes.endpoints import Report, SenderEnd
 from seriatim.pipes.epochs import Epochs, StoreEpochs
 from seriatim.pipes.route import Route
 
@@ -50,7 +49,7 @@ class Outbox:
         """Create what is not there yet."""
         with suppress(AlreadyExists):
             await self.broker.create_topic(self.topic)
-        options = SubscriptionOptions(ordering=True, ack_deadline=LEASED_FOR, window=queue)
+        options = SubscriptionOptions(message_ordering=True, ack_deadline=LEASED_FOR, window=queue)
         with suppress(AlreadyExists):
             await self.broker.create_subscription(self.topic, subscription, options)
 
@@ -63,7 +62,7 @@ class OutboxEnd(SenderEnd):
     ) -> None:
         super().__init__(machine, options, report)
         self._outbox, self._name = outbox, name
-        self._appended = appended  # so many messages were ever taken in
+        self._appended = appended  # how many messages were ever taken in
         self._waiting: list[tuple[bytes, asyncio.Future[None]]] = []
         self._append: asyncio.Task[None] | None = None
         self._leases: dict[int, Lease] = {}
@@ -134,7 +133,7 @@ class OutboxEnd(SenderEnd):
 
     # -- out of the outbox ----------------------------------------------------------------------------------------------
 
-    def _take(self, leased: Sequence[Leased]) -> None:
+    def _take(self, leased: Sequence[Delivered]) -> None:
         machine, now = self._machine, self._loop.time()
         for lease, record in leased:
             assert record.attributes is not None
@@ -145,10 +144,15 @@ class OutboxEnd(SenderEnd):
             elif index < machine.next_index - machine.kept:
                 self._done(index)  # it was confirmed, and that was not written before its lease was lost
             elif index > machine.next_index:
-                self.fail(self._hole(machine.next_index))
+                self.fail(
+                    FailedPrecondition(
+                        f"message {machine.next_index} of pipe {self._name!r} is missing from its outbox, where nobody may "
+                        "take anything out: begin again under another name"
+                    )
+                )
         self.wake()
 
-    def _carry_out(self, effect: Finished | Delivered) -> None:
+    def _carry_out(self, effect: Finished | DeliveredRun) -> None:
         if isinstance(effect, Finished):
             for index in range(effect.first, effect.end):
                 self._done(index)
@@ -158,12 +162,6 @@ class OutboxEnd(SenderEnd):
         if lease is not None and self._attachment is not None:
             with suppress(StaleLease):  # it comes again, and is done then
                 self._attachment.ack(lease)
-
-    def _hole(self, index: int) -> FailedPrecondition:
-        return FailedPrecondition(
-            f"message {index} of pipe {self._name!r} is missing from its outbox, where nobody may take anything out: "
-            "begin again under another name"
-        )
 
     def _store_failed(self, error: BaseException) -> None:
         logger.warning("the outbox of pipe %r: %s", self._name, error)
@@ -179,39 +177,39 @@ class TopicOutput:
     def epochs(self, name: str) -> Epochs:
         return StoreEpochs(self.broker, self.topic, f"{name} receiver")
 
-    async def begin(self, name: str, told: Deliver | None) -> TopicWriter:
-        """Find out where the receiver was. ``told`` hears of each message once it is written."""
+    async def begin(self, name: str, on_durable: Deliver | None) -> TopicWriter:
+        """Find out where the receiver was. ``on_durable`` hears of each message once it is written."""
         with suppress(AlreadyExists):  # its epoch may be kept elsewhere
             await self.broker.create_topic(self.topic)
         writer = f"pipe {name} output"
-        return TopicWriter(self, writer, await self.broker.position_of(writer), told)
+        return TopicWriter(self, writer, await self.broker.position_of(writer), on_durable)
 
 
 class TopicWriter:
     """Writes what is handed over."""
 
-    def __init__(self, output: TopicOutput, writer: str, position: int, told: Deliver | None) -> None:
-        self._output, self._writer, self._told = output, writer, told
+    def __init__(self, output: TopicOutput, writer: str, position: int, on_durable: Deliver | None) -> None:
+        self._output, self._writer, self._on_durable = output, writer, on_durable
         self.position = position
 
-    async def take(self, run: Delivered, settle: Callable[[int], None]) -> None:
+    async def take(self, run: DeliveredRun, settle: Callable[[int], None]) -> None:
         end, key = max(self.position, run.end), self._output.key
         messages = [Outgoing(key, message) for message in run.messages]
         await _write(self._output.broker, self._output.topic, self._writer, self.position, end, messages)
         self.position = end
         settle(run.end)
-        if self._told is not None:
+        if self._on_durable is not None:
             for message in run.messages:
-                await self._told(message)
+                await self._on_durable(message)
 
 
 async def _write(broker: Broker, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> None:
     """Write messages and position. When nobody knows whether that took place, the position tells."""
     try:
-        await broker.publish_at(topic, writer, start, end, messages)
+        await broker.publish_once(topic, [WriterMove(writer, start, end)], messages)
     except OutcomeUnknown:
         if await broker.position_of(writer) == start:
-            await broker.publish_at(topic, writer, start, end, messages)
+            await broker.publish_once(topic, [WriterMove(writer, start, end)], messages)
 
 
 def _answer(batch: Sequence[tuple[bytes, asyncio.Future[None]]], error: BaseException | None) -> None:

@@ -15,15 +15,26 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, Protocol, TypeVar
 
-from seriatim.core.pipe_receiver import MAX_RANGES, PipeReceiver
-from seriatim.core.pipe_sender import PipeSender
-from seriatim.core.pipes import FRAMES, Confirm, Data, Delivered, Effect, Finished, Hello, OnFull, PipeOptions, Welcome
-from seriatim.core.resequencing import LedgerEntry
+from seriatim.core.pipes.protocol import (
+    FRAMES,
+    Confirm,
+    Data,
+    DeliveredRun,
+    Finished,
+    Hello,
+    OnFull,
+    PipeEffect,
+    PipeOptions,
+    Welcome,
+)
+from seriatim.core.pipes.receiver import MAX_RANGES, PipeReceiver
+from seriatim.core.pipes.sender import PipeSender
+from seriatim.core.resequencing.options import LedgerEntry
 from seriatim.errors import FailedPrecondition
 from seriatim.log import logger
 from seriatim.pipes.chain import Deliver
+from seriatim.pipes.frames import HEAD_BYTES, Aside, decode, encode
 from seriatim.pipes.route import Port, Route
-from seriatim.pipes.wire import HEAD_BYTES, Aside, decode, encode
 
 RANGE_BYTES = 10
 """A missing range takes no more, unless a billion messages are under way."""
@@ -39,7 +50,7 @@ def log_entry(entry: LedgerEntry[bytes]) -> None:
 class Machine(Protocol):
     @property
     def deadline(self) -> float | None: ...
-    def advance(self, now: float) -> list[Effect]: ...
+    def advance(self, now: float) -> list[PipeEffect]: ...
 
 
 M = TypeVar("M", bound=Machine)
@@ -60,7 +71,10 @@ class _End(Generic[M]):
         """Once: it may be an old frame, or an end whose epoch does not rise, and which is never listened to."""
         if not self._has_warned:
             self._has_warned = True
-            logger.warning("a pipe heard a former life of its %s; if it does not work, its epochs do not rise", other)
+            logger.warning(
+                "a pipe received a frame from an earlier session of its %s; if it stays stuck, its epochs don't increase",
+                other,
+            )
 
     def _send(self, frame: bytes) -> None:
         if self._port is not None:
@@ -91,7 +105,7 @@ class _End(Generic[M]):
         self._timer = None
         self._advance()
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _apply(self, effects: list[PipeEffect]) -> None:
         for effect in effects:
             if isinstance(effect, FRAMES):
                 self._send(encode(effect))
@@ -100,7 +114,7 @@ class _End(Generic[M]):
             else:
                 self._carry_out(effect)
 
-    def _carry_out(self, effect: Finished | Delivered) -> None:
+    def _carry_out(self, effect: Finished | DeliveredRun) -> None:
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -119,10 +133,10 @@ class SenderEnd(_End[PipeSender]):
         self._waits = options.on_full is OnFull.WAIT
         self._changed = asyncio.Event()  # set when messages are confirmed or given up, or nothing can be any more
         self._failure: BaseException | None = None
-        self.hear_aside: Callable[[bytes], None] = lambda _: None
+        self.on_aside: Callable[[bytes], None] = lambda _: None
 
     async def connect(self, route: Route) -> None:
-        self._port = await route.open_sender(self._hear)
+        self._port = await route.open_sender(self._on_frame)
         self.wake()
 
     async def send(self, message: bytes) -> None:
@@ -162,7 +176,7 @@ class SenderEnd(_End[PipeSender]):
         if self._failure is not None:
             raise self._failure
 
-    def _hear(self, data: bytes) -> None:
+    def _on_frame(self, data: bytes) -> None:
         frame = decode(data)
         if isinstance(frame, Welcome | Confirm):
             if isinstance(frame, Welcome) and frame.receiver < (self._machine.peer or 0):
@@ -170,21 +184,21 @@ class SenderEnd(_End[PipeSender]):
             self._apply(self._machine.receive(frame, self._loop.time()))
             self.wake()
         elif isinstance(frame, Aside):
-            self.hear_aside(frame)
+            self.on_aside(frame)
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _apply(self, effects: list[PipeEffect]) -> None:
         super()._apply(effects)
         if effects:
             self._changed.set()
 
-    def _carry_out(self, effect: Finished | Delivered) -> None:
+    def _carry_out(self, effect: Finished | DeliveredRun) -> None:
         """Somebody may wait for the room; ``_apply`` wakes them up."""
 
 
 class Output(Protocol):
     """Takes what a pipe hands over. What it has returned from may be confirmed."""
 
-    async def take(self, run: Delivered, settle: Callable[[int], None]) -> None:
+    async def take(self, run: DeliveredRun, settle: Callable[[int], None]) -> None:
         """Take the messages of a run; ``settle`` hears up to which index that is done."""
 
 
@@ -193,7 +207,7 @@ class ReceiverEnd(_End[PipeReceiver]):
 
     def __init__(self, machine: PipeReceiver, output: Output | None, report: Report = log_entry) -> None:
         super().__init__(machine, report)
-        self._queue: deque[Delivered] = deque()
+        self._queue: deque[DeliveredRun] = deque()
         self._filled, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._output = output
@@ -202,7 +216,7 @@ class ReceiverEnd(_End[PipeReceiver]):
         self.failed: Callable[[BaseException], None] = lambda error: logger.error("a pipe stopped: %s", error)
 
     async def connect(self, route: Route) -> None:
-        self._port = await route.open_receiver(self._hear)
+        self._port = await route.open_receiver(self._on_frame)
         if self._output is not None:
             self._task = asyncio.create_task(self._hand_over(self._output))
             self._task.add_done_callback(self._ended)
@@ -260,7 +274,7 @@ class ReceiverEnd(_End[PipeReceiver]):
 
             await output.take(run, settle)
 
-    async def _next(self) -> Delivered:
+    async def _next(self) -> DeliveredRun:
         while not self._queue:
             self._idle.set()
             self._filled.clear()
@@ -276,7 +290,7 @@ class ReceiverEnd(_End[PipeReceiver]):
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failed(error)
 
-    def _hear(self, data: bytes) -> None:
+    def _on_frame(self, data: bytes) -> None:
         frame = decode(data)
         if isinstance(frame, Hello | Data):
             if isinstance(frame, Hello) and frame.sender < (self._machine.sender or 0):
@@ -284,8 +298,8 @@ class ReceiverEnd(_End[PipeReceiver]):
             self._apply(self._machine.receive(frame, self._loop.time()))
             self.wake()
 
-    def _carry_out(self, effect: Finished | Delivered) -> None:
-        if isinstance(effect, Delivered):
+    def _carry_out(self, effect: Finished | DeliveredRun) -> None:
+        if isinstance(effect, DeliveredRun):
             self._queue.append(effect)
             self._filled.set()
 
@@ -297,14 +311,14 @@ class CallOutput:
     function is slow.
     """
 
-    MOST = 64
+    MAX_BATCH = 64
 
     def __init__(self, deliver: Deliver, pause: float) -> None:
         self._deliver, self._pause = deliver, pause
         self._time = asyncio.get_running_loop().time
         self._size = 1
 
-    async def take(self, run: Delivered, settle: Callable[[int], None]) -> None:
+    async def take(self, run: DeliveredRun, settle: Callable[[int], None]) -> None:
         at, deliver = 0, self._deliver
         while at < len(run.messages):
             begin, size = self._time(), self._size
@@ -313,7 +327,7 @@ class CallOutput:
             at += size
             settle(min(run.first + at, run.end))
             is_quick = self._time() - begin < self._pause
-            self._size = min(2 * size, self.MOST) if is_quick else max(size // 2, 1)
+            self._size = min(2 * size, self.MAX_BATCH) if is_quick else max(size // 2, 1)
 
 
 def max_message(route: Route) -> int:

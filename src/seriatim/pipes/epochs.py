@@ -12,8 +12,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
+from zlib import crc32
 
-from seriatim.engine.broker import Broker
+from seriatim.engine.broker import Broker, WriterMove
 from seriatim.errors import AlreadyExists, DamagedStore, FailedPrecondition
 
 
@@ -44,7 +45,7 @@ class FileEpochs:
         epoch = self._read() + 1
         temporary = self._path.with_name(f"{self._path.name}.new")
         with temporary.open("w") as file:
-            file.write(f"{epoch}\n")
+            file.write(f"{epoch} {_checksum(epoch)}\n")
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._path)
@@ -53,12 +54,17 @@ class FileEpochs:
 
     def _read(self) -> int:
         try:
-            return int(self._path.read_text())
+            text = self._path.read_text()
+            epoch, *checksum = text.split()
+            if not text.endswith("\n") or checksum not in ([], [_checksum(int(epoch))]):  # none: written by hand
+                raise ValueError
+            return int(epoch)
         except FileNotFoundError:
             return 0
         except ValueError:
             raise DamagedStore(
-                f"{self._path} holds no epoch: restore it, or put a number there that is higher than ever"
+                f"{self._path} is damaged or contains no epoch: restore it, or write a line into it with a number that is "
+                "higher than any used before"
             ) from None
 
 
@@ -74,10 +80,14 @@ class StoreEpochs:
         while True:
             epoch = await self._broker.position_of(self._writer)
             try:
-                await self._broker.publish_at(self._topic, self._writer, epoch, epoch + 1, [])
+                await self._broker.publish_once(self._topic, [WriterMove(self._writer, epoch, epoch + 1)], [])
             except FailedPrecondition:
                 continue  # another life took it at the same moment
             return epoch + 1
+
+
+def _checksum(epoch: int) -> str:
+    return f"{crc32(b'%d' % epoch):08x}"
 
 
 def _sync_folder(folder: Path) -> None:

@@ -18,14 +18,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import accumulate, pairwise
 
-from seriatim.core.pipe_receiver import MAX_RANGES
-from seriatim.core.pipes import Confirm, Data, Frame, Hello, Welcome
+from seriatim.core.pipes.protocol import Confirm, Data, Frame, Hello, Welcome
+from seriatim.core.pipes.receiver import MAX_RANGES
 
 VERSION = 2
 MAX_BITS = 112
 SEAL_BYTES = 8
 HEAD_BYTES = 128
-"""At most so many bytes of a data frame are not its messages and their lengths."""
+"""At most this many bytes of a data frame are neither messages nor their lengths."""
 
 _HELLO, _WELCOME, _DATA, _CONFIRM, _ASIDE = range(1, 6)
 _WIDTHS = {1: "B", 2: "H", 4: "I"}

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from seriatim.core.guarantees import Guarantee, Level, Stage
-from seriatim.core.options import one_of, require_whole
+from seriatim.core.validation import one_of, require_whole
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.pipes.chain import Deliver, Element, Inlet
 

@@ -1,7 +1,7 @@
 """Pipes: a route, or several, with a sender and a receiver around them that make good what the route breaks.
 
 Rules
-    - ``Pipe(route)`` is absolute and indexed unless told otherwise; ``sequential``, ``indexed`` and ``resend`` name the
+    - ``Pipe(route)`` is absolute and indexed by default; ``sequential``, ``indexed`` and ``resend`` name the
       kinds.
     - A pipe is an element of a chain (both ends in this process), a route for other pipes, or two ends in two
       processes: ``sending`` in one, ``receiving`` in the other.
@@ -12,23 +12,67 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TypedDict, Unpack
 
-from seriatim.core.guarantees import Guarantee, Stage
-from seriatim.core.pipe_receiver import PipeReceiver
-from seriatim.core.pipe_sender import MESSAGE_OVERHEAD, PipeSender
-from seriatim.core.pipes import PipeKind, PipeOptions, across_crashes, pipe_stage
-from seriatim.core.resequencing import OnGap
+from seriatim.core.guarantees import Guarantee, Level, Stage
+from seriatim.core.pipes.protocol import OnFull, PipeKind, PipeOptions, across_crashes, pipe_stage
+from seriatim.core.pipes.receiver import PipeReceiver
+from seriatim.core.pipes.sender import MESSAGE_OVERHEAD, PipeSender
+from seriatim.core.resequencing.options import OnGap
 from seriatim.errors import InvalidArgument
-from seriatim.pipes.chain import Deliver, Inlet
+from seriatim.pipes.chain import Deliver, Inlet, JoinedInlet
 from seriatim.pipes.durable import Outbox, OutboxEnd, TopicOutput
-from seriatim.pipes.ends import CallOutput, Output, ReceiverEnd, Report, SenderEnd, log_entry, max_message, max_ranges
+from seriatim.pipes.endpoints import (
+    CallOutput,
+    Output,
+    ReceiverEnd,
+    Report,
+    SenderEnd,
+    log_entry,
+    max_message,
+    max_ranges,
+)
 from seriatim.pipes.epochs import ClockEpochs, Epochs
-from seriatim.pipes.route import Hear, Port, Pump, Route
-from seriatim.pipes.several import Several
-from seriatim.pipes.wire import HEAD_BYTES
+from seriatim.pipes.frames import HEAD_BYTES
+from seriatim.pipes.route import Multipath, OnFrame, Port, Pump, Route
+
+
+class PipeSettings(TypedDict, total=False):
+    """The options of a pipe of a given kind: those of ``PipeOptions``."""
+
+    level: Level | str
+    window: int
+    queue: int
+    on_full: OnFull | str
+    capacity: int
+    timeout: float
+    min_timeout: float
+    max_timeout: float
+    request_after: float
+    on_gap: OnGap | str | None
+    gap_timeout: float | None
+    confirm_every: int | None
+    confirm_after: float
+    frame_messages: int
+
+
+class PipeChoices(PipeSettings, total=False):
+    """The same, with the kind."""
+
+    kind: PipeKind | str
+
+
+class PipeArguments(PipeSettings, total=False):
+    """What ``sequential``, ``indexed`` and ``resend`` take besides routes."""
+
+    name: str
+    outbox: Outbox | None
+    output: TopicOutput | None
+    sender_epochs: Epochs | None
+    receiver_epochs: Epochs | None
+    report: Report
 
 
 class Pipe(Route):
@@ -44,15 +88,15 @@ class Pipe(Route):
         sender_epochs: Epochs | None = None,
         receiver_epochs: Epochs | None = None,
         report: Report = log_entry,
-        **choices: Any,
+        **choices: Unpack[PipeChoices],
     ) -> None:
         """``name`` is what a durable end keeps its place under; ``report`` hears of whatever is given up."""
         if not routes:
             raise InvalidArgument("a pipe needs a route to go around")
         if options is not None and choices:
             raise InvalidArgument("give the options of a pipe as one object or by name, not both")
-        self.options = options or PipeOptions(**choices)
-        self._route = routes[0] if len(routes) == 1 else Several(*routes)
+        self.options = options or PipeOptions(**choices)  # type: ignore[arg-type]  # text becomes what it names
+        self._route = routes[0] if len(routes) == 1 else Multipath(*routes)
         self._outbox, self._output = outbox, output
         self._sender_epochs = sender_epochs or (outbox.epochs(name) if outbox else ClockEpochs())
         self._receiver_epochs = receiver_epochs or (output.epochs(name) if output else ClockEpochs())
@@ -128,18 +172,18 @@ class Pipe(Route):
             await receiver.close()
             raise
         receiver.failed = sender.fail
-        return _PipeInlet(sender, receiver)
+        return JoinedInlet(sender.send, sender, receiver)
 
     # -- a route for another pipe ---------------------------------------------------------------------------------------
 
-    async def open_sender(self, hear: Hear) -> Port:
+    async def open_sender(self, on_frame: OnFrame) -> Port:
         end = await self._begin_sender()
-        end.hear_aside = hear
+        end.on_aside = on_frame
         return _SenderPort(end)
 
-    async def open_receiver(self, hear: Hear) -> Port:
+    async def open_receiver(self, on_frame: OnFrame) -> Port:
         async def deliver(frame: bytes) -> None:
-            hear(frame)
+            on_frame(frame)
 
         return _ReceiverPort(await self._begin_receiver(deliver))
 
@@ -169,33 +213,19 @@ class Pipe(Route):
         return end
 
 
-def sequential(*routes: Route, **choices: Any) -> Pipe:
+def sequential(*routes: Route, **choices: Unpack[PipeArguments]) -> Pipe:
     """A pipe in which each message waits for the confirmation of the one before (receive queue)."""
     return Pipe(*routes, kind=PipeKind.SEQUENTIAL, **choices)
 
 
-def indexed(*routes: Route, **choices: Any) -> Pipe:
+def indexed(*routes: Route, **choices: Unpack[PipeArguments]) -> Pipe:
     """A pipe that numbers messages and sorts them at its end (send queue)."""
     return Pipe(*routes, kind=PipeKind.INDEXED, **choices)
 
 
-def resend(*routes: Route, **choices: Any) -> Pipe:
+def resend(*routes: Route, **choices: Unpack[PipeArguments]) -> Pipe:
     """A pipe that loses nothing and orders nothing. Put an indexed one around it, never the other way round."""
     return Pipe(*routes, kind=PipeKind.RESEND, **choices)
-
-
-class _PipeInlet:
-    def __init__(self, sender: SenderEnd, receiver: ReceiverEnd) -> None:
-        self._sender, self._receiver = sender, receiver
-        self.send: Callable[[bytes], Any] = sender.send
-
-    async def drain(self) -> None:
-        await self._sender.drain()
-        await self._receiver.drain()
-
-    async def close(self) -> None:
-        await self._sender.close()
-        await self._receiver.close()
 
 
 class _SenderPort:

@@ -8,6 +8,11 @@ Rules
 
 To add a route, subclass ``Route``, say what it promises, and open its two ends. A port that is sent to never waits and
 never raises because of the other end: a frame that can't be carried is lost, if the route may lose frames.
+
+Several routes as one: frames take one after the other, and nobody knows which arrives first.
+
+Guarantees hold per route. Over several together the order is gone, however good each of them is, and of the rest there
+is what all of them give. A pipe around them restores what is missing.
 """
 
 from __future__ import annotations
@@ -15,14 +20,16 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from functools import reduce
+from itertools import cycle
+from typing import Any, Protocol, TypeAlias
 
-from seriatim.core.guarantees import DeliveryMode, Guarantee, Stage, together
+from seriatim.core.guarantees import DeliveryMode, Guarantee, Stage, meet, together
 from seriatim.errors import InvalidArgument
 from seriatim.pipes.chain import Deliver, Element, Inlet
 
-Hear: TypeAlias = Callable[[bytes], None]
+OnFrame: TypeAlias = Callable[[bytes], None]
 """Called with each frame that arrives, in the event loop."""
 
 
@@ -36,8 +43,11 @@ class Port(Protocol):
     def is_ready(self) -> bool:
         """False while the route would rather not take more; ``ready`` waits until it does."""
 
-    async def ready(self) -> None: ...
-    async def close(self) -> None: ...
+    async def ready(self) -> None:
+        """Wait until the route takes more."""
+
+    async def close(self) -> None:
+        """Release what the end uses."""
 
 
 class Route(Element):
@@ -53,14 +63,15 @@ class Route(Element):
 
     @property
     def stage(self) -> Stage:
+        """What the route promises while nothing crashes."""
         return Stage(self.name, together(self.order, self.mode), reliability=self.reliability, why=self.why)
 
     @abstractmethod
-    async def open_sender(self, hear: Hear) -> Port:
-        """The end where messages go in; ``hear`` gets what the other end sends back."""
+    async def open_sender(self, on_frame: OnFrame) -> Port:
+        """The end where messages go in; ``on_frame`` gets what the other end sends back."""
 
     @abstractmethod
-    async def open_receiver(self, hear: Hear) -> Port:
+    async def open_receiver(self, on_frame: OnFrame) -> Port:
         """The end where messages come out."""
 
     async def open(self, deliver: Deliver) -> Inlet:
@@ -79,7 +90,7 @@ class Pump:
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
-        self._queue: deque[bytes] = deque()
+        self._queue: deque[Any] = deque()
         self._filled, self._empty = asyncio.Event(), asyncio.Event()
         self._empty.set()
         self._task = asyncio.create_task(self._run())
@@ -87,7 +98,7 @@ class Pump:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, message: bytes) -> None:
+    def put(self, message: Any) -> None:
         self._queue.append(message)
         if not self._filled.is_set():
             self._filled.set()
@@ -151,3 +162,66 @@ class _BareInlet:
         await self._sender.close()
         await self._receiver.close()
         await self._pump.close()
+
+
+class Multipath(Route):
+    """Routes that share the frames of one pipe."""
+
+    def __init__(self, *routes: Route) -> None:
+        if len(routes) < 2:
+            raise InvalidArgument("give two routes or more: a single one works as it is")
+        self._routes = routes
+        self.name = " & ".join(route.name for route in routes)
+        self.max_frame = min(route.max_frame for route in routes)
+
+    @property
+    def stage(self) -> Stage:
+        return self._as_one([route.stage for route in self._routes])
+
+    @property
+    def crash_stage(self) -> Stage:
+        return self._as_one([route.crash_stage for route in self._routes])
+
+    def _as_one(self, stages: Sequence[Stage]) -> Stage:
+        passes = reduce(meet, (stage.passes for stage in stages)) & ~Guarantee.NO_INVERSION
+        reliability = sum(stage.reliability for stage in stages) / len(stages)
+        return Stage(
+            self.name, passes, reliability=reliability, why="a message may overtake one that took another route"
+        )
+
+    async def open_sender(self, on_frame: OnFrame) -> Port:
+        return await self._open([route.open_sender for route in self._routes], on_frame)
+
+    async def open_receiver(self, on_frame: OnFrame) -> Port:
+        return await self._open([route.open_receiver for route in self._routes], on_frame)
+
+    async def _open(self, openers: Sequence[Callable[[OnFrame], Awaitable[Port]]], on_frame: OnFrame) -> Port:
+        ports: list[Port] = []
+        try:
+            for opener in openers:
+                ports += [await opener(on_frame)]
+        except BaseException:
+            await _Ports(ports).close()
+            raise
+        return _Ports(ports)
+
+
+class _Ports:
+    def __init__(self, ports: Sequence[Port]) -> None:
+        self._ports = ports
+        self._turn = cycle(ports)
+
+    def send(self, frame: bytes) -> None:
+        next(self._turn).send(frame)
+
+    @property
+    def is_ready(self) -> bool:
+        return all(port.is_ready for port in self._ports)
+
+    async def ready(self) -> None:
+        for port in self._ports:
+            await port.ready()
+
+    async def close(self) -> None:
+        for port in self._ports:
+            await port.close()

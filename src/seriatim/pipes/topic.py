@@ -7,7 +7,7 @@ returned; one that was under way in a crash is given out again, at its place: co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from seriatim.core.guarantees import DeliveryMode, Guarantee
@@ -16,44 +16,56 @@ from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import AlreadyExists, SeriatimError, StaleLease
 from seriatim.log import logger
-from seriatim.pipes.chain import Deliver, Inlet
-from seriatim.pipes.route import Hear, Port, Route
+from seriatim.pipes.chain import Deliver, Inlet, JoinedInlet
+from seriatim.pipes.route import OnFrame, Port, Pump, Route
 
 MAX_FRAME = 1024 * 1024
 KEY = "frames"
 
 
 class TopicRoute(Route):
-    """Frames as messages of a topic. With ``ordered=False`` its subscription gives them out in any order."""
+    """Frames as messages of a topic. With ``enable_message_ordering=False`` its subscription gives them out in any order."""
 
     mode = DeliveryMode.AT_LEAST_ONCE
     max_frame = MAX_FRAME
 
-    def __init__(self, broker: Broker, topic: str, *, ordered: bool = True) -> None:
+    def __init__(self, broker: Broker, topic: str, *, enable_message_ordering: bool = True) -> None:
         self._broker, self._topic = broker, topic
         self.name = f"topic {topic}"
-        self.order = Guarantee.NO_INVERSION if ordered else Guarantee.NONE
-        self.why = "durable; a crash repeats in place" if ordered else "durable; in any order, and a crash repeats"
+        self.order = Guarantee.NO_INVERSION if enable_message_ordering else Guarantee.NONE
+        self.why = f"durable; {'a crash repeats in place' if self.order else 'in any order, and a crash repeats'}"
 
-    async def open_sender(self, hear: Hear) -> Port:
-        return await self._open(self._topic, f"{self._topic}.back", hear)
+    async def open_sender(self, on_frame: OnFrame) -> Port:
+        return await self._open(self._topic, f"{self._topic}.back", on_frame)
 
-    async def open_receiver(self, hear: Hear) -> Port:
-        return await self._open(f"{self._topic}.back", self._topic, hear)
+    async def open_receiver(self, on_frame: OnFrame) -> Port:
+        return await self._open(f"{self._topic}.back", self._topic, on_frame)
 
     async def open(self, deliver: Deliver) -> Inlet:
         """The bare route: a message is settled when the output has taken it, and not before."""
         receiver = await self._open_port(f"{self._topic}.back", self._topic)
-        receiver.listen(_Deliverer(receiver, deliver))
-        return _TopicInlet(await self._open_port(self._topic, f"{self._topic}.back"), receiver)
 
-    async def _open(self, out: str, into: str, hear: Hear) -> Port:
+        async def deliver_and_ack(one: Delivered) -> None:
+            await deliver(one.record.data)
+            receiver.ack(one)
+
+        pump = Pump(deliver_and_ack)
+        receiver.listen(pump.put, pump)
+        sender = await self._open_port(self._topic, f"{self._topic}.back")
+        return JoinedInlet(sender.write, sender, receiver)
+
+    async def _open(self, out: str, into: str, on_frame: OnFrame) -> Port:
         port = await self._open_port(out, into)
-        port.listen(_Hearer(port, hear))
+
+        def hear(one: Delivered) -> None:
+            on_frame(one.record.data)
+            port.ack(one)
+
+        port.listen(hear)
         return port
 
     async def _open_port(self, out: str, into: str) -> _TopicPort:
-        options = SubscriptionOptions(ordering=bool(self.order))
+        options = SubscriptionOptions(message_ordering=bool(self.order))
         for topic in (out, into):
             with suppress(AlreadyExists):
                 await self._broker.create_topic(topic)
@@ -66,12 +78,18 @@ class _TopicPort:
     def __init__(self, broker: Broker, topic: str, subscription: str) -> None:
         self._broker, self._topic, self._subscription = broker, topic, subscription
         self._attachment: Attachment | None = None
-        self._listener: _Hearer | _Deliverer | None = None
-        self._written: set[asyncio.Future[range]] = set()
+        self._pump: Pump | None = None
+        self._written: set[asyncio.Future[Sequence[str]]] = set()
 
-    def listen(self, listener: _Hearer | _Deliverer) -> None:
-        self._listener = listener
-        self._attachment = self._broker.attach(self._subscription, Consumer(listener.take))
+    def listen(self, take: Callable[[Delivered], None], pump: Pump | None = None) -> None:
+        """Give out what arrives; ``pump`` is what it goes through, and is closed with the port."""
+
+        def take_all(delivered: Sequence[Delivered]) -> None:
+            for one in delivered:
+                take(one)
+
+        self._pump = pump
+        self._attachment = self._broker.attach(self._subscription, Consumer(take_all))
 
     def ack(self, delivered: Delivered) -> None:
         if self._attachment is not None:
@@ -87,13 +105,13 @@ class _TopicPort:
         self._written.add(future)
         future.add_done_callback(self._on_written)
 
-    def _on_written(self, future: asyncio.Future[range]) -> None:
+    def _on_written(self, future: asyncio.Future[Sequence[str]]) -> None:
         self._written.discard(future)
         if not future.cancelled() and (error := future.exception()) is not None:
             logger.warning("a frame for topic %r is lost: %s", self._topic, error)
 
     async def write(self, message: bytes) -> None:
-        """Send a message of its own, and wait until it is durable."""
+        """Send a message of its own: it is on the disk when this returns."""
         await self._broker.publish(self._topic, [Outgoing(KEY, message)])
 
     @property
@@ -104,7 +122,9 @@ class _TopicPort:
         if self._written:
             await asyncio.wait(self._written)
 
-    async def wait_until_empty(self) -> None:
+    async def drain(self) -> None:
+        """Wait until what was sent is written, and what arrives is taken."""
+        await self.ready()
         with suppress(SeriatimError):
             await self._broker.wait_until_empty(self._subscription)
 
@@ -112,60 +132,5 @@ class _TopicPort:
         await self.ready()
         if self._attachment is not None:
             self._attachment.detach()
-        if self._listener is not None:
-            await self._listener.close()
-
-
-class _Hearer:
-    """Frames of a pipe: heard at once."""
-
-    def __init__(self, port: _TopicPort, hear: Hear) -> None:
-        self._port, self._hear = port, hear
-
-    def take(self, delivered: Sequence[Delivered]) -> None:
-        for one in delivered:
-            self._hear(one.record.data)
-            self._port.ack(one)
-
-    async def close(self) -> None:
-        """There is nothing to wait for."""
-
-
-class _Deliverer:
-    """Messages for an output, one after another, each settled when it is taken."""
-
-    def __init__(self, port: _TopicPort, deliver: Deliver) -> None:
-        self._port, self._deliver = port, deliver
-        self._queue: asyncio.Queue[Delivered] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run())
-
-    def take(self, delivered: Sequence[Delivered]) -> None:
-        for one in delivered:
-            self._queue.put_nowait(one)
-
-    async def _run(self) -> None:
-        while True:
-            one = await self._queue.get()
-            await self._deliver(one.record.data)
-            self._port.ack(one)
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait([self._task])
-
-
-class _TopicInlet:
-    def __init__(self, sender: _TopicPort, receiver: _TopicPort) -> None:
-        self._sender, self._receiver = sender, receiver
-
-    async def send(self, message: bytes) -> None:
-        """The message is on the disk when this returns."""
-        await self._sender.write(message)
-
-    async def drain(self) -> None:
-        await self._sender.ready()
-        await self._receiver.wait_until_empty()
-
-    async def close(self) -> None:
-        await self._sender.close()
-        await self._receiver.close()
+        if self._pump is not None:
+            await self._pump.close()

@@ -1,7 +1,7 @@
 """UDP: datagrams between processes or machines, which lose, repeat and overtake.
 
 Rules
-    - Each datagram is one sealed frame (``wire.seal``). What is not, whoever sent it, is counted and dropped.
+    - Each datagram is one sealed frame (``frames.seal``). What is not, whoever sent it, is counted and dropped.
     - With a ``secret``, only those who know it can make a frame. Without one the seal is a mere checksum, and the route
       stays on this machine: binding to, or sending to, another address is refused.
     - The receiving end answers to where the last good frame came from, so a sender may move or restart.
@@ -17,10 +17,10 @@ import socket
 from contextlib import suppress
 
 from seriatim.core.guarantees import DeliveryMode, Guarantee
-from seriatim.core.options import require_whole
+from seriatim.core.validation import require_whole
 from seriatim.errors import FailedPrecondition, InvalidArgument
-from seriatim.pipes.route import Hear, Port, Route
-from seriatim.pipes.wire import SEAL_BYTES, seal, unseal
+from seriatim.pipes.frames import SEAL_BYTES, seal, unseal
+from seriatim.pipes.route import OnFrame, Port, Route
 
 Address = tuple[str, int]
 
@@ -65,17 +65,17 @@ class Udp(Route):
         self.max_frame = max_datagram - SEAL_BYTES
         self._secret = secret
 
-    async def open_receiver(self, hear: Hear) -> Port:
-        port = _UdpPort(self._secret, hear, self.address, connect=False)
+    async def open_receiver(self, on_frame: OnFrame) -> Port:
+        port = _UdpPort(self._secret, on_frame, self.address, connect=False)
         self.address = port.local_address
         return port
 
-    async def open_sender(self, hear: Hear) -> Port:
+    async def open_sender(self, on_frame: OnFrame) -> Port:
         if not self.address[1]:
             raise FailedPrecondition(
                 "the port of the receiver is not known: open the receiving end first, or name a port"
             )
-        return _UdpPort(self._secret, hear, self.address, connect=True)
+        return _UdpPort(self._secret, on_frame, self.address, connect=True)
 
 
 class _UdpPort:
@@ -84,8 +84,8 @@ class _UdpPort:
     Many datagrams are read in one turn of the loop; the transport of asyncio reads one.
     """
 
-    def __init__(self, secret: bytes, hear: Hear, address: Address, *, connect: bool) -> None:
-        self._secret, self._hear, self._is_connected = secret, hear, connect
+    def __init__(self, secret: bytes, on_frame: OnFrame, address: Address, *, connect: bool) -> None:
+        self._secret, self._on_frame, self._is_connected = secret, on_frame, connect
         self._peer = address if connect else None
         self._loop = asyncio.get_running_loop()
         self._socket = _open_socket(address)
@@ -117,7 +117,7 @@ class _UdpPort:
                 continue
             if not self._is_connected:
                 self._peer = address
-            self._hear(frame)
+            self._on_frame(frame)
 
     def send(self, frame: bytes) -> None:
         if self._peer is None:

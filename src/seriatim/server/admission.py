@@ -1,12 +1,22 @@
-"""How much a client may ask of the server before it has said what it wants.
+"""Admission control: what a client may use before its request is read.
 
 Rules
-    - The headers of a call decide whether its request is read at all. A call without a valid token ends before that, and holds
-      no more than gRPC's own flow-control window.
-    - A client is a token, or an address where there are no tokens. Each may have so many calls at once, so that it can't use up
-      what there is for all.
-    - Requests are read a few at a time, per client and in all; a request that waits its turn stays with its sender. One that is
-      announced and does not come ends its call, and makes room for the next.
+    - The headers of a call decide whether its request is read at all. A call without a valid token ends before that, and uses
+      no more memory than gRPC's own flow-control window.
+    - A client is a token, or an address where there are no tokens. Each has a limit on concurrent calls, so that it can't use
+      up the capacity for all.
+    - Requests are read a few at a time, per client and in total; a request that waits its turn stays with its sender. If it
+      does not arrive in time, its call ends and makes room for the next.
+
+Locks by name, so that read-modify-write changes of a resource happen one after another.
+
+Rules
+    - A change that depends on the current state of a resource (a mask applied to it, a revision added to it) reads and writes
+      under the lock of the resource.
+    - A call that has begun is completed even if its caller is gone (``calls.py``), so no change is abandoned half-way.
+    - A call that needs two locks takes the subscription's first, then its topic's.
+
+The same locks limit how many requests of a client are read at a time (``admission.py``).
 """
 
 from __future__ import annotations
@@ -23,11 +33,11 @@ from seriatim.errors import InvalidArgument, ResourceExhausted
 
 
 class RequestTimeout(Exception):
-    """A request did not come in time."""
+    """A request did not arrive in time."""
 
 
 class Quota:
-    """So much for each client."""
+    """A limit per client, and optionally one for all clients together."""
 
     def __init__(self, what: str, per_client: int, in_all: int | None = None) -> None:
         self._what = what
@@ -38,7 +48,7 @@ class Quota:
 
     @contextmanager
     def one(self, client: str) -> Iterator[None]:
-        """Raises ResourceExhausted when there is none left."""
+        """Take one unit. Raises ResourceExhausted when none is left."""
         if self._used[client] >= self._per_client:
             raise ResourceExhausted(f"{client} has {self._per_client} {self._what} already: end some")
         if self._in_all is not None and self._total >= self._in_all:
@@ -58,15 +68,13 @@ class Reader:
     """Reads the requests of calls, a few at a time."""
 
     def __init__(self, per_client: int, in_all: int, timeout_s: float) -> None:
-        self._per_client = per_client
+        self._per_client = NamedLocks(per_client)
         self._in_all = asyncio.Semaphore(in_all)
         self._timeout_s = timeout_s
-        self._turns: dict[str, asyncio.Semaphore] = {}
-        self._waiting: Counter[str] = Counter()
 
     async def read(self, client: str, read: Callable[[], Awaitable[Any]]) -> bytes:
-        """The next request of a call. Raises InvalidArgument when there is none, and RequestTimeout when it doesn't come."""
-        async with self._turn(client):
+        """The next request of a call. Raises InvalidArgument if there is none, and RequestTimeout if it does not arrive."""
+        async with self._per_client.hold(client), self._in_all:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     data = await read()
@@ -76,19 +84,28 @@ class Reader:
             raise InvalidArgument("a call begins with a request")
         return bytes(data)
 
-    @asynccontextmanager
-    async def _turn(self, client: str) -> AsyncIterator[None]:
-        own = self._turns.setdefault(client, asyncio.Semaphore(self._per_client))
-        self._waiting[client] += 1
-        try:
-            async with own, self._in_all:
-                yield
-        finally:
-            self._waiting[client] -= 1
-            if not self._waiting[client]:
-                del self._waiting[client], self._turns[client]
-
 
 def address_of(context: Any) -> str:
     """Where a call comes from, without the port, which differs for each connection."""
     return str(context.peer()).rpartition(":")[0]
+
+
+class NamedLocks:
+    """A lock for each name that is in use, with at most ``holders`` holders at the same time."""
+
+    def __init__(self, holders: int = 1) -> None:
+        self._holders = holders
+        self._locks: dict[str, asyncio.Semaphore] = {}
+        self._wanted: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[None]:
+        """Wait for the lock of this name, and hold it for the block."""
+        self._wanted[name] += 1
+        try:
+            async with self._locks.setdefault(name, asyncio.Semaphore(self._holders)):
+                yield
+        finally:
+            self._wanted[name] -= 1
+            if not self._wanted[name]:
+                del self._wanted[name], self._locks[name]

@@ -18,12 +18,12 @@ from seriatim.server.admission import RequestTimeout
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _DETAILS = "grpc-status-details-bin"
 
-MOST_DETAILS_BYTES = 2048
-"""What is said about an error is cut to this: it may repeat what came in, and clients take about 8 kB of headers."""
+MAX_DETAILS_BYTES = 2048
+"""Error messages are cut to this size: they may quote the request, and clients accept about 8 kB of headers."""
 
 
 class AcksFailed(FailedPrecondition):
-    """Some acks, or changes of deadlines, came to nothing on a subscription with exactly-once delivery."""
+    """Some acks or deadline changes failed on a subscription with exactly-once delivery."""
 
     def __init__(self, failures: dict[str, str]) -> None:
         super().__init__("some acknowledgement ids in the request were invalid: their messages are delivered again")
@@ -31,12 +31,12 @@ class AcksFailed(FailedPrecondition):
 
 
 def code_of(error: SeriatimError) -> grpc.StatusCode:
-    """The status of an error. To a client, a server that lost its store is one that goes away: it may try another time."""
+    """The status of an error. A server that lost its store is UNAVAILABLE, so that clients retry."""
     return _CODES[Status.UNAVAILABLE if isinstance(error, StoreLost) else int(error.code)]
 
 
 def details_of(error: SeriatimError) -> tuple[tuple[str, bytes], ...]:
-    """What a status says to programs: which ack ids failed, and why."""
+    """Machine-readable details of a status: which ack ids failed, and why."""
     if not isinstance(error, AcksFailed):
         return ()
     info = AnyMessage()
@@ -52,14 +52,14 @@ async def abort(context: Any, error: SeriatimError) -> None:
 
 def _shortened(text: str) -> str:
     encoded = text.encode(errors="backslashreplace")
-    if len(encoded) <= MOST_DETAILS_BYTES:
+    if len(encoded) <= MAX_DETAILS_BYTES:
         return encoded.decode()
-    return encoded[:MOST_DETAILS_BYTES].decode(errors="ignore") + "…"
+    return encoded[:MAX_DETAILS_BYTES].decode(errors="ignore") + "…"
 
 
 @asynccontextmanager
 async def statuses(context: Any) -> AsyncIterator[None]:
-    """Whatever goes wrong ends a call with its status."""
+    """Any error in the block ends the call with its status."""
     try:
         yield
     except SeriatimError as error:
@@ -68,7 +68,7 @@ async def statuses(context: Any) -> AsyncIterator[None]:
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, str(error))
     except grpc.aio.AbortError:  # it has its status already
         raise
-    except grpc.aio.InternalError as error:  # there was nobody any more to write to
+    except grpc.aio.InternalError as error:  # the client is gone
         logger.debug("a client hung up: %s", error)
     except Exception:  # noqa: BLE001 - the client must hear of it, and the server go on
         logger.exception("a call failed")

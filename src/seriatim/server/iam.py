@@ -1,6 +1,5 @@
-"""The IAM service, for programs that ask. It is permissive: policies are kept and given back, and decide nothing.
-
-Who may do what is not this service's business; see the options of the server.
+"""The IAM service, for programs that call it. Policies are stored and returned, and decide nothing: access is configured with
+the server's own tokens (``access``).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from seriatim.errors import InvalidArgument
 from seriatim.wire.services import IAM
 
 KIND = "policy"
-LONGEST_NAME = 1024
+MAX_NAME_CHARACTERS = 1024
 MAX_POLICY_BYTES = 64 * 1024
 
 
@@ -38,7 +37,7 @@ class IamService:
         return policy
 
     async def get_iam_policy(self, request: Any) -> Any:
-        """An empty policy where none was set, whether there is such a resource or not."""
+        """An empty policy if none was set, whether the resource exists or not."""
         _check(request.resource)
         for document in await self._broker.list_documents(KIND):
             if document.name == request.resource:
@@ -46,11 +45,11 @@ class IamService:
         return IAM["GetIamPolicy"].response()
 
     async def test_iam_permissions(self, request: Any) -> Any:
-        """Everybody may do everything that he asks for."""
+        """Grants every permission that is asked about."""
         _check(request.resource)
         return IAM["TestIamPermissions"].response(permissions=request.permissions)
 
 
 def _check(resource: str) -> None:
-    if not 0 < len(resource) <= LONGEST_NAME or not resource.isprintable():
+    if not 0 < len(resource) <= MAX_NAME_CHARACTERS or not resource.isprintable():
         raise InvalidArgument("name the resource: projects/PROJECT/topics/ID, or another one")

@@ -1,12 +1,12 @@
-"""What a server can be told."""
+"""The options of a server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seriatim.core.options import require_duration, require_whole
+from seriatim.core.validation import require_duration, require_whole
 
-LONGEST_ACK_DEADLINE = 600
+MAX_ACK_DEADLINE_S = 600
 
 _COUNTS = (
     *("window", "max_outstanding_messages", "max_outstanding_bytes", "max_request_bytes", "max_publishing_bytes"),
@@ -16,12 +16,12 @@ _COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """``project``: whose resources have short names in the store. ``min_ack_deadline``: seconds; Google's is 10.
-    ``window``: how many messages of a key may be in flight, where a subscription's label does not say.
-    ``max_outstanding_*``: for each stream, if its client does not set less. ``max_publishing_bytes``: requests that are being
-    written, of all clients together. A client is a token, or an address where there are no tokens. ``request_timeout``: seconds
-    that a request may take to arrive; ``first_request_timeout``: the same for the first one of a stream. ``keepalive``: seconds
-    of silence after which a client is asked whether it is still there."""
+    """``project``: the project whose resources have short names in the store. ``min_ack_deadline``: seconds; Google's is 10.
+    ``window``: how many messages of a key may be in flight, unless the subscription's label sets it. ``max_outstanding_*``:
+    per stream, unless its client sets less. ``max_publishing_bytes``: requests that are being written, of all clients
+    together. A client is a token, or an address where there are no tokens. ``request_timeout``: seconds that a request may
+    take to arrive; ``first_request_timeout``: the same for the first request of a stream. ``keepalive``: seconds of silence
+    after which a client is pinged."""
 
     project: str = "seriatim"
     min_ack_deadline: int = 10

@@ -1,5 +1,5 @@
-"""Lists, page by page. A page token is the last name of the page before, so that what is made or deleted in between does not
-move the others. The broker is asked for as much as a page needs, however much there is."""
+"""Paged lists. A page token is the last name of the previous page, so that resources created or deleted in between do not shift
+the others. The broker is asked only for as much as a page needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from seriatim.errors import InvalidArgument
 from seriatim.wire.names import Names
 
-LONGEST_PAGE = 1000
+MAX_PAGE_SIZE = 1000
 
 
 class Named(Protocol):
@@ -23,13 +23,13 @@ N_co = TypeVar("N_co", bound=Named, covariant=True)
 
 
 class Fetch(Protocol[N_co]):
-    """A list of the broker, page by page."""
+    """A paged list of the broker."""
 
     async def __call__(self, *, prefix: str, after: str | None, limit: int) -> Sequence[N_co]: ...
 
 
 async def page_of_project(names: Names, project: str, request: Any, fetch: Fetch[N]) -> tuple[list[N], str]:
-    """One page of what belongs to a project, in the order of resource names; and the token of the next, empty at the end."""
+    """One page of a project's resources, in order of resource name, and the token of the next page, empty at the end."""
     limit, found = _limit(request), list[N]()
     for prefix, after in names.ranges(project, request.page_token):
         found += await _first(names, project, fetch, prefix, after, limit + 1)
@@ -38,7 +38,7 @@ async def page_of_project(names: Names, project: str, request: Any, fetch: Fetch
 
 
 async def _first(names: Names, project: str, fetch: Fetch[N], prefix: str, after: str | None, count: int) -> list[N]:
-    """The first things with a prefix after a name that belong to a project. What does not is passed over."""
+    """The first resources of a project with a prefix, after a name."""
     found: list[N] = []
     while len(found) < count:
         chunk = await fetch(prefix=prefix, after=after, limit=count)
@@ -54,11 +54,11 @@ async def _first(names: Names, project: str, fetch: Fetch[N], prefix: str, after
 def _limit(request: Any) -> int:
     if request.page_size < 0:
         raise InvalidArgument(f"page_size can't be {request.page_size}")
-    return min(request.page_size or LONGEST_PAGE, LONGEST_PAGE)
+    return min(request.page_size or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
 
 
 def page(names: Sequence[str], request: Any, label: Callable[[str], str]) -> tuple[list[str], str]:
-    """The names of one page, out of those in the order of ``label``; and the token of the next, empty when there is none."""
+    """One page of names, which are in order of ``label``, and the token of the next page, empty if there is none."""
     limit = _limit(request)
     start = bisect_right(names, request.page_token, key=label) if request.page_token else 0
     end = start + limit

@@ -1,14 +1,14 @@
-"""Schemas: what the messages of a topic must be.
+"""Schemas, which the messages of a topic must conform to.
 
 Rules
-    - A schema is a list of revisions, oldest first. Each has an id of its own; the last one is the schema as it stands.
+    - A schema is a list of revisions, oldest first. Each has its own id; the last one is the current schema.
     - Avro is enforced. Protocol Buffer schemas are refused: they would need a compiler.
-    - A topic with a schema takes a message that is of one of the revisions it allows, the newest first, and notes in its
-      attributes which. When its schema is deleted, it takes none.
-    - Schemas are documents of the store, one each. This server owns the store, so that what it keeps in memory is true.
-      Changes of one schema are applied one after another, each to what the one before has left.
-    - What a request costs is bounded: at most ``MAX_VALUES`` values are looked at. What is not checked quickly is checked in a
-      thread, one request after another, so that a publisher of large messages does not keep the others waiting.
+    - A topic with a schema accepts a message that conforms to one of the allowed revisions, tried from the newest, and adds the
+      revision to its attributes. When the schema is deleted, the topic accepts no messages.
+    - Each schema is a document in the store. This server owns the store, so its copy in memory is current. Changes of a schema
+      are applied one after another.
+    - The cost of a request is bounded: at most ``MAX_VALUES`` values are examined. Larger requests are checked in a thread, one
+      after another, so that they do not delay the others.
 """
 
 from __future__ import annotations
@@ -23,35 +23,34 @@ from typing import Any, NamedTuple
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from seriatim.engine.broker import Broker, Document
+from seriatim.engine.broker import Broker, Document, Outgoing
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, NotSupported
 from seriatim.log import logger
+from seriatim.server.admission import NamedLocks
 from seriatim.server.paging import page
-from seriatim.server.turns import Turns
 from seriatim.wire.avro import AvroSchema
 from seriatim.wire.avro_types import Budget, BudgetSpent
-from seriatim.wire.documents import from_document
-from seriatim.wire.messages import Content
 from seriatim.wire.names import Names
+from seriatim.wire.resource_messages import from_document
 from seriatim.wire.services import SCHEMAS, Schema, SchemaSettings, Topic
 from seriatim.wire.times import set_seconds
 
 KIND = "schema"
 DELETED = "_deleted-schema_"
-MOST_REVISIONS = 20
+MAX_REVISIONS = 20
 BASIC, FULL = 1, 2
 JSON, BINARY = 1, 2
 ENCODINGS = {JSON: "JSON", BINARY: "BINARY"}
 
 MAX_VALUES = 1_000_000
-"""What the messages of one request may have together, counted once for each revision that they are compared with."""
+"""The limit for all messages of a request together, counted once per revision that they are checked against."""
 
 QUICK_VALUES, QUICK_BYTES = 10_000, 256 * 1024
-"""What is checked at once, in a few milliseconds."""
+"""Requests up to this size are checked immediately, in a few milliseconds."""
 
 
-class Unusable:
-    """Stands for a definition in the store that this version does not accept: no message conforms to it."""
+class InvalidDefinition:
+    """A stored definition that this version does not accept: no message conforms to it."""
 
     def __init__(self, reason: InvalidArgument) -> None:
         self._reason = reason
@@ -63,10 +62,10 @@ class Unusable:
 
 
 class Revision(NamedTuple):
-    """One state of a schema, as the API has it and ready for use."""
+    """A revision, as a message of the API and compiled."""
 
     message: Any
-    avro: AvroSchema | Unusable
+    avro: AvroSchema | InvalidDefinition
 
     @property
     def id(self) -> str:
@@ -74,14 +73,14 @@ class Revision(NamedTuple):
 
 
 class Schemas:
-    """All schemas of a store, and which topics are bound to them."""
+    """All schemas of a store, and the topics bound to them."""
 
     def __init__(self, broker: Broker, project: str) -> None:
         self._broker = broker
         self.names = Names("schemas", project)
         self._revisions: dict[str, list[Revision]] = {}
         self._bound: dict[str, Any] = {}  # settings, by the name of a topic in the store
-        self._turns = Turns()
+        self._locks = NamedLocks()
         self._checking = asyncio.Lock()
 
     async def start(self) -> None:
@@ -94,13 +93,13 @@ class Schemas:
     # -- topics ---------------------------------------------------------------------------------------------------------
 
     def bind(self, topic: str, settings: Any) -> None:
-        """Let a topic take what its settings say, from now on."""
+        """Apply the schema settings of a topic."""
         self._bound.pop(topic, None)
         if settings.schema:
             self._bound[topic] = settings
 
     def check_settings(self, settings: Any) -> None:
-        """Raise unless a topic can be bound so."""
+        """Raise unless the settings can be applied to a topic."""
         if settings == SchemaSettings():
             return
         if settings.encoding not in ENCODINGS:
@@ -109,29 +108,35 @@ class Schemas:
             self._allowed(settings)
 
     def settings_of(self, settings: Any) -> Any:
-        """Settings as they stand: a schema that was deleted is called so."""
-        if (
-            settings.schema
-            and settings.schema != DELETED
-            and self.names.in_store(settings.schema) not in self._revisions
-        ):
+        """Current settings: a schema that was deleted is named ``_deleted-schema_``."""
+        is_named = settings.schema not in ("", DELETED)
+        if is_named and self.names.in_store(settings.schema) not in self._revisions:
             settings.schema = DELETED
         return settings
 
-    async def checked(self, topic: str, contents: list[Content]) -> list[Content]:
-        """What is published, with a note about its schema. Raises InvalidArgument unless all of it is of the topic's schema."""
+    async def checked(self, topic: str, messages: list[Outgoing]) -> list[Outgoing]:
+        """The messages with their schema attributes. Raises InvalidArgument unless all conform to the topic's schema."""
         settings = self._bound.get(topic)
         if settings is None:
-            return contents
+            return messages
         try:
             revisions = self._allowed(settings)
         except NotFound:
             raise InvalidArgument("the schema of the topic was deleted: update its schema_settings") from None
-        matches = await self.match([content.data for content in contents], settings.encoding, revisions)
-        return [_noted(content, settings, match) for content, match in zip(contents, matches, strict=True)]
+        matches = await self.match([message.data for message in messages], settings.encoding, revisions)
+        note = {
+            "googclient_schemaencoding": ENCODINGS[settings.encoding],
+            "googclient_schemaname": settings.schema,
+        }
+        return [
+            message._replace(
+                attributes={**(message.attributes or {}), **note, "googclient_schemarevisionid": revision.id}
+            )
+            for message, revision in zip(messages, matches, strict=True)
+        ]
 
     async def match(self, messages: Sequence[bytes], encoding: int, revisions: Sequence[Revision]) -> list[Revision]:
-        """The revision that each of some messages conforms to. Raises InvalidArgument when one conforms to none."""
+        """The revision that each message conforms to. Raises InvalidArgument if one conforms to none."""
         if sum(map(len, messages)) <= QUICK_BYTES:
             try:
                 return _match(messages, encoding, revisions, QUICK_VALUES)
@@ -146,7 +151,7 @@ class Schemas:
                 ) from None
 
     def _allowed(self, settings: Any) -> list[Revision]:
-        """The revisions that a topic takes, the newest first."""
+        """The revisions that a topic allows, the newest first."""
         revisions = self.revisions(self.names.in_store(settings.schema))
         first, last = settings.first_revision_id, settings.last_revision_id
         start = _index(revisions, first) if first else 0
@@ -167,20 +172,20 @@ class Schemas:
             raise NotFound(f"schema {name!r} does not exist: create it first") from None
 
     async def create(self, name: str, revision: Revision) -> None:
-        async with self._turns.of(name):
+        async with self._locks.hold(name):
             if name in self._revisions:
-                raise AlreadyExists(f"schema {name!r} exists already: commit a revision of it, or choose another name")
+                raise AlreadyExists(f"schema {name!r} already exists: commit a revision of it, or choose another name")
             await self._put(name, [revision])
 
     async def change(self, name: str, change: Callable[[list[Revision]], list[Revision]]) -> list[Revision]:
-        """Replace the revisions of a schema by what ``change`` makes of those that there are; returns them."""
-        async with self._turns.of(name):
+        """Replace the revisions of a schema with the result of ``change``, and return them."""
+        async with self._locks.hold(name):
             revisions = change(self.revisions(name))
             await self._put(name, revisions)
             return revisions
 
     async def delete(self, name: str) -> None:
-        async with self._turns.of(name):
+        async with self._locks.hold(name):
             self.revisions(name)
             await self._broker.delete_document(KIND, name)
             del self._revisions[name]
@@ -198,12 +203,12 @@ def _index(revisions: Sequence[Revision], revision_id: str) -> int:
     raise NotFound(f"there is no revision {revision_id!r} of the schema")
 
 
-def _stored(schema: Any) -> AvroSchema | Unusable:
+def _stored(schema: Any) -> AvroSchema | InvalidDefinition:
     try:
         return AvroSchema(schema.definition)
     except InvalidArgument as error:
         logger.warning("no message conforms to revision %s of %s: %s", schema.revision_id, schema.name, error)
-        return Unusable(error)
+        return InvalidDefinition(error)
 
 
 def _match(messages: Sequence[bytes], encoding: int, revisions: Sequence[Revision], values: int) -> list[Revision]:
@@ -212,7 +217,7 @@ def _match(messages: Sequence[bytes], encoding: int, revisions: Sequence[Revisio
 
 
 def _revision_of(data: bytes, encoding: int, revisions: Sequence[Revision], budget: Budget) -> Revision:
-    """The first revision that data conforms to. Raises what the newest one says when there is none."""
+    """The first revision that data conforms to. If there is none, raises the error of the newest."""
     refusals = []
     for revision in revisions:
         try:
@@ -224,17 +229,8 @@ def _revision_of(data: bytes, encoding: int, revisions: Sequence[Revision], budg
     raise refusals[0]
 
 
-def _noted(content: Content, settings: Any, revision: Revision) -> Content:
-    note = {
-        "googclient_schemaencoding": ENCODINGS[settings.encoding],
-        "googclient_schemaname": settings.schema,
-        "googclient_schemarevisionid": revision.id,
-    }
-    return content._replace(attributes={**(content.attributes or {}), **note})
-
-
 def compiled(schema: Any) -> AvroSchema:
-    """Raises unless messages can be checked against a schema."""
+    """Compile a schema. Raises if messages can't be checked against it."""
     if schema.type_ == Schema.PROTOCOL_BUFFER:
         raise NotSupported("Protocol Buffer schemas are not supported: use an Avro schema")
     if schema.type_ != Schema.AVRO:
@@ -256,20 +252,18 @@ class SchemaService:
         return revision.message
 
     async def get_schema(self, request: Any) -> Any:
-        return _viewed(self._find(request.name), request.view or FULL)
+        return _in_view(self._find(request.name), request.view or FULL)
 
     async def list_schemas(self, request: Any) -> Any:
         names, token = page(self._names.listed(request.parent, self._schemas.all()), request, self._names.of)
-        found = [_viewed(self._schemas.revisions(name)[-1], request.view) for name in names]
+        found = [_in_view(self._schemas.revisions(name)[-1], request.view) for name in names]
         return SCHEMAS["ListSchemas"].response(schemas=found, next_page_token=token)
 
     async def list_schema_revisions(self, request: Any) -> Any:
         """The newest first."""
-        revisions = {revision.id: revision for revision in self._schemas.revisions(self._names.in_store(request.name))}
-        order = list(reversed(revisions))
-        places = {f"{place:04}": id_ for place, id_ in enumerate(order)}
-        chosen, token = page(list(places), request, lambda place: place)
-        found = [_viewed(revisions[places[place]], request.view) for place in chosen]
+        revisions = self._schemas.revisions(self._names.in_store(request.name))[::-1]
+        places, token = page([f"{place:04}" for place in range(len(revisions))], request, str)
+        found = [_in_view(revisions[int(place)], request.view) for place in places]
         return SCHEMAS["ListSchemaRevisions"].response(schemas=found, next_page_token=token)
 
     async def commit_schema(self, request: Any) -> Any:
@@ -320,7 +314,7 @@ class SchemaService:
     # -- how ------------------------------------------------------------------------------------------------------------
 
     def _find(self, resource: str) -> Revision:
-        """A schema by its name, with ``@REVISION`` or as it stands."""
+        """A schema by its name: the revision after ``@``, or the current one."""
         schema, _, revision_id = resource.partition("@")
         revisions = self._schemas.revisions(self._names.in_store(schema))
         return revisions[_index(revisions, revision_id) if revision_id else -1]
@@ -333,13 +327,13 @@ class SchemaService:
 
 
 def _with(revisions: list[Revision], revision: Revision) -> list[Revision]:
-    if len(revisions) >= MOST_REVISIONS:
-        raise FailedPrecondition(f"a schema has at most {MOST_REVISIONS} revisions: delete one")
+    if len(revisions) >= MAX_REVISIONS:
+        raise FailedPrecondition(f"a schema has at most {MAX_REVISIONS} revisions: delete one")
     return [*revisions, revision]
 
 
-def _viewed(revision: Revision, view: int) -> Any:
-    """With its definition only where the whole was asked for."""
+def _in_view(revision: Revision, view: int) -> Any:
+    """A revision, with its definition only in the full view."""
     if view == FULL:
         return revision.message
     brief = Schema()

@@ -1,19 +1,19 @@
 """StreamingPull: one stream of one client.
 
 Rules
-    - The first request names the subscription, the deadline of its leases and how much may be outstanding. A later one may
-      bring acks, changes of deadlines, and another deadline for what comes then; anything else is refused. One that brings
-      nothing is a ping, and is answered.
-    - Every response says whether the subscription is ordered and exactly-once: clients act on it.
-    - Messages that wait until the client reads are outstanding like those that it has, so no more than the limits allow can
-      pile up. What was lost while it waited is not sent.
-    - A stream that the server ends gives everything that is outstanding on it back at once, which counts as not tried. When the
-      client ends it, that happens to what was not sent yet; what the client got it may still ack (``ended.py``).
+    - The first request names the subscription, the ack deadline and the flow-control limits. Later requests may carry acks,
+      deadline changes, and a new ack deadline for messages to come; anything else is refused. An empty request is a ping, and
+      is answered.
+    - Every response says whether the subscription is ordered and exactly-once, because clients rely on it.
+    - Messages that wait for the client to read count as outstanding, so that no more than the limits allow can pile up. A
+      message whose lease was lost while it waited is not sent.
+    - When the server ends a stream, all its outstanding messages are released at once, and the attempts do not count. When the
+      client ends it, the same happens to messages not sent yet; those sent it may still ack (``ended_streams.py``).
 
 Theory of operation
-    Order across the streams of a subscription is the lanes' business: they lease the next message of a key when the one before
-    is settled, whoever had it. A stream is a consumer of the engine with two loops around it: one takes requests, the other
-    fills responses with all that has come meanwhile.
+    The lanes keep order across the streams of a subscription: they lease the next message of a key when the previous one is
+    settled. A stream is a consumer of the engine with two loops: one handles requests, the other fills responses with
+    everything that has arrived in the meantime.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from itertools import chain
 from math import inf
 from typing import Any
 
-from seriatim.core.delivery import Lease
+from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, ResourceExhausted
-from seriatim.server.consumers import INVALID, Failures, Member, Members, check_seconds, is_final
+from seriatim.server.consumers import INVALID, ConsumerRegistry, Failures, Member, check_seconds, is_final
 from seriatim.server.options import ServerOptions
-from seriatim.server.pushing import require_pullable
+from seriatim.server.push_delivery import require_pullable
 from seriatim.server.resources import Resources
-from seriatim.wire.documents import is_exactly_once
-from seriatim.wire.messages import fill
+from seriatim.wire.message_conversion import encode_message, encode_received
+from seriatim.wire.resource_messages import is_exactly_once
 from seriatim.wire.services import StreamingPullResponse
 
-FULL_RESPONSE = 1024 * 1024
-"""A response takes no more messages when it has so many bytes: some clients accept 4 MiB at most."""
+RESPONSE_FULL_BYTES = 1024 * 1024
+"""A response of this size gets no more messages: some clients accept at most 4 MiB."""
 
-OVERHEAD = 100
-"""About so many bytes a message takes besides its data."""
+MESSAGE_OVERHEAD_BYTES = 100
+"""The approximate size of a message on the wire without its data."""
 
-MOST_ANSWERS = 1000
-"""So many answers to pings and acks may wait for a client that does not read."""
+MAX_UNSENT_ANSWERS = 1000
+"""How many answers to pings and acks may wait for a client that does not read."""
 
 _FIRST_ONLY = ("subscription", "client_id", "max_outstanding_messages", "max_outstanding_bytes", "protocol_version")
 
@@ -53,21 +53,21 @@ Write = Callable[[Any], Awaitable[None]]
 
 
 class Stream:
-    """A client that takes messages as they come."""
+    """One stream of one client."""
 
     def __init__(
-        self, broker: Broker, members: Members, resources: Resources, options: ServerOptions, first: Any
+        self, broker: Broker, members: ConsumerRegistry, resources: Resources, options: ServerOptions, first: Any
     ) -> None:
-        """``first`` is the first request. Raises when it can't be served."""
+        """``first`` is the first request. Raises if it can't be served."""
         self._broker = broker
         self._members = members
         self._resources = resources
         self._name = resources.subscriptions.in_store(first.subscription)
         self._first = first
         self._pending: deque[Delivered] = deque()
-        self._sending: list[Lease] = []  # what is in a response that the connection has not taken yet
+        self._sending: list[Lease] = []  # in a response that is being written
         self._answers: deque[Any] = deque()  # responses without messages
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._error: BaseException | None = None
         self._is_over = False
         resources.check_ack_deadline(first.stream_ack_deadline_seconds)
@@ -80,57 +80,55 @@ class Stream:
         )
 
     async def run(self, requests: AsyncIterator[Any], write: Write, ended: Callable[[Member], None]) -> None:
-        """Serve until the client hangs up: ``ended`` is then called with what it leaves. Raises what ended it otherwise."""
+        """Serve until the client hangs up, then call ``ended`` with its consumer. Raises if anything else ends the stream."""
         await require_pullable(self._broker, self._name)
         self._member = self._members.join(self._name, self._consumer)
-        listening = asyncio.create_task(self._listen(requests))
-        listening.add_done_callback(self._heard_all)
+        receiving = asyncio.create_task(self._receive_requests(requests))
+        receiving.add_done_callback(self._requests_ended)
         try:
-            await self._speak(write)
+            await self._send_responses(write)
         finally:
-            listening.cancel()
+            receiving.cancel()
             if self._error is not None:
                 self._members.leave(self._member)
             else:
-                self._consumer.give_back(reversed(self._unsent()))
+                # What waits to be read from the store or by the client.
+                unread = list(chain(*self._consumer.batches))
+                self._consumer.batches.clear()
+                unsent = [*self._sending, *(one.lease for one in self._pending), *unread]
+                self._consumer.give_back(reversed(unsent))
                 ended(self._member)
 
-    def _unsent(self) -> list[Lease]:
-        """Leases whose messages wait to be read from the store or by the client, in order."""
-        unread = list(chain(*self._consumer.batches))
-        self._consumer.batches.clear()
-        return [*self._sending, *(one.lease for one in self._pending), *unread]
-
     def end(self, error: BaseException) -> None:
-        """Let the stream end, and say why."""
+        """End the stream with an error."""
         self._error = self._error or error
-        self._news.set()
+        self._changed.set()
 
-    # -- what the engine says -------------------------------------------------------------------------------------------
+    # -- from the engine ------------------------------------------------------------------------------------------------
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
         self._pending += delivered
-        self._news.set()
+        self._changed.set()
 
     def _failed(self, error: BaseException) -> None:
         """The subscription is gone, or the store."""
         if is_final(error):
             self.end(error)
 
-    # -- what the client says -------------------------------------------------------------------------------------------
+    # -- from the client ------------------------------------------------------------------------------------------------
 
-    async def _listen(self, requests: AsyncIterator[Any]) -> None:
-        await self._take_word(self._first)
+    async def _receive_requests(self, requests: AsyncIterator[Any]) -> None:
+        await self._apply_request(self._first)
         async for request in requests:
             self._check_later(request)
             if not request.ByteSize():
                 self._answer(StreamingPullResponse())
-            await self._take_word(request)
+            await self._apply_request(request)
 
-    def _heard_all(self, listening: asyncio.Task[None]) -> None:
+    def _requests_ended(self, receiving: asyncio.Task[None]) -> None:
         self._is_over = True
-        self._news.set()
-        if not listening.cancelled() and (error := listening.exception()) is not None:
+        self._changed.set()
+        if not receiving.cancelled() and (error := receiving.exception()) is not None:
             self.end(error)
 
     def _check_later(self, request: Any) -> None:
@@ -141,8 +139,8 @@ class Stream:
             self._resources.check_ack_deadline(request.stream_ack_deadline_seconds)
             self._consumer.ack_deadline = float(request.stream_ack_deadline_seconds)
 
-    async def _take_word(self, request: Any) -> None:
-        """Acks and changes of deadlines."""
+    async def _apply_request(self, request: Any) -> None:
+        """Apply acks and deadline changes."""
         if len(request.modify_deadline_seconds) != len(request.modify_deadline_ack_ids):
             raise InvalidArgument("there must be as many modify_deadline_seconds as modify_deadline_ack_ids")
         changes: dict[int, list[str]] = {}
@@ -170,63 +168,57 @@ class Stream:
         self._answer(answer)
 
     def _answer(self, response: Any) -> None:
-        if len(self._answers) >= MOST_ANSWERS:
-            raise ResourceExhausted(f"{MOST_ANSWERS} answers wait to be read on this stream: read them")
+        if len(self._answers) >= MAX_UNSENT_ANSWERS:
+            raise ResourceExhausted(f"{MAX_UNSENT_ANSWERS} answers wait to be read on this stream: read them")
         self._answers.append(response)
-        self._news.set()
+        self._changed.set()
 
     async def _options(self) -> SubscriptionOptions:
         return (await self._broker.describe_subscription(self._name)).options
 
-    # -- what the client hears ------------------------------------------------------------------------------------------
+    # -- to the client --------------------------------------------------------------------------------------------------
 
-    async def _speak(self, write: Write) -> None:
+    async def _send_responses(self, write: Write) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             while self._error is None and (self._pending or self._answers):
-                await self._say_something(write)
+                await self._send_next(write)
             if self._error is not None:
                 raise self._error
             if self._is_over:
                 return
 
-    async def _say_something(self, write: Write) -> None:
-        """A response with what waits, as far as it fits into one, and an answer in its turn: neither keeps the other back."""
+    async def _send_next(self, write: Write) -> None:
+        """Send a response with as many waiting messages as fit, and then one answer, so that neither delays the other."""
         options = await self._options()
-        messages = StreamingPullResponse()
-        if self._pending and self._fill(messages, options):
-            await write(messages)
+        properties = StreamingPullResponse(
+            subscription_properties={
+                "message_ordering_enabled": options.message_ordering,
+                "exactly_once_delivery_enabled": is_exactly_once(options.resource),
+            }
+        ).SerializeToString()
+        if self._pending and (messages := self._next_messages(options.dead_letter_topic is not None)):
+            await write(b"".join([properties, *messages]))
             self._sending.clear()
         if self._answers:
-            answer = self._answers.popleft()
-            _describe(answer, options)
-            await write(answer)
+            await write(properties + self._answers.popleft().SerializeToString())
 
-    def _fill(self, response: Any, options: SubscriptionOptions) -> bool:
-        """Put messages into a response; False when all that waited was lost meanwhile."""
-        _describe(response, options)
-        counts_attempts, size, names = options.dead_letter_topic is not None, 0, self._resources.subscriptions
-        pending, member, add = self._pending, self._member, response.received_messages.add
-        while pending and size < FULL_RESPONSE:
-            lease, record = pending.popleft()
-            if not member.holds(lease):  # it expired, or was fenced, while it waited
-                continue
-            self._sending.append(lease)
-            received = add(ack_id=member.ack_id(lease))
-            fill(received.message, record, names)
-            if counts_attempts:
-                received.delivery_attempt = lease.attempt
-            size += len(record.data) + OVERHEAD
-        return size > 0
-
-
-def _describe(response: Any, options: SubscriptionOptions) -> None:
-    properties = response.subscription_properties
-    properties.message_ordering_enabled = options.ordering
-    properties.exactly_once_delivery_enabled = is_exactly_once(options.resource)
+    def _next_messages(self, counts_attempts: bool) -> list[bytes]:
+        """Messages for one response, serialized; none if the leases of all waiting messages were lost."""
+        pending, member, names, size = self._pending, self._member, self._resources.subscriptions, 0
+        is_held, sending, messages = member.attachment.holds, self._sending.append, list[bytes]()
+        while pending and size < RESPONSE_FULL_BYTES:
+            delivered = pending.popleft()
+            lease, record = delivered
+            if is_held(lease):  # otherwise it expired, or was fenced, while it waited
+                sending(lease)
+                message = encode_message(delivered.id, record, names)
+                messages.append(encode_received(member.ack_id(lease), message, lease.attempt if counts_attempts else 0))
+                size += len(record.data) + MESSAGE_OVERHEAD_BYTES
+        return messages
 
 
 def _at_most(asked: int, limit: int) -> int:
-    """What a client asks for within what the server allows; 0 and less is all that it may have."""
+    """The client's limit within the server's; 0 and less stand for the server's."""
     return int(min(asked if asked > 0 else inf, limit))

@@ -1,4 +1,4 @@
-"""The Subscriber service: subscriptions, snapshots, and messages that go out."""
+"""The Subscriber service: subscriptions, snapshots and delivery."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Any
 from google.protobuf.empty_pb2 import Empty
 
 from seriatim.engine.broker import Broker, SnapshotInfo
-from seriatim.engine.consumer import Delivered
-from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, NotFound, SeriatimError
-from seriatim.server.consumers import Failures, Members, check_seconds
-from seriatim.server.ended import Client, EndedStreams
+from seriatim.server.consumers import ConsumerRegistry, check_seconds
+from seriatim.server.ended_streams import Client, EndedStreams
+from seriatim.server.grpc_status import AcksFailed
 from seriatim.server.options import ServerOptions
 from seriatim.server.paging import page, page_of_project
-from seriatim.server.pulling import Puller
-from seriatim.server.pushing import Pushers, push_config, require_pullable
+from seriatim.server.push_delivery import Pushers, push_config, require_pullable
 from seriatim.server.resources import (
     SNAPSHOT_UPDATES,
     SUBSCRIPTION_UPDATES,
@@ -27,25 +25,24 @@ from seriatim.server.resources import (
     retained_by,
     snapshot_document,
 )
-from seriatim.server.statuses import AcksFailed
-from seriatim.server.streams import Stream, Write
-from seriatim.wire.documents import is_exactly_once
-from seriatim.wire.masks import apply_mask
-from seriatim.wire.messages import fill
-from seriatim.wire.services import SUBSCRIBER, PullResponse
+from seriatim.server.streaming_pull import Stream, Write
+from seriatim.server.unary_pull import Puller
+from seriatim.wire.message_conversion import encode_message, encode_received
+from seriatim.wire.resource_messages import apply_mask, is_exactly_once
+from seriatim.wire.services import SUBSCRIBER
 from seriatim.wire.times import seconds_of
 
-LONGEST_PULL = 60.0
-"""A pull for which nothing comes is answered after so many seconds, or shortly before its caller gives up."""
+MAX_PULL_WAIT_S = 60.0
+"""An empty pull is answered after this long, or shortly before its caller's deadline."""
 
-SHORTEST_PULL = 0.1
-"""A pull that may not wait has so many seconds: what is there may have to be read from the disk."""
+MIN_PULL_WAIT_S = 0.1
+"""How long a pull with return_immediately waits: messages may have to be read from disk."""
 
-ENOUGH_TIME = 0.9
+PULL_DEADLINE_SHARE = 0.9
 """The share of a caller's deadline that a pull may use."""
 
-MOST_AT_ONCE = 1000
-"""What a pull gives at most, whatever was asked for."""
+MAX_PULL_MESSAGES = 1000
+"""The most that one pull returns, whatever it asks for."""
 
 
 _SNAPSHOT_FIELDS = {"labels": "resource", "expire_time": "expires"}
@@ -59,8 +56,8 @@ class SubscriberService:
         self._resources = resources
         self._options = options
         self._names = resources.subscriptions
-        self._turns = resources.subscription_turns
-        self._members = Members(broker)
+        self._locks = resources.subscription_locks
+        self._members = ConsumerRegistry(broker)
         self._pullers: dict[str, Puller] = {}
         self._streams: set[Stream] = set()
         self._ended_streams = EndedStreams(self._members, options.max_streams_per_client)
@@ -68,15 +65,15 @@ class SubscriberService:
         self._pushers = Pushers(broker, self._members, self._names)
 
     async def start(self) -> None:
-        """Push what is to be pushed."""
+        """Start push delivery."""
         await self._pushers.start()
 
     async def close(self) -> None:
-        """After ``end``, when no call is under way any more."""
+        """Release connections, after ``end`` and once no call is in progress."""
         await self._pushers.close()
 
     def end(self, error: SeriatimError) -> None:
-        """Let every stream end, also those that come now, and every pull that waits."""
+        """End all streams and waiting pulls, including those that arrive later."""
         self._ended = error
         for stream in self._streams:
             stream.end(error)
@@ -90,7 +87,7 @@ class SubscriberService:
     async def create_subscription(self, subscription: Any) -> Any:
         name, topic = self._names.in_store(subscription.name), self._resources.topics.in_store(subscription.topic)
         options = self._resources.subscription_options(subscription)
-        async with self._turns.of(name):
+        async with self._locks.hold(name):
             info = await self._broker.create_subscription(topic, name, options)
             await self._retain(topic, retained_by(options.resource), 0.0)
             await self._pushers.follow(name)
@@ -110,19 +107,16 @@ class SubscriberService:
 
     async def _update(self, wanted: Any, paths: Sequence[str]) -> Any:
         name = self._names.in_store(wanted.name)
-        async with self._turns.of(name):
-            return await self._update_in_turn(name, wanted, paths)
-
-    async def _update_in_turn(self, name: str, wanted: Any, paths: Sequence[str]) -> Any:
-        before = await self._broker.describe_subscription(name)
-        subscription = self._resources.subscription(before)
-        apply_mask(subscription, wanted, paths, SUBSCRIPTION_UPDATES)
-        options, names = self._resources.changed_options(subscription, paths)
-        await self._broker.update_subscription(name, options, names)
-        await self._retain(before.topic, retained_by(options.resource), retained_by(before.options.resource))
-        if push_config(before.options).push_endpoint or subscription.push_config.push_endpoint:
-            await self._pushers.follow(name)
-        return self._resources.subscription(await self._broker.describe_subscription(name))
+        async with self._locks.hold(name):
+            before = await self._broker.describe_subscription(name)
+            subscription = self._resources.subscription(before)
+            apply_mask(subscription, wanted, paths, SUBSCRIPTION_UPDATES)
+            options, names = self._resources.changed_options(subscription, paths)
+            await self._broker.update_subscription(name, options, names)
+            await self._retain(before.topic, retained_by(options.resource), retained_by(before.options.resource))
+            if push_config(before.options).push_endpoint or subscription.push_config.push_endpoint:
+                await self._pushers.follow(name)
+            return self._resources.subscription(await self._broker.describe_subscription(name))
 
     async def list_subscriptions(self, request: Any) -> Any:
         infos, token = await page_of_project(self._names, request.project, request, self._broker.list_subscriptions)
@@ -131,7 +125,7 @@ class SubscriberService:
 
     async def delete_subscription(self, request: Any) -> Any:
         name = self._names.in_store(request.subscription)
-        async with self._turns.of(name):
+        async with self._locks.hold(name):
             info = await self._broker.describe_subscription(name)
             await self._broker.delete_subscription(name)
             self._drop_puller(name)
@@ -140,45 +134,38 @@ class SubscriberService:
         return Empty()
 
     async def _retain(self, topic: str, seconds: float, formerly: float) -> None:
-        async with self._resources.topic_turns.of(topic):
+        async with self._resources.topic_locks.hold(topic):
             await retain(self._broker, topic, seconds, formerly)
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
-    async def pull(self, request: Any, time_left: float | None) -> Any:
+    async def pull(self, request: Any, time_left: float | None) -> bytes:
+        """A serialized PullResponse."""
         name = self._names.in_store(request.subscription)
         if request.max_messages < 1:
             raise InvalidArgument(f"max_messages must be 1 or more, not {request.max_messages}")
         if self._ended is not None:
             raise self._ended
         options = await require_pullable(self._broker, name)
-        longest = SHORTEST_PULL if request.return_immediately else LONGEST_PULL
-        wait = min(longest, ENOUGH_TIME * (time_left or LONGEST_PULL))
-        puller = self._puller(name)
-        delivered = await puller.pull(min(request.max_messages, MOST_AT_ONCE), wait)
-        return self._pulled(puller, delivered, options)
-
-    def _puller(self, name: str) -> Puller:
+        longest = MIN_PULL_WAIT_S if request.return_immediately else MAX_PULL_WAIT_S
+        wait = min(longest, PULL_DEADLINE_SHARE * (time_left or MAX_PULL_WAIT_S))
         puller = self._pullers.get(name)
-        if puller is not None and puller.error is not None:
+        if puller is None or puller.error is not None:
             self._drop_puller(name)
-            puller = None
-        if puller is None:
             puller = self._pullers[name] = Puller(self._members, name)
-        return puller
+        counts_attempts = options.dead_letter_topic is not None
+        return b"".join(
+            encode_received(
+                puller.member.ack_id(one.lease),
+                encode_message(one.id, one.record, self._names),
+                one.lease.attempt if counts_attempts else 0,
+            )
+            for one in await puller.pull(min(request.max_messages, MAX_PULL_MESSAGES), wait)
+        )
 
     def _drop_puller(self, name: str) -> None:
         if (puller := self._pullers.pop(name, None)) is not None:
             self._members.leave(puller.member)
-
-    def _pulled(self, puller: Puller, delivered: Sequence[Delivered], options: SubscriptionOptions) -> Any:
-        response = PullResponse()
-        for lease, record in delivered:
-            received = response.received_messages.add(ack_id=puller.member.ack_id(lease))
-            fill(received.message, record, self._names)
-            if options.dead_letter_topic is not None:
-                received.delivery_attempt = lease.attempt
-        return response
 
     async def streaming_pull(self, first: Any, requests: AsyncIterator[Any], write: Write, client: Client) -> None:
         if self._ended is not None:
@@ -194,7 +181,8 @@ class SubscriberService:
         name = self._names.in_store(request.subscription)
         options = (await self._broker.describe_subscription(name)).options
         if is_exactly_once(options.resource):
-            _require_all(await self._members.ack_exactly(name, request.ack_ids))
+            if failures := await self._members.ack_exactly(name, request.ack_ids):
+                raise AcksFailed(failures)
         elif options.window == 1:
             await self._members.ack_durably(name, request.ack_ids)
         else:
@@ -206,8 +194,8 @@ class SubscriberService:
         check_seconds(request.ack_deadline_seconds)
         options = (await self._broker.describe_subscription(name)).options
         failures = self._members.modify(name, request.ack_ids, request.ack_deadline_seconds)
-        if is_exactly_once(options.resource):
-            _require_all(failures)
+        if failures and is_exactly_once(options.resource):
+            raise AcksFailed(failures)
         return Empty()
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
@@ -250,7 +238,7 @@ class SubscriberService:
         elif target == "snapshot":
             await self._broker.seek_to_snapshot(name, self._resources.snapshots.in_store(request.snapshot))
         else:
-            raise InvalidArgument("say where to seek: a time or a snapshot")
+            raise InvalidArgument("seek needs a target: a time or a snapshot")
         return SUBSCRIBER["Seek"].response()
 
     async def _find_snapshot(self, resource: str) -> SnapshotInfo:
@@ -259,8 +247,3 @@ class SubscriberService:
             if info.name == name:
                 return info
         raise NotFound(f"snapshot {resource!r} does not exist, or has expired")
-
-
-def _require_all(failures: Failures) -> None:
-    if failures:
-        raise AcksFailed(failures)

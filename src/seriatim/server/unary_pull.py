@@ -1,12 +1,12 @@
-"""Unary pulls: everybody who pulls from a subscription shares one consumer.
+"""Unary pulls: all pulls from a subscription share one consumer.
 
 Rules
-    - A pull is answered as soon as there is something, with all of it that is at hand, up to what was asked for. When nothing
-      comes in time the answer is empty.
-    - The consumer has room only for what somebody waits for. What was pulled stays leased until it is acked or nacked, or its
-      deadline has passed: there is no connection whose end could say more.
-    - A response is full when it has ``FULL_RESPONSE`` bytes; what does not fit stays where it was.
-    - What came for a pull whose caller has gone is given back, and counts as not tried.
+    - A pull is answered as soon as there are messages, with all that are at hand, up to the requested number. If none arrive in
+      time, the response is empty.
+    - The consumer has room only for what pulls are waiting for. Pulled messages stay leased until they are acked or nacked, or
+      until their deadline: there is no connection whose end could tell more.
+    - A response is full when it has ``RESPONSE_FULL_BYTES`` bytes; the rest waits for the next pull.
+    - Messages that arrive for a pull whose caller is gone are released, and the attempts do not count.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from seriatim.engine.consumer import TURN, Consumer, Delivered
-from seriatim.server.consumers import Member, Members, is_final
+from seriatim.server.consumers import ConsumerRegistry, Member, is_final
 
-FULL_RESPONSE = 2 * 1024 * 1024
+RESPONSE_FULL_BYTES = 2 * 1024 * 1024
 
 
 class _Taker(Consumer):
-    """Takes as much as is wanted, and nothing when nobody waits."""
+    """A consumer with room for as many messages as pulls are waiting for."""
 
     def __init__(self, puller: Puller) -> None:
         super().__init__(puller.deliver, failed=puller.fail)
@@ -39,12 +39,12 @@ class _Taker(Consumer):
 class Puller:
     """The unary pulls of one subscription."""
 
-    def __init__(self, members: Members, subscription: str) -> None:
+    def __init__(self, members: ConsumerRegistry, subscription: str) -> None:
         self.error: BaseException | None = None
         self._wanted = 0
         self._ready: deque[Delivered] = deque()
         self._size = 0  # bytes of what is ready
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._consumer = _Taker(self)
         self.member: Member = members.join(subscription, self._consumer)
 
@@ -57,26 +57,29 @@ class Puller:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     while not found:
-                        await self._news.wait()
+                        await self._changed.wait()
                         found = self._take(most)
         finally:
             self._wanted -= most
-            self._give_back_surplus()
+            while self.missing() < 0:  # it came for a caller who has gone, and nobody else waits for it
+                lease, record = self._ready.pop()
+                self._size -= len(record.data)
+                self._consumer.give_back([lease])
         return found
 
     # -- for the consumer -----------------------------------------------------------------------------------------------
 
     def missing(self) -> int:
-        """How many messages are waited for and have not come."""
+        """How many messages pulls are still waiting for."""
         return self._wanted - len(self._ready)
 
     @property
     def is_full(self) -> bool:
-        """Whether what is ready fills a response."""
-        return self._size >= FULL_RESPONSE
+        """Whether the messages at hand fill a response."""
+        return self._size >= RESPONSE_FULL_BYTES
 
     def fitting(self, delivered: Sequence[Delivered]) -> int:
-        """How many of some messages are still taken."""
+        """How many of these messages still fit."""
         for number, (_, record) in enumerate(delivered):
             if self.is_full:
                 return number
@@ -85,13 +88,13 @@ class Puller:
 
     def deliver(self, delivered: Sequence[Delivered]) -> None:
         self._ready += delivered
-        self._news.set()
+        self._changed.set()
 
     def fail(self, error: BaseException) -> None:
         """The subscription is gone, or the store."""
         if is_final(error):
             self.error = error
-            self._news.set()
+            self._changed.set()
 
     # -- how ------------------------------------------------------------------------------------------------------------
 
@@ -102,16 +105,9 @@ class Puller:
         while self._ready and len(found) < most:
             one = self._ready.popleft()
             self._size -= len(one.record.data)
-            if self.member.holds(one.lease):  # it may have expired, or been fenced, meanwhile
+            if self.member.attachment.holds(one.lease):  # it may have expired, or been fenced
                 found.append(one)
         if not self._ready:
-            self._news.clear()
-        self._consumer.wake()  # somebody else may wait for what did not fit
+            self._changed.clear()
+        self._consumer.wake()  # another pull may wait for what did not fit
         return found
-
-    def _give_back_surplus(self) -> None:
-        """What came for a caller who has gone, and nobody else waits for."""
-        while self.missing() < 0:
-            lease, record = self._ready.pop()
-            self._size -= len(record.data)
-            self._consumer.give_back([lease])

@@ -1,15 +1,15 @@
-"""Sparkplug edge nodes: their messages in order, over MQTT or from wherever you have them.
+"""Sparkplug: a host application that stores the messages of edge nodes in order, and the ordering service.
 
 ========================  =======================================================================
-``OrderingService``       puts messages in order for your own host application; threads welcome
+``OrderingService``       puts messages in order for your own host application; thread-safe
 ``NodeOrdering``          its options
 ``MessageOrderingService``  its interface, for implementations of your own
 ``EdgeMessage``, ``Kind``  what goes in
 ``Ordered``               what comes out
-``payload``, ``topics``   what the bytes and the topics of Sparkplug mean
+``payload``, ``topics``   Sparkplug's payloads and MQTT topics
 ``host``                  a host application over MQTT that stores everything in a topic
-``connection``            where its broker is, and whom it trusts
-``captures``              captured or bridged traffic as columns, on Spark
+``connection``            the address of its broker, TLS, and errors of connecting
+``captures``              captured or bridged MQTT traffic as columns, on Spark
 ========================  =======================================================================
 
 Only ``host``, ``connection`` and ``payload`` need the extra ``mqtt``, and ``captures`` needs ``spark``.
@@ -17,7 +17,7 @@ Only ``host``, ``connection`` and ``payload`` need the extra ``mqtt``, and ``cap
 
 from __future__ import annotations
 
-from seriatim.core.edge_messages import (
+from seriatim.core.sparkplug.messages import (
     BeforeBirth,
     EdgeMessage,
     Flag,
@@ -33,8 +33,12 @@ from seriatim.core.edge_messages import (
     Status,
     StatusChanged,
 )
-from seriatim.sparkplug.contract import MessageOrderingService, PendingMessagesCallback, RebirthRequestCallback
-from seriatim.sparkplug.ordering import OrderingService
+from seriatim.sparkplug.ordering_interface import (
+    MessageOrderingService,
+    PendingMessagesCallback,
+    RebirthRequestCallback,
+)
+from seriatim.sparkplug.ordering_service import OrderingService
 from seriatim.sparkplug.topics import NodeId
 
 __all__ = [

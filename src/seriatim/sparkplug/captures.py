@@ -1,14 +1,14 @@
-"""MQTT traffic that was captured or bridged, on Spark: from topics and bytes to columns that can be put in order.
+"""Captured or bridged MQTT traffic on Spark: decodes topics and payloads into columns that can be put in order.
 
-``read_capture`` only reads, row by row; ``seriatim.spark.order_nodes`` puts what it read in order.
+``read_capture`` decodes row by row; ``seriatim.spark.order_nodes`` puts the result in order.
 
 Rules
-    - The columns of the frame stay as they are. Added are ``node``, ``kind``, ``device``, ``seq``, ``bd_seq``, ``timestamp``,
+    - The columns of the frame are kept. Added are ``node``, ``kind``, ``device``, ``seq``, ``bd_seq``, ``timestamp``,
       ``metrics`` (JSON, as the host application writes them) and ``problem``.
-    - A row that can't be read, or is no message of an edge node (commands and STATE are none), stays, too: ``kind`` is null,
-      and ``problem`` says why.
-    - A row knows nothing of others, so an alias is not made into a name. What has an alias shows it: in births beside the
-      name, so that node, epoch and alias find the name once births and data are in order.
+    - A row that can't be decoded, or is not a message of an edge node (a command or STATE), is kept, too: ``kind`` is null, and
+      ``problem`` says why.
+    - Rows are decoded independently, so aliases are not resolved. A metric with an alias shows it, in births beside the name,
+      so that node, epoch and alias identify the name once births and data are in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from seriatim.core.edge_messages import EdgeMessage
+from seriatim.core.sparkplug.messages import EdgeMessage
 from seriatim.errors import InvalidArgument
 from seriatim.extras import require_extra
 from seriatim.sparkplug.intake import Body, Malformed, read_message
@@ -31,14 +31,16 @@ import pyarrow as pa  # noqa: E402
 from pyspark.sql import DataFrame  # noqa: E402
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType  # noqa: E402
 
+__all__ = ["read_capture"]
+
 MAX_NUMBER = 2**63 - 1
-"""What a column of Spark can hold. Sparkplug's numbers may be twice as large, which no node has use for."""
+"""The largest integer of a Spark column. Sparkplug allows twice as much, which no node needs."""
 NOT_OURS = "a command or a STATE: nothing to put in order"
 _NO_NAMES = Aliases()
 
 
 class Read(NamedTuple):
-    """What a row says. Its fields are the columns that are added."""
+    """A decoded row. Its fields are the added columns."""
 
     node: str | None = None
     kind: str | None = None
@@ -55,9 +57,9 @@ _TYPES = [pa.int64() if name in _NUMBERS else pa.string() for name in Read._fiel
 
 
 def read_capture(*, topic: str = "topic", payload: str = "payload") -> Callable[[DataFrame], DataFrame]:
-    """A transformation that reads captured MQTT messages, tables and streams: ``df.transform(read_capture())``.
+    """A transformation that decodes captured MQTT messages, in tables and streams: ``df.transform(read_capture())``.
 
-    ``topic`` is the column with the MQTT topic, as text or bytes, ``payload`` that with the bytes of the message.
+    ``topic`` is the column with the MQTT topic, as text or bytes; ``payload`` is the one with the bytes of the message.
     """
 
     def transformation(frame: DataFrame) -> DataFrame:
@@ -82,14 +84,14 @@ def _require_column(frame: DataFrame, name: str, kinds: tuple[type[DataType], ..
 
 @dataclass(frozen=True)
 class _Reader:
-    """What a task does with its rows."""
+    """Decodes the rows of a task."""
 
     topic: str
     payload: str
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            # Texts of Spark may be any bytes, and Python's may not.
+            # Strings in Spark may be any bytes, unlike those of Python.
             topics = batch[self.topic].cast(pa.binary()).to_pylist()
             found = map(read_row, topics, batch[self.payload].to_pylist())
             columns = list(zip(*found, strict=True)) or [()] * len(Read._fields)
@@ -98,13 +100,13 @@ class _Reader:
 
 
 def read_row(topic: bytes | None, payload: bytes | None) -> Read:
-    """What one captured message says, or what is the problem with it."""
+    """One decoded message, or the problem with it."""
     if topic is None or payload is None:
         return Read(problem=f"it has no {'topic' if topic is None else 'payload'}")
     try:
         text = topic.decode()
     except UnicodeDecodeError as error:
-        return Read(problem=f"its topic is no text ({error})")
+        return Read(problem=f"its topic is not text ({error})")
     return _read_text(text, payload)
 
 
@@ -123,7 +125,7 @@ def _read_text(text: str, payload: bytes) -> Read:
 
 
 def _metrics(message: EdgeMessage[Body]) -> str:
-    """All of them as JSON, with their aliases."""
+    """The metrics as JSON, with their aliases."""
     payload: Any = message.body.payload
     metrics, _ = metrics_as_json(payload, _NO_NAMES, message.device)
     for metric, found in zip(payload.metrics, metrics, strict=True):

@@ -1,21 +1,21 @@
-"""A Sparkplug host application over MQTT: it orders what edge nodes say and stores it in a topic.
+"""A Sparkplug host application over MQTT: orders the messages of edge nodes and stores them in a topic.
 
 Rules
-    - It says that it is there on ``spBv1.0/STATE/HOST``: retained, with QoS 1, and with the same timestamp in its birth and in
-      its will, which the broker publishes when it is gone. It subscribes before it publishes. Should somebody say that it is
-      offline while it is not, it says again that it is online. Whatever ends a connection that still works, a stop or an
-      error, it says offline, and then disconnects.
-    - Every message is ordered by ``core.edge_nodes`` and stored by the journal. What was not released is counted, logged, and
-      stored in the ledger, a topic of its own. So is what waits in memory when the host is stopped.
-    - A node that was never heard of in this run is looked up in the store first: what it says waits until its place is known.
-    - A rebirth is asked for by NCMD: QoS 0, not retained. One that is lost is asked for again by the node's own backoff. While
-      there is no broker nobody is asked.
-    - What is received and can't be read in time is dropped (``inbox``), counted and logged. So is what a stop leaves unread.
-    - Without a broker everything is stale, and the connection is tried again with backoff. With a broker again, nodes that are
-      stale are asked for their births. A broker that refuses us the first time ends the host: somebody has mistaken something.
-      Later it is tried again: somebody may be changing passwords.
-    - A store that fails ends the host: what can't be stored must not be passed over. So does any other error that nobody
-      expected: whatever was decided and not yet stored is given up (``Journal.abandon``), as if the host had been killed.
+    - It announces itself on ``spBv1.0/STATE/HOST``: retained, with QoS 1, and with the same timestamp in its birth and in its
+      will, which the broker publishes when the host is gone. It subscribes before it publishes. If it is reported offline
+      while it is connected, it announces again that it is online. Before it disconnects, after a stop or an error, it
+      announces that it is offline.
+    - ``core.sparkplug.pool`` orders every message, and the journal stores it. What was not released is counted, logged and
+      stored in the ledger, a separate topic. So are messages that wait in memory when the host is stopped.
+    - A node that is new in this run is looked up in the store first: its messages wait until its bookmark is known.
+    - A rebirth is requested by NCMD: QoS 0, not retained. A lost request is repeated by the node's own backoff. Without a
+      broker nothing is requested. Operators can leave a request in the store.
+    - Messages that can't be read in time are dropped (``inbox``), counted and logged. So are messages left unread by a stop.
+    - Without a broker every node is stale, and the host reconnects with backoff. When it is connected again, stale nodes are
+      asked for a rebirth. A broker that refuses the first connection ends the host, because the configuration must be wrong.
+      Later refusals are retried, because passwords may be changing.
+    - A failing store ends the host, because no message may be skipped. So does any unexpected error: what was decided and not
+      yet stored is discarded (``Journal.abandon``), as if the host had been killed.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
+from itertools import islice
 from typing import Any, cast
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import LedgerEntry, Reason
+from seriatim.core.sparkplug.messages import (
     Bookmark,
     DeathIgnored,
     EdgeMessage,
@@ -40,20 +43,29 @@ from seriatim.core.edge_messages import (
     Ordered,
     RebirthRequested,
 )
-from seriatim.core.edge_nodes import EdgeNodes
-from seriatim.core.options import require_duration
-from seriatim.core.resequencing import LedgerEntry, Reason
+from seriatim.core.sparkplug.pool import EdgeNodes
+from seriatim.core.validation import require_duration
 from seriatim.engine.broker import Broker, Outgoing
-from seriatim.engine.options import WEEK, TopicOptions
+from seriatim.engine.options import DEFAULT_RETENTION_S, TopicOptions
+from seriatim.engine.status import (
+    MAX_DEVICES,
+    MAX_GAPS,
+    MAX_NODES,
+    HostStatus,
+    MissingNumbers,
+    NodeStatus,
+    leave_status,
+    take_rebirth_requests,
+)
 from seriatim.errors import AlreadyExists, CapacityExceeded, InvalidArgument
 from seriatim.extras import require_extra
 from seriatim.log import logger
-from seriatim.sparkplug.connection import MqttAddress, MqttTrust, SubscriptionRefused, refusal_of
 from seriatim.sparkplug.inbox import Inbox
 from seriatim.sparkplug.intake import Body, Counts, Malformed, read_message
-from seriatim.sparkplug.journal import Journal, Topics, Written
+from seriatim.sparkplug.mqtt_address import MqttAddress, MqttTrust, SubscriptionRefused, refusal_of
 from seriatim.sparkplug.payload import Aliases, rebirth_command
 from seriatim.sparkplug.records import MAX_DATA_BYTES, Entry, make_entry, make_record
+from seriatim.sparkplug.topic_writer import Journal, Topics, Written
 from seriatim.sparkplug.topics import (
     NAMESPACE,
     NodeId,
@@ -61,6 +73,7 @@ from seriatim.sparkplug.topics import (
     command_topic,
     default_ledger,
     is_state_topic,
+    parse_node,
     state_topic,
 )
 
@@ -68,24 +81,34 @@ require_extra("mqtt", "aiomqtt", "paho.mqtt", what="the Sparkplug host")
 
 import aiomqtt  # noqa: E402
 
-FAREWELL_S = 25.0
-"""Longer than it takes to say offline and to disconnect, where the broker does not answer."""
+STATUS_INTERVAL_S, LOOKS_PER_STATUS = 5.0, 5
+"""How often a status is left for operators, and how often their requests are looked for meanwhile."""
+MAX_READ_AT_ONCE = 256
+"""How many messages are handled before the rest of the program has its turn."""
+CLOSE_TIMEOUT_S = 25.0
+"""Longer than it takes to announce offline and to disconnect if the broker does not answer."""
+_CLEAN_V311: Mapping[str, Any] = {"protocol": aiomqtt.ProtocolVersion.V311, "clean_session": True}
+_CLEAN_V5: Mapping[str, Any] = {
+    "protocol": aiomqtt.ProtocolVersion.V5,
+    "clean_start": True,
+}  # a session expires at once
+"""A session ends with its connection: what was missed is known by its sequence number, not by the broker."""
 _REFUSED = 0x80
-"""The answers to a subscription from here on are refusals."""
+"""Return codes of a subscription from here on are refusals."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """How a host application works. ``raw`` stores the payload as it came, too. Times are seconds.
+    """The options of a host application. ``raw`` also stores the raw payload. Times are in seconds.
 
-    ``ledger`` is the topic for what was not released; unless it is named it is the topic's own name with ``-ledger`` behind
-    it. With ``keep_ledger=False`` there is none, and what was not released is only counted.
+    ``ledger`` is the topic for what was not released, by default the topic's name with the suffix ``-ledger``. With
+    ``keep_ledger=False`` there is none, and what was not released is only counted.
 
-    ``retention`` is how long the topics that the host creates keep messages and ledger entries, whether or not somebody has
-    read them; None keeps them for ever. Topics that exist keep their own options.
+    ``retention`` is how long the topics that the host creates keep messages and ledger entries, whether or not they have been
+    read; None keeps them for ever. Existing topics keep their own options.
 
-    ``groups`` limits the host to edge nodes of these groups; without any it hears all of them. ``mqtt5`` speaks MQTT 5 with the
-    broker instead of 3.1.1.
+    ``groups`` limits the host to edge nodes of these groups; by default it subscribes to all of them. ``mqtt5`` uses MQTT 5
+    instead of 3.1.1.
     """
 
     host_id: str = "seriatim"
@@ -93,7 +116,7 @@ class HostOptions:
     raw: bool = False
     ledger: str | None = None
     keep_ledger: bool = True
-    retention: float | None = WEEK
+    retention: float | None = DEFAULT_RETENTION_S
     trust: MqttTrust = field(default_factory=MqttTrust)
     reconnect_delay: float = 0.5
     reconnect_limit: float = 60.0
@@ -109,12 +132,12 @@ class HostOptions:
             check_id("group id", group)
 
     def check(self, topic: str, address: MqttAddress) -> None:
-        """InvalidArgument when no host can work so."""
+        """Raise InvalidArgument if no host can run with these options."""
         self.topics(topic)
         self.trust.for_address(address)
 
     def topics(self, topic: str) -> Topics:
-        """Where a host writes whose messages in order go to ``topic``."""
+        """The topics of a host that stores ordered messages in ``topic``."""
         ledger = self.ledger or default_ledger(topic)
         if self.keep_ledger and ledger == topic:
             raise InvalidArgument(f"the ledger can't be in {topic!r} itself: name another topic")
@@ -132,7 +155,7 @@ class Host:
         options: HostOptions | None = None,
         notify: Callable[[str], None] = logger.info,
     ) -> None:
-        """``notify`` is told in a sentence whenever there is a connection to the MQTT broker."""
+        """``notify`` is called with a sentence for each connection to the MQTT broker."""
         self._options = options or HostOptions()
         self._notify = notify
         self._address = address
@@ -145,30 +168,36 @@ class Host:
         self._recalls: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._requests: asyncio.Queue[NodeId] | None = None
-        """Nodes that are to be asked for a rebirth; None while there is no broker."""
+        """Nodes to be asked for a rebirth; None without a broker."""
         self._timer: asyncio.TimerHandle | None = None
         self._state_topic = state_topic(self._options.host_id)
         self._delay = self._options.reconnect_delay
         self.counts = Counts()
         self.nodes: EdgeNodes[Body] = EdgeNodes(self._options.ordering)
         self.online = asyncio.Event()
-        """Set while the host is connected, subscribed, and has said that it is there."""
-        self._journal = Journal(broker, self._topics, self._options.host_id, self.counts, self._bookmark_of)
+        """Set while the host is connected, subscribed, and announced."""
+        self._journal = Journal(
+            broker, self._topics, self._options.host_id, self.counts, lambda node: self.nodes[node].bookmark()
+        )
 
     async def run(self) -> None:
-        """Work until cancelled, until something fails, or until the broker refuses us at the first connection."""
+        """Run until cancelled, until something fails, or until the broker refuses the first connection."""
         kept = TopicOptions(retention=self._options.retention, retain_settled=self._options.retention)
         for topic in filter(None, (self._topics.ordered, self._topics.ledger)):
             with suppress(AlreadyExists):
                 await self._broker.create_topic(topic, kept)
         writing = asyncio.create_task(self._journal.run())
+        writing.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # also if another error ends the host
         reading = asyncio.create_task(self._stay_connected())
+        telling = self._watched(self._leave_statuses())
         try:
             await asyncio.wait([writing, reading, self._failed], return_when=asyncio.FIRST_COMPLETED)
             if reading.done():
                 reading.result()
         finally:
-            await _cancel(reading, *(self._recalls if writing.done() else ()))
+            await _cancel(reading, telling, *(self._recalls if writing.done() else ()))
             await asyncio.gather(*self._recalls, return_exceptions=True)
             if self._timer is not None:
                 self._timer.cancel()
@@ -176,32 +205,74 @@ class Host:
                 self._carefully(self._enter_what_waits)
             self._journal.end()
             await asyncio.wait([writing])
-            for work in (self._failed, writing):  # whatever ended us: what could not be stored at the end is no secret
+            for work in (self._failed, writing):  # raise what ended the host, or what could not be stored at the end
                 if work.done():
                     work.result()
 
+    async def _leave_statuses(self) -> None:
+        """Tell operators how it goes, every few seconds."""
+        since: dict[str, tuple[str, datetime, bool]] = {}
+        while True:
+            now, nodes = datetime.now(UTC), list(islice(self.nodes, MAX_NODES))
+            # How each node stands, and since when: what is not seen any more is forgotten.
+            standing = {str(node.key): str(node.status) for node in nodes}
+            since = {
+                name: since[name] if name in since and since[name][0] == status else (status, now, name in since)
+                for name, status in standing.items()
+            }
+            told = [
+                NodeStatus(
+                    node=str(node.key),
+                    status=standing[str(node.key)],
+                    since=since[str(node.key)][1],
+                    held=node.held_count,
+                    rebirth_requested=node.rebirth_outstanding,
+                    devices={name: str(status) for name, status in islice(node.devices.items(), MAX_DEVICES)},
+                    since_exactly=since[str(node.key)][2],
+                    gaps=[MissingNumbers(gap.first, gap.last) for gap in node.gaps[:MAX_GAPS]],
+                )
+                for node in nodes
+            ]
+            host, topic = self._options.host_id, self._topics.ordered
+            await leave_status(self._broker, HostStatus(host, topic, now, self.online.is_set(), told, len(self.nodes)))
+            for _ in range(LOOKS_PER_STATUS):
+                await asyncio.sleep(STATUS_INTERVAL_S / LOOKS_PER_STATUS)
+                await self._obey_operators()
+
+    async def _obey_operators(self) -> None:
+        """Ask nodes for a rebirth as operators want it. Their word does not wait for the node's own backoff."""
+        if self._requests is None:
+            return
+        for name in await take_rebirth_requests(self._broker, self._options.host_id):
+            node = parse_node(name)
+            if node in self.nodes and self._requests is not None:
+                self.counts.rebirths += 1
+                logger.info("%s is asked for a rebirth, because an operator wants it", node)
+                self._requests.put_nowait(node)
+
     def _carefully(self, act: Callable[[], None]) -> None:
-        """Let nodes move on, and add to the journal what they give out. After an error it would not have all of it."""
+        """Run ``act``, which changes nodes and adds to the journal. An error would leave the journal incomplete: end."""
         try:
             act()
-        except Exception as error:  # noqa: BLE001  # whatever it is: run() raises it
+        except Exception as error:  # noqa: BLE001  # run() raises it
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the host by an error, and write nothing that is behind it."""
+        """End the host with an error, and write nothing after it."""
         self._journal.abandon()
         if not self._failed.done():
             self._failed.set_exception(error)
 
     def _watched(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A task whose error ends the host."""
-        task = asyncio.create_task(work)
-        task.add_done_callback(self._ended)
-        return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()):
-            self._fail(error)
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()):
+                self._fail(error)
+
+        task = asyncio.create_task(work)
+        task.add_done_callback(ended)
+        return task
 
     # -- the connection -------------------------------------------------------------------------------------------------
 
@@ -227,12 +298,13 @@ class Host:
         client = self._client(began, inbox)
         try:
             async with client:
+                client._disconnected.add_done_callback(lambda _: self.online.clear())  # noqa: SLF001 - before anybody acts on it
                 await self._subscribe(client)
                 try:
-                    await self._work(client, self._publisher_of_state(client, began))
+                    await self._work(client, inbox, partial(self._announce, client, _state(True, began)))
                 finally:
-                    with suppress(aiomqtt.MqttError):  # there is no connection any more: the will says it
-                        await client.publish(self._state_topic, _state(False, _milliseconds()), qos=1, retain=True)
+                    with suppress(aiomqtt.MqttError):  # the connection is lost: the broker publishes the will
+                        await self._announce(client, _state(False, _milliseconds()))
         finally:
             _look_at_the_end_of(client)
             inbox.leave(self._state_topic)
@@ -246,23 +318,32 @@ class Host:
             password=address.password,
             tls_context=self._tls,
             will=aiomqtt.Will(self._state_topic, _state(False, began), qos=1, retain=True),
-            **_clean_session(self._options.mqtt5),
+            **(_CLEAN_V5 if self._options.mqtt5 else _CLEAN_V311),
             keepalive=self._options.keepalive,
             queue_type=cast("type[asyncio.Queue[aiomqtt.Message]]", lambda **_: inbox),
         )
+
+    async def _announce(self, client: aiomqtt.Client, state: bytes) -> None:
+        """Publish the host's state. A lost connection ends this: aiomqtt itself would wait for its timeout, and nobody would
+        reconnect meanwhile."""
+        publishing = asyncio.ensure_future(client.publish(self._state_topic, state, qos=1, retain=True))
+        try:
+            await asyncio.wait({publishing, client._disconnected}, return_when=asyncio.FIRST_COMPLETED)  # noqa: SLF001
+            if not publishing.done():
+                raise aiomqtt.MqttError("Disconnected while the host announced its state")
+            publishing.result()
+        finally:
+            publishing.cancel()
 
     async def _subscribe(self, client: aiomqtt.Client) -> None:
         groups = [f"{NAMESPACE}/{group}/#" for group in self._options.groups]
         for topics in (*groups, self._state_topic) if groups else (f"{NAMESPACE}/#",):
             answers = await client.subscribe(topics, qos=1)
             if any((answer if isinstance(answer, int) else answer.value) >= _REFUSED for answer in answers):
-                raise SubscriptionRefused(f"does not let us subscribe to {topics!r}")
+                raise SubscriptionRefused(f"refused a subscription to {topics!r}")
 
-    def _publisher_of_state(self, client: aiomqtt.Client, began: int) -> Callable[[], Awaitable[None]]:
-        return lambda: client.publish(self._state_topic, _state(True, began), qos=1, retain=True)
-
-    async def _work(self, client: aiomqtt.Client, say_online: Callable[[], Awaitable[None]]) -> None:
-        """Say that we are here, and read until the connection is lost, or until told to stop."""
+    async def _work(self, client: aiomqtt.Client, inbox: Inbox, say_online: Callable[[], Awaitable[None]]) -> None:
+        """Announce the host, and read until the connection is lost or the host is stopped."""
         await say_online()
         self._delay = self._options.reconnect_delay
         self.counts.connections += 1
@@ -272,22 +353,28 @@ class Host:
         self.online.set()
         self._carefully(lambda: self._apply(self.nodes.reconnect(self._loop.time())))
         try:
-            await self._read(client, say_online)
+            async for message in client.messages:
+                await self._take(message, say_online)
+                # aiomqtt makes a task for each message that is asked for: take what else has arrived directly.
+                for _ in range(min(inbox.qsize(), MAX_READ_AT_ONCE)):
+                    await self._take(inbox.get_nowait(), say_online)
         finally:
             await _cancel(commands, again_after=0.5)  # it has nothing to clean up
 
-    async def _read(self, client: aiomqtt.Client, say_online: Callable[[], Awaitable[None]]) -> None:
-        async for message in client.messages:
-            topic, data = message.topic.value, message.payload
-            self.counts.received += 1
-            if topic == self._state_topic:
-                await self._on_own_state(data, say_online)
-            elif is_state_topic(topic):
-                self.counts.commands += 1
-            else:
-                self._carefully(partial(self._receive, topic, data))
-                if self._journal.is_full:
-                    await self._journal.room()
+    async def _take(self, message: aiomqtt.Message, say_online: Callable[[], Awaitable[None]]) -> None:
+        topic, data = message.topic.value, message.payload
+        self.counts.received += 1
+        if topic == self._state_topic:
+            await self._on_own_state(data, say_online)
+        elif is_state_topic(topic):
+            self.counts.commands += 1
+        else:
+            try:
+                self._receive(topic, data)
+            except Exception as error:  # noqa: BLE001  # as in _carefully
+                self._fail(error)
+            if self._journal.is_full:
+                await self._journal.room()
 
     async def _on_own_state(self, data: object, say_online: Callable[[], Awaitable[None]]) -> None:
         self.counts.commands += 1
@@ -328,14 +415,14 @@ class Host:
             self._order(node, message)
 
     async def _recall(self, node: NodeId) -> None:
-        """Ask where a node stood, and then go on with what it said meanwhile."""
+        """Look up the bookmark of a node, and then process the messages that have arrived in the meantime."""
         bookmark = await self._journal.recall(node)
         self._carefully(partial(self._go_on, node, bookmark))
 
     def _go_on(self, node: NodeId, bookmark: Bookmark | None) -> None:
         messages = self._recalling.pop(node)
         if bookmark is not None:
-            with suppress(CapacityExceeded):  # which every one of the messages meets, too
+            with suppress(CapacityExceeded):  # which each of the messages will raise, too
                 self._apply(self.nodes.resume(node, bookmark, self._loop.time()))
         for message in messages:
             self._order(node, message)
@@ -364,7 +451,10 @@ class Host:
                 if self._store(effect):
                     unnamed[_node_of(effect)] = None
             elif isinstance(effect, LedgerEntry):
-                self._not_released(effect)
+                self.counts.ledger[effect.reason] += effect.size
+                text = "%s: %s %d to %d: %s"
+                logger.info(text, effect.key, effect.reason, effect.first, effect.last, effect.detail)
+                self._enter(effect.key, Entry.of(effect), effect)
             elif isinstance(effect, RebirthRequested):
                 self._request_rebirth(effect)
             elif isinstance(effect, DeathIgnored):
@@ -373,16 +463,19 @@ class Host:
                 self._enter(effect.key, Entry.of_death(effect), effect)
             else:
                 logger.debug("%s %s is %s", effect.key, effect.device or "", effect.status)
-        for node in unnamed:  # only now: to ask is to let time pass, which may release what comes behind these effects
+        for node in unnamed:  # only now: a request lets time pass, which may release messages that follow these effects
             self._apply(self.nodes.ask(node, "a metric has an alias that no birth explained", self._loop.time()))
         self._schedule()
 
     def _store(self, ordered: Ordered[Body]) -> int:
-        """Returns how many of the metrics nobody can name."""
+        """Returns how many metrics have unknown aliases."""
         node = _node_of(ordered)
         record, unknown = make_record(ordered, self._aliases[node], raw=self._options.raw)
-        if len(record.data) > MAX_DATA_BYTES:
-            self._enter_unstorable(ordered, len(record.data))
+        if (size := len(record.data)) > MAX_DATA_BYTES:
+            self.counts.unstorable += 1
+            logger.error("%s: a message of %d bytes is too long to be stored", node, size)
+            detail = f"{size} bytes as JSON are too long for a topic: here is the payload as it came"
+            self._enter(node, Entry(str(node), "too-long", detail, ordered.message, {"epoch": ordered.epoch}))
             record = record._replace(data=b'{"metrics":[],"error":"too long to be stored"}')
         self._journal.add(node, record, ordered)
         self.counts.unknown_aliases += unknown
@@ -390,19 +483,8 @@ class Host:
 
     # -- the ledger -----------------------------------------------------------------------------------------------------
 
-    def _not_released(self, entry: LedgerEntry[EdgeMessage[Body]]) -> None:
-        self.counts.ledger[entry.reason] += entry.size
-        logger.info("%s: %s %d to %d: %s", entry.key, entry.reason, entry.first, entry.last, entry.detail)
-        self._enter(entry.key, Entry.of(entry), entry)
-
-    def _enter_unstorable(self, ordered: Ordered[Body], size: int) -> None:
-        self.counts.unstorable += 1
-        detail = f"{size} bytes as JSON are too long for a topic: here is the payload as it came"
-        logger.error("%s: a message of %d bytes is too long to be stored", ordered.key, size)
-        self._enter(ordered.key, Entry(str(ordered.key), "too-long", detail, ordered.message, {"epoch": ordered.epoch}))
-
     def _enter_what_waits(self) -> None:
-        """The host stops: what it has only in memory would be gone."""
+        """Enter the messages that exist only in memory, because the host stops."""
         for node in self.nodes:
             for message in node.held():
                 self.counts.ledger[Reason.DISCARDED] += 1
@@ -420,15 +502,12 @@ class Host:
     # -- rebirths -------------------------------------------------------------------------------------------------------
 
     def _request_rebirth(self, request: RebirthRequested) -> None:
-        if self._requests is None:  # who is stale when there is a broker again is asked then
+        if self._requests is None:  # stale nodes are asked when there is a broker again
             return
         assert isinstance(request.key, NodeId)
         self.counts.rebirths += 1
         logger.info("%s is asked for a rebirth (attempt %d): %s", request.key, request.attempt, request.reason)
         self._requests.put_nowait(request.key)
-
-    def _bookmark_of(self, node: NodeId) -> Bookmark:
-        return self.nodes[node].bookmark()
 
     # -- time -----------------------------------------------------------------------------------------------------------
 
@@ -445,8 +524,8 @@ class Host:
         self._carefully(lambda: self._apply(self.nodes.advance(self._loop.time())))
 
 
-async def _cancel(*works: asyncio.Task[None], again_after: float = FAREWELL_S) -> None:
-    """Cancel them until they have ended: Python 3.11 forgets a cancellation that comes just when a publish is confirmed."""
+async def _cancel(*works: asyncio.Task[None], again_after: float = CLOSE_TIMEOUT_S) -> None:
+    """Cancel tasks until they have ended: Python 3.11 loses a cancellation that comes just when a publish is confirmed."""
     left = set(works)
     while left:
         for work in left:
@@ -456,8 +535,8 @@ async def _cancel(*works: asyncio.Task[None], again_after: float = FAREWELL_S) -
 
 
 def _look_at_the_end_of(client: aiomqtt.Client) -> None:
-    """aiomqtt keeps the error that ended a connection. Where we are stopped before it is raised, nobody else looks at it, and
-    asyncio would complain about that."""
+    """Retrieve the error that ended a connection. If the host is stopped before aiomqtt raises it, asyncio would complain that
+    it was never retrieved."""
     ended = client._disconnected  # noqa: SLF001
     if ended.done() and not ended.cancelled():
         ended.exception()
@@ -470,13 +549,6 @@ def _node_of(ordered: Ordered[Body]) -> NodeId:
 
 def _milliseconds() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _clean_session(mqtt5: bool) -> dict[str, Any]:
-    """A session that ends with its connection: what was missed is known by its sequence number, not by the broker."""
-    if mqtt5:  # a session expiry of 0, which is the default, and a clean start each time
-        return {"protocol": aiomqtt.ProtocolVersion.V5, "clean_start": True}
-    return {"protocol": aiomqtt.ProtocolVersion.V311, "clean_session": True}
 
 
 def _state(online: bool, timestamp: int) -> bytes:

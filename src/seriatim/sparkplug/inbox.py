@@ -1,7 +1,8 @@
-"""What the MQTT client has received and the host has not read yet.
+"""The queue of messages that the MQTT client has received and the host has not read yet.
 
-The client takes in whatever the broker sends: it can't be told to wait without being taken for dead. So the room is limited in
-messages and in bytes, and what finds none is dropped: counted, and said when it begins. The order notices what is missing.
+The client must accept whatever the broker sends: if it paused, the broker would consider it dead. So the queue is limited in
+messages and in bytes. Beyond that, messages are dropped and counted, with a warning when it begins; resequencing notices the
+gaps.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
             super().put_nowait(message)
 
     def leave(self, own: str) -> None:
-        """Nobody reads any more: count what is here, but not what we said last ourselves, on the topic ``own``."""
+        """The connection has ended: count the unread messages, without our own last message on the topic ``own``."""
         left = [self.get_nowait() for _ in range(self.qsize())]
         self._counts.leave_unread(sum(message.topic.value != own for message in left))
 
@@ -53,7 +54,7 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
         self._dropping = True
 
     def _put(self, message: aiomqtt.Message) -> None:
-        super()._put(message)  # one of the three that asyncio made to be overridden
+        super()._put(message)  # asyncio documents it as overridable
         self._bytes += _size(message.payload)
 
     def _get(self) -> aiomqtt.Message:

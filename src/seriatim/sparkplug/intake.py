@@ -1,7 +1,7 @@
-"""From MQTT's topics and bytes to messages that can be ordered; and what was counted on the way.
+"""Decodes MQTT messages into messages that can be ordered, and counts them.
 
-Nothing here raises because of what somebody sent: what can't be read is ``Malformed``, with its reason. The first of each kind
-is logged as a warning.
+Nothing here raises because of received data: what can't be decoded is ``Malformed``, with a reason. The first of each kind is
+logged as a warning.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from seriatim.core.edge_messages import EdgeMessage, Kind
+from seriatim.core.sparkplug.messages import EdgeMessage, Kind
 from seriatim.errors import InvalidArgument
 from seriatim.log import logger
 from seriatim.sparkplug.payload import bd_seq_of, decode
@@ -20,14 +20,14 @@ _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as cal
 
 
 class Body(NamedTuple):
-    """What a message of the host application carries: its payload, read and raw."""
+    """The payload of a message, decoded and raw."""
 
     payload: Any
     raw: bytes
 
 
 class Malformed(NamedTuple):
-    """What was received and can't be ordered, and why not: ``topic``, ``payload``, ``message`` or ``too-many-nodes``."""
+    """A message that can't be ordered, and why: ``topic``, ``payload``, ``message`` or ``too-many-nodes``."""
 
     what: str
     detail: str
@@ -35,30 +35,30 @@ class Malformed(NamedTuple):
     data: bytes = b""
     node: NodeId | None = None
     message: EdgeMessage[Body] | None = None
-    """If it is one, and topic and data need not be known."""
+    """If it could be decoded; then topic and data may be missing."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a host application has seen since it began."""
+    """What a host application has counted since it started."""
 
     received: int = 0
-    """All of it. Each is a command, malformed, stored, in the ledger, an ignored death, unread, or still under way."""
+    """All messages. Each is a command, malformed, stored, in the ledger, an ignored death, unread, or still being processed."""
     unread: int = 0
-    """What was dropped because too much waited to be read already, or was there unread when a connection ended."""
+    """Messages dropped because the inbox was full, or left unread when a connection ended."""
     commands: int = 0
-    """Commands of some host to some node, and STATE messages: not ours to order."""
+    """Commands of hosts to nodes, and STATE messages, which are not ordered."""
     malformed: Counter[str] = field(default_factory=Counter)
-    """What could not be read, by what was wrong: ``topic``, ``payload``, ``message``, ``too-many-nodes``."""
+    """Malformed messages by reason: ``topic``, ``payload``, ``message``, ``too-many-nodes``."""
     stored: int = 0
     """Messages that are durable in the topic, in order."""
     ledger: Counter[str] = field(default_factory=Counter)
-    """Messages that were not released, by reason; ``lost`` counts numbers that never came."""
+    """Messages that were not released, by reason; ``lost`` counts numbers that never arrived."""
     entries: int = 0
-    """Entries that are durable in the ledger's topic, about all that is not in the topic itself."""
+    """Entries that are durable in the ledger's topic."""
     deaths_ignored: int = 0
     unstorable: int = 0
-    """Messages in order that a topic can't hold, because they are too long."""
+    """Ordered messages that are too long for a topic."""
     unknown_aliases: int = 0
     rebirths: int = 0
     """Requests for a rebirth."""
@@ -72,12 +72,12 @@ class Counts:
         }
 
     def leave_unread(self, messages: int) -> None:
-        """Count messages that were received and that nobody is going to read."""
+        """Count messages that were received and will not be read."""
         self.received += messages
         self.unread += messages
 
     def refuse(self, found: Malformed) -> None:
-        """Count something malformed, and say so the first time."""
+        """Count a malformed message, with a warning for the first of its kind."""
         what = found.what
         self.malformed[what] += 1
         say = logger.warning if self.malformed[what] == 1 else logger.debug
@@ -86,7 +86,7 @@ class Counts:
 
 
 def read_message(topic: str, data: bytes) -> tuple[NodeId, EdgeMessage[Body]] | Malformed | None:
-    """Whose message it is, and the message, not yet checked; None for a command, which is not ours to order."""
+    """The node and its message, not yet checked; None for a command, which is not ordered."""
     try:
         address = parse_topic(topic)
     except InvalidArgument as error:

@@ -1,18 +1,18 @@
-"""The ordering service: messages of edge nodes in, the same messages in order out. Any thread may call it.
+"""The ordering service: takes the messages of edge nodes, and returns them in order. It is thread-safe.
 
 Rules
-    - Order is decided by ``core.sparkplug``, node by node; here are locks, a clock and threads.
-    - Each node has a lock and an outbox of its own, so no node waits for another, neither for its decisions nor for its
-      callbacks. What all nodes share (which of them exist, whose deadline is next, how many rebirths may be requested) has one
-      more lock. It is held for moments, and not taken at all for a message of a known node that is in order.
-    - The lock of a node may be held when the shared lock is taken, never the other way round.
-    - Callbacks run outside the locks. Those of one node run one at a time, in the order in which things happened: what a
-      timeout released in one thread can't be overtaken by what a message released in another. A callback may call the service.
-    - A callback that raises stops nobody: the rest is delivered all the same. Then the first error goes to the caller of
-      ``process`` or ``advance``; all others go to the log.
-    - One thread waits for the next deadline. It leaves callbacks to a pool, so that a slow one does not stop time for other
+    - ``core.sparkplug.edge_node`` decides the order, node by node; this module adds locks, a clock and threads.
+    - Each node has its own lock and outbox, so no node waits for another, neither for decisions nor for callbacks. State that
+      all nodes share (which exist, whose deadline is next, how many rebirths may be requested) has another lock. It is held
+      briefly, and not taken at all for an in-order message of a known node.
+    - The shared lock may be taken while the lock of a node is held, never the other way round.
+    - Callbacks run outside the locks. Those of one node run one at a time, in order of events: messages released by a timeout
+      in one thread can't be overtaken by those released by a message in another. A callback may call the service.
+    - An exception in a callback does not prevent the others. After all of them the first error is raised to the caller of
+      ``process`` or ``advance``; the others are logged.
+    - One thread waits for the next deadline. Callbacks run in a pool, so that a slow one does not delay the timeouts of other
       nodes.
-    - An argument that can't work raises and changes nothing.
+    - A call with invalid arguments raises and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import LedgerEntry
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import (
     DeathIgnored,
     EdgeMessage,
     NodeEffect,
@@ -37,34 +39,34 @@ from seriatim.core.edge_messages import (
     StatusChanged,
     check_message,
 )
-from seriatim.core.edge_nodes import EdgeNodes
-from seriatim.core.resequencing import LedgerEntry
-from seriatim.core.sparkplug import EdgeNode
+from seriatim.core.sparkplug.pool import EdgeNodes
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
-from seriatim.sparkplug.contract import PendingMessagesCallback, RebirthRequestCallback
+from seriatim.sparkplug.ordering_interface import PendingMessagesCallback, RebirthRequestCallback
 from seriatim.sparkplug.topics import NodeId, check_id, check_node
 
 M = TypeVar("M")
 
 _Notice: TypeAlias = NodeEffect[M] | list[Ordered[M]]
-"""What a callback is told: an effect, or all that a timeout released."""
+"""The argument of a callback: an effect, or all messages released by a timeout."""
 _Change: TypeAlias = Callable[[EdgeNode[M], float], list[NodeEffect[M]]]
 
 TIMEOUT_THREADS = 32
-"""Callbacks of so many nodes can run at a time after their timeouts. Threads are started as they are needed."""
+"""How many nodes can have callbacks running at the same time after their timeouts. Threads start as they are needed."""
 
 
 def _log_request(request: RebirthRequested) -> None:
-    logger.warning("edge node %s should be asked for a rebirth (%s), and nobody listens", request.key, request.reason)
+    logger.warning(
+        "edge node %s needs a rebirth (%s), but no on_rebirth callback was given", request.key, request.reason
+    )
 
 
 def _ignore(_: Any) -> None:
-    """Nobody wants to know."""
+    """The default for optional callbacks."""
 
 
 class _Guarded(Generic[M]):
-    """A node, its lock, and what callbacks are still to be told about it."""
+    """A node, its lock, and the notices that callbacks have not received yet."""
 
     __slots__ = ("_delivering", "_outbox", "forgotten", "id", "lock", "node")
 
@@ -73,7 +75,7 @@ class _Guarded(Generic[M]):
         self.node = node
         self.lock = threading.Lock()
         self.forgotten = False
-        """Whether its room was given to another node: look it up again."""
+        """Whether the node was evicted: look it up again."""
         self._outbox: deque[_Notice[M]] | None = None  # an empty deque would be the largest part of an idle node
         self._delivering = False
 
@@ -89,7 +91,7 @@ class _Guarded(Generic[M]):
         return self.node.is_blank and not self._outbox and not self._delivering
 
     def begin_delivery(self) -> bool:
-        """Whether the caller is to deliver what is in the outbox. If another thread is at it, that one goes on."""
+        """Whether the caller is to deliver the outbox. If another thread is delivering it, that one continues."""
         with self.lock:
             if self._delivering or not self._outbox:
                 return False
@@ -100,7 +102,7 @@ class _Guarded(Generic[M]):
         with self.lock:
             if self._outbox:
                 return self._outbox.popleft()
-            # In one step with finding nothing, or a notice could be left behind.
+            # Atomically with finding the outbox empty, or a notice could be left behind.
             self._outbox, self._delivering = None, False
             return None
 
@@ -173,13 +175,13 @@ class OrderingService(Generic[M]):
         return [effect for effect in effects if isinstance(effect, Ordered)]
 
     def advance(self) -> list[Ordered[M]]:
-        """Let fall due what is due. Returns what was released, which ``on_message`` gets too."""
+        """Handle the deadlines that have passed. Returns what was released, which ``on_message`` gets too."""
         concerned, effects = self._advance()
         self._deliver(concerned)
         return [effect for effect in effects if isinstance(effect, Ordered)]
 
     def clear(self, node: NodeId, device: str | None = None) -> list[EdgeMessage[M]]:
-        """Forget a node, or one of its devices. Returns what was held of it, in order; the ledger says so too."""
+        """Forget a node, or one of its devices. Returns the messages held for it, in order; the ledger gets them, too."""
         check_node(node)
         if device is not None:
             check_id("device id", device)
@@ -197,21 +199,21 @@ class OrderingService(Generic[M]):
         return [e.message for e in effects or () if isinstance(e, LedgerEntry) and e.message is not None]
 
     def disconnected(self) -> None:
-        """The way to the nodes is lost: what was online is stale."""
+        """The connection to the nodes is lost: online nodes and devices become stale."""
         self._change_all(lambda known, _: known.disconnect())
 
     def connected(self) -> None:
-        """The way to the nodes is there again: nodes that are stale are asked for their births."""
+        """The connection is back: stale nodes are asked for a rebirth."""
         self._change_all(EdgeNode.reconnect)
 
     def close(self) -> None:
-        """Stop the threads and take no more messages. What is held stays held; ``clear`` gives it back."""
+        """Stop the threads and accept no more messages. Held messages stay held; ``clear`` returns them."""
         with self._shared:
             self._closed = True
             self._shared.notify_all()
         for guarded in self._all():
             with guarded.lock:
-                """Whoever found the service open has taken in its message by now."""
+                """Wait for a call that found the service open."""
         if self._timer.is_alive() and threading.current_thread() not in self._workers:
             self._timer.join()
 
@@ -229,13 +231,13 @@ class OrderingService(Generic[M]):
     # -- what it knows --------------------------------------------------------------------------------------------------
 
     def nodes(self) -> list[NodeId]:
-        """The nodes that were heard of, and not cleared since."""
+        """The nodes that have sent messages, and were not cleared since."""
         return [guarded.id for guarded in self._all() if not guarded.node.is_blank]
 
     def snapshot(self, node: NodeId) -> NodeSnapshot[M] | None:
-        """What is known of a node: expected number, messages held, gaps, statuses. None for one that is not known.
+        """The state of a node: expected number, messages held, gaps, statuses. None for an unknown node.
 
-        It shows what is decided; callbacks may still be on their way to hear of it.
+        It includes decisions whose callbacks have not run yet.
         """
         guarded = self._guarded.get(check_node(node))
         if guarded is None:
@@ -254,7 +256,7 @@ class OrderingService(Generic[M]):
             return self._guarded[key]
 
     def _try_to_forget(self, key: Hashable) -> bool:
-        """With the shared lock held: forget a node that was cleared, unless a thread is busy with it."""
+        """With the shared lock held: forget a cleared node, unless a thread is using it."""
         guarded = self._guarded[key]
         if not guarded.lock.acquire(blocking=False):
             return False
@@ -269,7 +271,7 @@ class OrderingService(Generic[M]):
     # -- decisions, under the lock of a node ----------------------------------------------------------------------------
 
     def _decide(self, guarded: _Guarded[M], change: _Change[M]) -> list[NodeEffect[M]] | None:
-        """Change a node. Returns the effects, which are still to be delivered; None if the node was forgotten meanwhile."""
+        """Change a node. Returns the effects, which are still to be delivered; None if the node has been forgotten."""
         with guarded.lock:
             if guarded.forgotten:
                 return None
@@ -296,7 +298,7 @@ class OrderingService(Generic[M]):
         self._deliver(concerned)
 
     def _advance(self) -> tuple[list[_Guarded[M]], list[NodeEffect[M]]]:
-        """Decide what is due. Returns the nodes concerned, whose effects are still to be delivered, and all the effects."""
+        """Handle deadlines. Returns the nodes concerned, whose effects are still to be delivered, and all the effects."""
         with self._shared:
             nodes, effects = self._schedule.take_due(self._clock())
             due = [self._guarded[node.key] for node in nodes]
@@ -311,7 +313,7 @@ class OrderingService(Generic[M]):
     # -- callbacks, outside of locks ------------------------------------------------------------------------------------
 
     def _deliver(self, concerned: Iterable[_Guarded[M]]) -> None:
-        """Call back about everything that is to be told of these nodes. Then raise the first error, if any."""
+        """Run the pending callbacks of these nodes. Then raise the first error, if any."""
         errors = [error for guarded in concerned if guarded.begin_delivery() for error in self._call_back(guarded)]
         for error in errors[1:]:
             _log_failure(error)
@@ -334,18 +336,18 @@ class OrderingService(Generic[M]):
     # -- time -----------------------------------------------------------------------------------------------------------
 
     def _run_timer(self) -> None:
-        with ThreadPoolExecutor(TIMEOUT_THREADS, "seriatim-sparkplug", self._register_worker) as pool:
+        def begin() -> None:
+            self._workers.add(threading.current_thread())
+
+        with ThreadPoolExecutor(TIMEOUT_THREADS, "seriatim-sparkplug", begin) as pool:
             while self._wait_for_deadline():
                 for guarded in self._advance()[0]:
                     pool.submit(self._deliver_and_log, guarded)
 
-    def _register_worker(self) -> None:
-        self._workers.add(threading.current_thread())
-
     def _deliver_and_log(self, guarded: _Guarded[M]) -> None:
         try:
             self._deliver([guarded])
-        except BaseException as error:  # noqa: BLE001 - a callback's mistake must not stop time for everybody else
+        except BaseException as error:  # noqa: BLE001 - an error in a callback must not stop the timer
             _log_failure(error)
 
     def _wait_for_deadline(self) -> bool:
@@ -364,7 +366,7 @@ def _log_failure(error: BaseException) -> None:
 
 
 def _with_pending(effects: list[NodeEffect[M]]) -> list[_Notice[M]]:
-    """The effects, and behind the last message that a timeout released, the list of all those."""
+    """The effects, with a list of all messages released by a timeout after the last of them."""
     pending = [each for each in effects if isinstance(each, Ordered) and each.released_by is ReleasedBy.TIMEOUT]
     if not pending:
         return [*effects]

@@ -1,44 +1,54 @@
-"""The bytes of a Sparkplug message: which fields there are, and what they mean.
+"""Decoding and encoding Sparkplug payloads.
 
-The schema below states the facts of the wire format (names, numbers, types) in a table of our own; the message classes are made
-from it when this module is loaded, in a descriptor pool of their own, so that nothing is generated or vendored and another
+The schema below states the facts of the wire format (names, numbers, types) in a table of our own. The message classes are
+built from it when this module is loaded, in a separate descriptor pool, so that nothing is generated or vendored and another
 copy of the schema in the same program does no harm.
 
 Rules
-    - Bytes that are no payload, or more than ``MAX_BYTES`` of them, raise InvalidArgument. So does a payload of more than
-      ``MAX_PARTS`` parts, because a few compressed bytes can be very many empty metrics.
-    - Text that is not UTF-8 costs the payload nothing else: the bytes that are wrong become ``\\xNN`` when it is decoded, so
-      that every text in a payload is one.
-    - A payload may hold another one, compressed (its uuid says so): then that one counts. What the inner one does not say of
-      seq and timestamp, the outer one does.
-    - A field that is absent is None, never zero.
-    - A metric is named by its name or, in data, by an alias that the births of its session gave it (``Aliases``).
-    - Signed integers travel as unsigned ones of 32 or 64 bits and are turned back.
-    - Values become JSON: bytes as base64, arrays as lists (``arrays.py``), numbers that JSON does not know (NaN, infinities) as
+    - Malformed payloads, and payloads of more than ``MAX_BYTES``, raise InvalidArgument. So do payloads of more than
+      ``MAX_PARTS`` parts, because a few compressed bytes can contain very many empty metrics.
+    - Invalid UTF-8 does not make a payload unreadable: the invalid bytes become ``\\xNN``.
+    - A payload may contain another one, compressed (indicated by its uuid): then the inner one counts. If it lacks seq or
+      timestamp, those of the outer one apply.
+    - An absent field is None, never zero.
+    - A metric is identified by its name or, in data, by an alias assigned in the births of its session (``Aliases``).
+    - Signed integers are transmitted as unsigned ones of 32 or 64 bits, and converted back.
+    - Values become JSON: bytes as base64, arrays as lists (``array_values.py``), numbers that JSON lacks (NaN, infinities) as
       text.
+
+Values of Sparkplug's array types, which are packed into bytes.
+
+Rules (the specification's section on array types)
+    - Numbers are little-endian, each as wide as its type. A date is 64 bits of milliseconds.
+    - Booleans: their count in 32 bits, then one bit each, the highest of a byte first.
+    - Strings are UTF-8, each terminated by a zero byte.
+    - Bytes that don't fit their type, or more than ``MAX_ITEMS`` items, are not an array: ``unpack_array`` returns None, and
+      the value stays bytes.
 """
 
 from __future__ import annotations
 
 import base64
+import struct
 import zlib
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from seriatim.core.edge_messages import Kind
+from seriatim.core.sparkplug.messages import Kind
 from seriatim.errors import InvalidArgument
 from seriatim.extras import require_extra
-from seriatim.sparkplug.arrays import unpack_array
 
 require_extra("mqtt", "google.protobuf", what="reading Sparkplug payloads")
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: E402
 from google.protobuf.message import DecodeError, Message  # noqa: E402
 
+__all__ = ["Payload", "decode"]
+
 MAX_BYTES = 4 * 1024 * 1024
 MAX_PARTS = 65_536
-"""How many metrics, properties, rows, cells and so on a payload may have, all together. How deep they nest, protobuf bounds."""
+"""The limit for metrics, properties, rows, cells and so on in a payload, all together. Protobuf limits their nesting."""
 BD_SEQ = "bdSeq"
 REBIRTH = "Node Control/Rebirth"
 COMPRESSED = "SPBV1.0_COMPRESSED"
@@ -85,7 +95,7 @@ _PACKAGE = "seriatim.sparkplug"
 
 
 def _make_payload_class(text: str) -> Any:
-    """The message class of a payload whose texts have a certain type on this side; on the wire it makes no difference."""
+    """The message class of a payload whose texts are strings or bytes in Python; the wire format is the same."""
     file = descriptor_pb2.FileDescriptorProto(name="seriatim/sparkplug.proto", package=_PACKAGE, syntax="editions")
     file.edition = descriptor_pb2.EDITION_2023  # fields may be absent, as Sparkplug's may, and texts are checked
     file.options.features.repeated_field_encoding = descriptor_pb2.FeatureSet.EXPANDED
@@ -116,7 +126,7 @@ Payload: Any = _make_payload_class("string")
 """The message class of a whole payload."""
 
 _Unchecked: Any = _make_payload_class("bytes")
-"""The same, with texts as the bytes they came as."""
+"""The same, with texts as raw bytes."""
 
 _TYPE_NAMES = (
     *("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64", "Float", "Double", "Boolean", "String"),
@@ -135,7 +145,7 @@ _SIGNED_BITS = {1: 8, 2: 16, 3: 32, 4: 64}
 
 
 def decode(data: bytes) -> Any:
-    """A payload from its bytes."""
+    """Decode a payload."""
     if len(data) > MAX_BYTES:
         raise InvalidArgument(f"a payload of {len(data)} bytes is longer than {MAX_BYTES}")
     found = _parse(data)
@@ -153,13 +163,13 @@ def _parse(data: bytes) -> Any:
 
 
 def _parse_with_wrong_text(data: bytes) -> Any:
-    """A payload that can't be read as it is: if its texts are to blame, they are put right."""
+    """Parse a payload that failed to parse, with its invalid texts corrected."""
     try:
         found = _Unchecked.FromString(data)
         _correct_texts(found)
         return Payload.FromString(found.SerializeToString())
     except _UNREADABLE as error:
-        raise InvalidArgument(f"these {len(data)} bytes are no Sparkplug payload ({error})") from error
+        raise InvalidArgument(f"this is not a Sparkplug payload ({error})") from error
 
 
 def _correct_texts(message: Any) -> None:
@@ -181,7 +191,7 @@ def _correct(text: bytes) -> bytes:
 
 
 def _room_left(message: Any, room: int) -> int:
-    """How many more parts there may be, when those of a message are counted; InvalidArgument when they are too many."""
+    """How many more parts are allowed after those of this message; InvalidArgument if there are too many."""
     for field, value in message.ListFields():
         parts: Any = ()
         if isinstance(value, Message):
@@ -202,7 +212,7 @@ def _inner(outer: Any) -> Any:
     try:
         data = inflate.decompress(outer.body, MAX_BYTES)
     except zlib.error as error:
-        raise InvalidArgument(f"what is said to be a compressed payload is none ({error})") from error
+        raise InvalidArgument(f"the payload is marked as compressed, but can't be decompressed ({error})") from error
     if not inflate.eof:
         raise InvalidArgument(f"a compressed payload is cut off, or longer than {MAX_BYTES} bytes")
     inner = _parse(data)
@@ -213,12 +223,12 @@ def _inner(outer: Any) -> Any:
 
 
 def field(message: Any, name: str) -> Any:
-    """The value of a field, or None when it is absent."""
+    """The value of a field, or None if it is absent."""
     return getattr(message, name) if message.HasField(name) else None
 
 
 def bd_seq_of(payload: Any) -> int | None:
-    """The bdSeq that a birth or a death carries, or None."""
+    """The bdSeq of a birth or death, or None."""
     for metric in payload.metrics:
         if metric.name == BD_SEQ:
             value = _plain_value(metric, field(metric, "datatype") or INT64)
@@ -227,7 +237,7 @@ def bd_seq_of(payload: Any) -> int | None:
 
 
 class Aliases:
-    """The names and types that the births of one session gave to its metrics. They are unique over a node and its devices."""
+    """The aliases and types of metrics from the births of one session. Aliases are unique over a node and its devices."""
 
     def __init__(self) -> None:
         self._by_alias: dict[int, tuple[str, int | None]] = {}
@@ -235,13 +245,13 @@ class Aliases:
         self._epoch: int | None = None
 
     def enter(self, epoch: int) -> None:
-        """The node counts in this epoch. What was learnt in another is not valid: between them a birth may have been lost."""
+        """Forget everything of other epochs: a birth may have been lost in between."""
         if epoch != self._epoch:
             self.forget()
             self._epoch = epoch
 
     def learn(self, kind: Kind, device: str | None, payload: Any) -> None:
-        """Read a birth. That of the node begins a session, in which nothing of an earlier one is valid."""
+        """Read a birth. An NBIRTH begins a session, in which nothing of an earlier one is valid."""
         if kind is Kind.NBIRTH:
             self.forget()
         if kind not in (Kind.NBIRTH, Kind.DBIRTH):
@@ -260,7 +270,7 @@ class Aliases:
         self._types.clear()
 
     def name_and_type(self, device: str | None, metric: Any) -> tuple[str | None, int | None]:
-        """What a metric is called and which type it has, as far as it or its birth says."""
+        """The name and type of a metric, from itself or from its birth."""
         name: str | None = metric.name
         datatype: int | None = metric.datatype if metric.HasField("datatype") else None
         if not name and metric.HasField("alias"):
@@ -272,7 +282,7 @@ class Aliases:
 
 
 def metrics_as_json(payload: Any, aliases: Aliases, device: str | None) -> tuple[list[dict[str, Any]], int]:
-    """The metrics of a payload, and how many of them have an alias that no birth has explained."""
+    """The metrics of a payload, and how many of them have an unknown alias."""
     metrics, unknown = [], 0
     for metric in payload.metrics:
         name, datatype = aliases.name_and_type(device, metric)
@@ -319,7 +329,7 @@ def _plain_value(holder: Any, datatype: int | None) -> Any:
     value = getattr(holder, which)
     bits = _SIGNED_BITS.get(datatype or 0)
     if bits and which in ("int_value", "long_value"):
-        # Short types travel in 32 bits, sign-extended by some and cut by others: the low bits are right in both.
+        # Short types are sent in 32 bits, sign-extended by some senders and truncated by others: the low bits are right.
         value &= (1 << bits) - 1
         return value - (1 << bits) if value >> (bits - 1) else value
     return value
@@ -362,8 +372,62 @@ _NESTED: Mapping[str, Any] = {
 
 
 def rebirth_command(timestamp: int) -> bytes:
-    """The payload of an NCMD that asks for a rebirth: named, not aliased, and without a seq."""
+    """The payload of an NCMD that requests a rebirth: by name, without alias and seq."""
     payload = Payload(timestamp=timestamp)
     payload.metrics.add(name=REBIRTH, timestamp=timestamp, datatype=BOOLEAN, boolean_value=True)
     data: bytes = payload.SerializeToString()
     return data
+
+
+MAX_ITEMS = 65_536
+"""The longest array that becomes a list: as JSON it is many times its size."""
+
+_FORMATS = {
+    "Int8Array": "b",
+    "Int16Array": "h",
+    "Int32Array": "i",
+    "Int64Array": "q",
+    "UInt8Array": "B",
+    "UInt16Array": "H",
+    "UInt32Array": "I",
+    "UInt64Array": "Q",
+    "FloatArray": "f",
+    "DoubleArray": "d",
+    "DateTimeArray": "q",
+}
+_COUNT_BYTES = 4
+
+
+def unpack_array(data: bytes, type_name: str) -> list[int | float | bool | str] | None:
+    """The items, ready for JSON; None if the bytes are not an array of that type."""
+    if type_name in _FORMATS:
+        return _numbers(data, _FORMATS[type_name])
+    if type_name == "BooleanArray":
+        return _booleans(data)
+    return _texts(data) if type_name == "StringArray" else None
+
+
+def _numbers(data: bytes, code: str) -> list[int | float | bool | str] | None:
+    count, rest = divmod(len(data), struct.calcsize(f"<{code}"))
+    if rest or count > MAX_ITEMS:
+        return None
+    numbers = struct.unpack(f"<{count}{code}", data)
+    return [number if isfinite(number) else str(number) for number in numbers]
+
+
+def _booleans(data: bytes) -> list[int | float | bool | str] | None:
+    if len(data) < _COUNT_BYTES:
+        return None
+    count, bits = int.from_bytes(data[:_COUNT_BYTES], "little"), data[_COUNT_BYTES:]
+    if count > MAX_ITEMS or len(bits) != (count + 7) // 8:
+        return None
+    return [bool(bits[number // 8] & 0x80 >> number % 8) for number in range(count)]
+
+
+def _texts(data: bytes) -> list[int | float | bool | str] | None:
+    if data and not data.endswith(b"\0"):
+        return None
+    parts = data.split(b"\0")[:-1]
+    if len(parts) > MAX_ITEMS:
+        return None
+    return [part.decode("utf-8", "backslashreplace") for part in parts]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from seriatim.core.edge_messages import Status
+from seriatim.core.sparkplug.messages import Status
 from seriatim.extras import require_extra
 
 require_extra("server", "prometheus_client", what="figures for Prometheus")

@@ -1,7 +1,7 @@
-"""Asking an edge node for a rebirth by hand, without a host application.
+"""Requesting a rebirth of an edge node by hand, without a host application.
 
-The command is the one that a host sends: NCMD with ``Node Control/Rebirth``, QoS 0, not retained. Whoever asks listens for the
-node's NBIRTH first, so that the answer can't be missed.
+The command is the one that a host sends: NCMD with ``Node Control/Rebirth``, QoS 0, not retained. The node's NBIRTH is
+subscribed to first, so that the answer can't be missed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 
 from seriatim.errors import FailedPrecondition
 from seriatim.extras import require_extra
-from seriatim.sparkplug.connection import MqttAddress, MqttTrust, refusal_of
+from seriatim.sparkplug.mqtt_address import MqttAddress, MqttTrust, refusal_of
 from seriatim.sparkplug.payload import rebirth_command
 from seriatim.sparkplug.topics import NodeId, birth_topic, check_node, command_topic
 
@@ -23,7 +23,7 @@ import aiomqtt  # noqa: E402
 async def ask_for_rebirth(
     address: MqttAddress, node: NodeId, *, trust: MqttTrust | None = None, wait: float = 10.0
 ) -> bool:
-    """Ask, and wait for the birth. False when none came within ``wait`` seconds; with 0 nobody waits."""
+    """Request a rebirth, and wait for the birth. False if none arrives within ``wait`` seconds; 0 does not wait."""
     check_node(node)
     tls = (trust or MqttTrust()).for_address(address)
     client = aiomqtt.Client(
@@ -44,7 +44,7 @@ async def _birth_within(client: aiomqtt.Client, seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             async for message in client.messages:
-                if not message.retain:  # a birth is never retained: this one would be somebody's mistake, and old
+                if not message.retain:  # births must not be retained: this would be an old one
                     return True
     except TimeoutError:
         pass

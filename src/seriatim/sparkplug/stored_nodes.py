@@ -1,7 +1,7 @@
-"""Which edge nodes a host has stored messages of, read from its store: the same for a host at work and for one long gone.
+"""The edge nodes whose messages a host has stored, read from its store, whether the host is running or not.
 
-The positions of a node's writers (``writers``) say where it stands, and stay when its messages are deleted. How many messages
-and ledger entries there are, and how its devices are, only the kept messages tell; so they do of a node without writers.
+The positions of a node's writers (``writer_names``) give its state, and stay when its messages are deleted. The number of
+messages and ledger entries, and the state of devices, come from the kept messages; for a node without writers everything does.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from seriatim.core.edge_messages import Bookmark, Kind
-from seriatim.sparkplug.writers import BOOKMARKS, NO_SESSION, SESSIONS, Session, node_of_writer, session_writer
+from seriatim.core.sparkplug.messages import Bookmark, Kind
+from seriatim.sparkplug.writer_names import BOOKMARKS, NO_SESSION, SESSIONS, NodeSession, node_of_writer, session_writer
 
 NO_NODE = "malformed-topic"
-"""The reason of the entries in a ledger that are about no node."""
+"""The reason of ledger entries that concern no node."""
 
 _STEP = 5_000
 
@@ -35,35 +35,35 @@ class _Store(Protocol):
 
 @dataclass(slots=True)
 class NodeSummary:
-    """An edge node, as far as its store tells."""
+    """The state of an edge node according to its store."""
 
     node: str
     status: str = "unknown"
     bd_seq: int | None = None
     births: int = 0
-    """How many births were stored, at least: older hosts did not count them, so of theirs only the kept ones are known."""
+    """The least number of births stored: older hosts did not count them, so only their kept births are known."""
     seq: int | None = None
     messages: int = 0
     flagged: int = 0
-    """How many messages were stored without a birth, or while nobody knew how the node stood."""
+    """How many messages were stored without a birth, or while the node was stale."""
     entries: int = 0
-    """How many entries the ledger has about the node."""
+    """How many ledger entries there are about the node."""
     devices: dict[str, bool] = field(default_factory=dict)
-    """Whether each device is online, of those that a kept message is about."""
+    """Whether each device is online, as far as devices appear in kept messages."""
 
 
 @dataclass(slots=True)
 class _Counting:
-    """A node while its kept messages are counted. Those of an epoch before its session say nothing about how it is now."""
+    """A node while its kept messages are counted. Those of earlier epochs than its session do not affect its state."""
 
     node: NodeSummary
     bookmark: Bookmark | None = None
-    session: Session = NO_SESSION
+    session: NodeSession = NO_SESSION
     birth_is_kept: bool = False
-    """Whether the birth of the session is among the kept messages: then those of its devices are, too."""
+    """Whether the birth of the session is kept: then the births of its devices are, too."""
 
     def add(self, attributes: Mapping[str, str]) -> None:
-        """The next message of the node."""
+        """Count the next message of the node."""
         node, kind, seq = self.node, attributes["kind"], _number(attributes, "seq")
         node.messages += 1
         node.flagged += "flag" in attributes
@@ -75,21 +75,18 @@ class _Counting:
         if kind in (Kind.NBIRTH, Kind.NDEATH):
             node.status = "online" if kind == Kind.NBIRTH else "offline"
             node.devices = dict.fromkeys(node.devices, False)
-        elif "device" in attributes:
-            self._add_device(attributes["device"], attributes)
-
-    def _add_device(self, device: str, attributes: Mapping[str, str]) -> None:
-        if attributes["kind"] != Kind.DDATA:
-            self.node.devices[device] = attributes["kind"] == Kind.DBIRTH and self._is_of_session(attributes)
-        elif not self.birth_is_kept and "flag" not in attributes:  # it was born before what is kept
-            self.node.devices[device] = self._is_of_session(attributes)
+        elif (device := attributes.get("device")) is not None:
+            if kind != Kind.DDATA:
+                node.devices[device] = kind == Kind.DBIRTH and self._is_of_session(attributes)
+            elif not self.birth_is_kept and "flag" not in attributes:  # its birth is no longer kept
+                node.devices[device] = self._is_of_session(attributes)
 
     def _is_of_session(self, attributes: Mapping[str, str]) -> bool:
         epoch = _number(attributes, "epoch")
         return epoch is None or epoch >= self.session.epoch
 
     def summary(self) -> NodeSummary:
-        """The node with what its writers know, which is newer than any message."""
+        """The node with the state of its writers, which is newer than any message."""
         node, bookmark, session = self.node, self.bookmark, self.session
         if session.changes:
             node.status = "online" if session.online else "offline"
@@ -104,7 +101,7 @@ class _Counting:
 
 
 def census_of(store: _Store, topics: Mapping[str, int], topic: str, ledger: str) -> list[NodeSummary]:
-    """The edge nodes of a topic and its ledger, sorted by name. ``topics`` are the ids of all topics of the store."""
+    """The edge nodes of a topic and its ledger, in order of name. ``topics`` maps the names of all topics to their ids."""
     nodes = _stored_nodes(store, topics, topic)
     for record in _records(store, topics[topic]):
         if record.key is not None and record.attributes and "kind" in record.attributes:
@@ -116,7 +113,7 @@ def census_of(store: _Store, topics: Mapping[str, int], topic: str, ledger: str)
 
 
 def _stored_nodes(store: _Store, topics: Iterable[str], topic: str) -> dict[str, _Counting]:
-    """The nodes that have writers. Of those that several hosts have stored, the host counts that has heard the newest stamp."""
+    """The nodes that have writers. If several hosts have stored a node, the one with the newest timestamp counts."""
     sessions = dict(store.writers(f"{SESSIONS} "))
     found: dict[str, _Counting] = {}
     for name, at in store.writers(f"{BOOKMARKS} "):
@@ -126,7 +123,7 @@ def _stored_nodes(store: _Store, topics: Iterable[str], topic: str) -> dict[str,
         bookmark = Bookmark.unpack(at)
         other = found.get(str(node))
         if other is None or other.bookmark is None or _age(other.bookmark) < _age(bookmark):
-            session = Session.unpack(sessions.get(session_writer(name), 0))
+            session = NodeSession.unpack(sessions.get(session_writer(name), 0))
             found[str(node)] = _Counting(NodeSummary(str(node)), bookmark, session)
     return found
 
@@ -136,7 +133,7 @@ def _age(bookmark: Bookmark) -> tuple[int, int]:
 
 
 def _number(attributes: Mapping[str, str], name: str) -> int | None:
-    """What an attribute says, if it is a number: anybody may publish to a topic."""
+    """A numeric attribute; None if it is not a number, as anybody may publish to a topic."""
     text = attributes.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else None
 

@@ -1,47 +1,50 @@
-"""Messages of edge nodes on their way into a topic, and entries into the ledger, with the places of their nodes.
+"""Writes the messages of edge nodes to a topic, and entries to the ledger, together with the bookmarks of the nodes.
 
 Rules
-    - The messages of a node, its entries in the ledger, its new bookmark and its session are written in one transaction
-      (``Broker.publish_steps``): whoever reads the bookmark after a crash knows exactly what is in both topics.
-    - A node's writer moves from where it stood. If somebody else has moved it, two hosts write under one name: the journal
-      fails and the host stops, rather than to write a node's messages twice.
-    - What no node has said moves no bookmark: a *stray* entry, of something malformed.
-    - While one write is under way, what comes meanwhile is gathered for the next. So each node has one write at a time.
-    - A write has a limit, because a link may lead to the store. What a node has beyond it is in a *chunk* of its own, which is
-      written behind the one before. Each chunk has the bookmark that belongs to its last message: a crash between two of them
-      repeats nothing, and what is missing then is noticed as a gap.
-    - A journal that is abandoned writes nothing more than what is under way.
+    - The messages of a node, its ledger entries, its new bookmark and its session are written in one transaction
+      (``Broker.publish_once``): after a crash, the bookmark tells exactly what is in both topics.
+    - The position of a node's writer is compared before it is moved. If another process has moved it, two hosts use one name:
+      the journal fails and the host stops, rather than write a node's messages twice.
+    - A *stray* entry, about something malformed that belongs to no node's stream, moves no bookmark.
+    - During a write, new messages are gathered for the next one. So each node has one write at a time.
+    - The size of a write is limited, because the store may be behind a link. What exceeds it is in another *chunk* of the node,
+      written after the first. Each chunk has the bookmark of its last message: a crash between two of them repeats nothing, and
+      what is then missing shows as a gap.
+    - An abandoned journal completes the write in progress, and writes nothing more.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from seriatim.core.edge_messages import Bookmark, DeathIgnored, EdgeMessage, Flag, Kind, Ordered
-from seriatim.core.resequencing import LedgerEntry, Reason
-from seriatim.engine.broker import Broker, Outgoing, Step
+from seriatim.core.resequencing.options import LedgerEntry, Reason
+from seriatim.core.sparkplug.messages import OF_DATA, Bookmark, DeathIgnored, EdgeMessage, Flag, Kind, Ordered
+from seriatim.engine.broker import Broker, Outgoing, WriterMove
+from seriatim.errors import FailedPrecondition
 from seriatim.sparkplug.intake import Counts
 from seriatim.sparkplug.topics import NodeId
-from seriatim.sparkplug.writers import BOOKMARKS, SESSIONS, Session, writer_name
+from seriatim.sparkplug.writer_names import BOOKMARKS, SESSIONS, NodeSession, writer_name
 
 MAX_WAITING = 20_000
 """How many messages may wait to be written before the host reads no more."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""And how many bytes of them."""
+"""And how many bytes."""
 MAX_WRITTEN = 4_096
-"""How many messages are written at once: each has at most 4 KiB beside its data."""
+"""How many messages are written at once: each has at most 4 KiB in addition to its data."""
 MAX_WRITTEN_BYTES = 8 * 1024 * 1024
-"""How many bytes of data are written at once. Only one message can be longer than that, and is then written alone."""
-PAUSE = 0.02
-"""The seconds between two writes. A commit costs as much as many messages: so a busy host makes fewer, and fuller ones."""
+"""How many bytes of data are written at once. A single larger message is written alone."""
+PAUSE_S = 0.02
+"""Seconds between two writes. A commit costs as much as many messages, so a busy host makes fewer and larger ones."""
 
+T = TypeVar("T")
 Written: TypeAlias = Ordered[Any] | LedgerEntry[EdgeMessage[Any]] | DeathIgnored[Any]
-"""What moves the place of a node when it is written."""
+"""What moves the bookmark of a node when it is written."""
 
 
 class _Standing(NamedTuple):
@@ -53,7 +56,7 @@ class _Standing(NamedTuple):
 
 @dataclass(slots=True)
 class _Load:
-    """How much something is, and whether a write has room for it."""
+    """A number of messages and bytes, and whether a write has room for more."""
 
     count: int = 0
     size: int = 0
@@ -69,21 +72,23 @@ class _Load:
 
 @dataclass(slots=True)
 class _Chunk:
-    """What waits to be written for one node, as much as one write may have, and where the node stands behind it."""
+    """What is to be written for one node, within the limits of one write, and the bookmark after it.
+
+    The bookmark of a chunk that another one follows is computed from what was ``written``; that of the last one is the
+    node's own.
+    """
 
     place: Bookmark
-    session: Session
+    session: NodeSession
+    written: list[Written] = field(default_factory=list)
     messages: list[Outgoing] = field(default_factory=list)
     entries: list[Outgoing] = field(default_factory=list)
     load: _Load = field(default_factory=_Load)
 
 
-_Part: TypeAlias = dict[NodeId, _Chunk]
-
-
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Where a host writes: messages in order, and the ledger, if it keeps one."""
+    """The topics of a host: for ordered messages, and for the ledger, if it keeps one."""
 
     ordered: str
     ledger: str | None
@@ -101,8 +106,8 @@ class Journal:
         self._counts = counts
         self._bookmark_of = bookmark_of
         self._standing: dict[NodeId, _Standing] = {}
-        self._places: dict[NodeId, tuple[Bookmark, Session]] = {}
-        """Where each node stands behind everything that was added, while writes may still be under way."""
+        self._places: dict[NodeId, tuple[Bookmark, NodeSession]] = {}
+        """The bookmark and session of each node after all writes, including those in progress."""
         self._waiting: defaultdict[NodeId, list[_Chunk]] = defaultdict(list)
         self._strays: list[Outgoing] = []
         self._load = _Load()
@@ -111,42 +116,46 @@ class Journal:
         self._drained = asyncio.Event()
 
     async def recall(self, node: NodeId) -> Bookmark | None:
-        """Where a node stood when it was last written; None when it never was."""
+        """The stored bookmark of a node; None if it has none."""
         bookmark = await self._broker.position_of(self._writer(BOOKMARKS, node))
         session = await self._broker.position_of(self._writer(SESSIONS, node))
         self._standing[node] = _Standing(bookmark, session)
-        self._places[node] = Bookmark.unpack(bookmark), Session.unpack(session)
+        self._places[node] = Bookmark.unpack(bookmark), NodeSession.unpack(session)
         return Bookmark.unpack(bookmark) if bookmark else None
 
     def forget(self, node: NodeId) -> None:
-        """Nothing is to be written for a node that was recalled, because no more nodes can be known."""
+        """Forget a recalled node for which nothing will be written, because no more nodes are accepted."""
         del self._standing[node], self._places[node]
 
     def add(self, node: NodeId, message: Outgoing, ordered: Ordered[Any]) -> None:
-        """The next message of a node that was recalled."""
+        """Add the next message of a recalled node."""
         self._chunk_for(node, message, ordered).messages.append(message)
 
     def enter(self, node: NodeId, entry: Outgoing, about: Written | None = None) -> None:
-        """The next entry in the ledger about a node that was recalled."""
+        """Add the next ledger entry about a recalled node."""
         self._chunk_for(node, entry, about).entries.append(entry)
 
     def enter_stray(self, entry: Outgoing) -> None:
-        """An entry in the ledger that has nothing to do with the place of any node."""
+        """Add a ledger entry that moves no bookmark."""
         self._strays.append(entry)
         self._gathered(entry)
 
     def _chunk_for(self, node: NodeId, record: Outgoing, written: Written | None) -> _Chunk:
-        """Where the next record of a node goes, moved on to where the node stands behind it."""
+        """The chunk for the next record of a node, with the bookmark advanced past the record."""
         chunks, size = self._waiting[node], len(record.data)
-        if not chunks or not chunks[-1].load.has_room_for(1, size):
+        if not chunks:
             chunks.append(_Chunk(*self._places[node]))
+        elif not chunks[-1].load.has_room_for(1, size):
+            full = chunks[-1]
+            full.place = reduce(place_behind, full.written, full.place)
+            chunks.append(_Chunk(full.place, full.session))
         chunk = chunks[-1]
-        chunk.load.add(1, size)
+        chunk.load.count += 1
+        chunk.load.size += size
         if written is not None:
-            chunk.place = place_behind(chunk.place, written)
-        if isinstance(written, Ordered):
-            chunk.session = chunk.session.behind(written)
-        self._places[node] = chunk.place, chunk.session
+            chunk.written.append(written)
+            if isinstance(written, Ordered) and written.message.kind not in OF_DATA:
+                chunk.session = chunk.session.behind(written)
         self._gathered(record)
         return chunk
 
@@ -159,28 +168,28 @@ class Journal:
         return self._load.count >= MAX_WAITING or self._load.size >= MAX_WAITING_BYTES
 
     async def room(self) -> None:
-        """Return when more may be added."""
+        """Wait until more may be added."""
         while self.is_full:
             self._drained.clear()
             await self._drained.wait()
 
     async def run(self) -> None:
-        """Write until ``end`` was called and nothing waits, or until it is abandoned."""
+        """Write until ``end`` has been called and nothing is left, or until the journal is abandoned."""
         while self._load.count or not self._ending:
             await self._filled.wait()
             if self._abandoned:
                 return
             await self._flush()
             if not self._ending:
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(PAUSE_S)
 
     def end(self) -> None:
-        """Nothing more is added. A write is never broken off: nobody would know what became of it."""
+        """Nothing more will be added. A write is never cancelled, because its outcome would be unknown."""
         self._ending = True
         self._filled.set()
 
     def abandon(self) -> None:
-        """Write nothing of what waits: nodes have moved on without all that they said having been added."""
+        """Discard what waits: the nodes have advanced past messages that were not added."""
         self._abandoned = True
         self.end()
 
@@ -189,37 +198,45 @@ class Journal:
         strays, self._strays, self._load = self._strays, [], _Load()
         self._filled.clear()
         for node, chunks in waiting.items():
-            chunks[-1].place = self._bookmark_of(node)  # now, at one with the messages: nothing was awaited in between
+            chunks[-1].place = self._bookmark_of(node)  # consistent with the messages: nothing was awaited in between
             self._places[node] = chunks[-1].place, chunks[-1].session
-        await asyncio.gather(self._write_parts(waiting), self._write_strays(strays))
+        await asyncio.gather(self._write_chunks(waiting), self._write_strays(strays))
         self._drained.set()
 
-    async def _write_parts(self, waiting: dict[NodeId, list[_Chunk]]) -> None:
-        for part in _parts(waiting):
-            await self._write(self._take_steps(part), part)
+    async def _write_chunks(self, waiting: dict[NodeId, list[_Chunk]]) -> None:
+        """Write all first chunks, then all second ones, and so on."""
+        for chunks in zip_longest(*waiting.values()):
+            of_nodes = [(node, chunk) for node, chunk in zip(waiting, chunks, strict=True) if chunk is not None]
+            for part in _parts(of_nodes, lambda pair: pair[1].load):
+                await self._write(part)
 
-    def _take_steps(self, part: _Part) -> list[Step]:
-        steps = []
-        for node, chunk in part.items():
+    async def _write(self, part: list[tuple[NodeId, _Chunk]]) -> None:
+        moves = []
+        for node, chunk in part:
             start, end = self._standing[node], _Standing(chunk.place.pack(), chunk.session.pack())
             self._standing[node] = end
-            steps.append(Step(self._writer(BOOKMARKS, node), start.bookmark, end.bookmark))
+            moves.append(WriterMove(self._writer(BOOKMARKS, node), start.bookmark, end.bookmark))
             if end.session != start.session:
-                steps.append(Step(self._writer(SESSIONS, node), start.session, end.session))
-        return steps
-
-    async def _write(self, steps: list[Step], part: _Part) -> None:
-        messages = [message for chunk in part.values() for message in chunk.messages]
-        entries = [entry for chunk in part.values() for entry in chunk.entries]
+                moves.append(WriterMove(self._writer(SESSIONS, node), start.session, end.session))
+        messages = [message for _, chunk in part for message in chunk.messages]
+        entries = [entry for _, chunk in part for entry in chunk.entries]
         ordered, ledger = self._topics.ordered, self._topics.ledger
-        await self._broker.publish_steps(ordered, steps, messages, {ledger: entries} if ledger and entries else None)
+        try:
+            await self._broker.publish_once(ordered, moves, messages, {ledger: entries} if ledger and entries else None)
+        except FailedPrecondition as error:
+            if any([await self._broker.position_of(move.writer) != move.start for move in moves]):
+                raise FailedPrecondition(
+                    f"another host named {self._host!r} writes to topic {ordered!r}: stop one of the two, or give this one "
+                    "another name with --host-id"
+                ) from error
+            raise
         self._counts.stored += len(messages)
         self._counts.entries += len(entries)
 
     async def _write_strays(self, strays: list[Outgoing]) -> None:
         if self._topics.ledger is None:
             return
-        for entries in _slices(strays):
+        for entries in _parts(strays, lambda entry: _Load(1, len(entry.data))):
             await self._broker.publish(self._topics.ledger, entries)
             self._counts.entries += len(entries)
 
@@ -228,7 +245,7 @@ class Journal:
 
 
 def place_behind(place: Bookmark, written: Written) -> Bookmark:
-    """Where a node stands when what it has said next is written, and what comes behind that is not."""
+    """The bookmark of a node after this effect, and before any that follow."""
     given = place.given + 1
     if isinstance(written, DeathIgnored):
         return place._replace(given=given)
@@ -246,31 +263,16 @@ def place_behind(place: Bookmark, written: Written) -> Bookmark:
     return Bookmark(given, written.epoch, bd_seq, (message.seq + 1) % 256, born, max(stamps, default=None))
 
 
-def _parts(waiting: dict[NodeId, list[_Chunk]]) -> Iterator[_Part]:
-    """What waits, as much at a time as one write may have: all first chunks, then all second ones, and so on."""
-    for chunks in zip_longest(*waiting.values()):
-        part: _Part = {}
-        load = _Load()
-        for node, chunk in zip(waiting, chunks, strict=True):
-            if chunk is None:
-                continue
-            if not load.has_room_for(chunk.load.count, chunk.load.size):
-                yield part
-                part, load = {}, _Load()
-            part[node] = chunk
-            load.add(chunk.load.count, chunk.load.size)
-        yield part
-
-
-def _slices(entries: list[Outgoing]) -> Iterator[list[Outgoing]]:
-    """The same for entries that move no bookmark."""
-    part: list[Outgoing] = []
+def _parts(things: Iterable[T], load_of: Callable[[T], _Load]) -> Iterator[list[T]]:
+    """As many of the things at a time as one write may have."""
+    part: list[T] = []
     load = _Load()
-    for entry in entries:
-        if not load.has_room_for(1, len(entry.data)):
+    for thing in things:
+        more = load_of(thing)
+        if not load.has_room_for(more.count, more.size):
             yield part
             part, load = [], _Load()
-        part.append(entry)
-        load.add(1, len(entry.data))
+        part.append(thing)
+        load.add(more.count, more.size)
     if part:
         yield part

@@ -1,8 +1,8 @@
-"""What a host stores about its nodes beside their messages, as positions of writers, and under which names.
+"""The names of the writers whose positions hold the state of a host's nodes.
 
-Each node has two writers. The position of one is its *bookmark* (``core.edge_messages``), which moves with every message; that
-of the other is its *session*, which moves with births and deaths. Both are written in the transaction of the messages that
-move them, and stay when those messages are deleted: so whoever lists the nodes needs no message.
+Each node has two writers. The position of one is its *bookmark* (``core.sparkplug.messages``), which moves with every message;
+that of the other is its *session*, which moves with births and deaths. Both are written in one transaction with the messages
+that move them, and stay when those messages are deleted, so that nodes can be listed without their messages.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from seriatim.core.edge_messages import Kind, Ordered
-from seriatim.core.limits import MAX_NAME_BYTES
+from seriatim.core.sparkplug.messages import Kind, Ordered, pack_bits, unpack_bits
+from seriatim.core.text_checks import MAX_NAME_BYTES
 from seriatim.errors import InvalidArgument
 from seriatim.sparkplug.topics import NodeId, check_id, parse_node
 
@@ -24,43 +24,36 @@ _BITS = (32, 64, 32, 1)
 """Of births, bdSeq, epoch, and whether the node is online."""
 
 
-class Session(NamedTuple):
-    """The last session of a node. As one number it only grows: ``changes`` comes first."""
+class NodeSession(NamedTuple):
+    """The last session of a node. Packed into a number it only grows, because ``changes`` comes first."""
 
     changes: int = 0
-    """How many births and deaths were stored, ever."""
+    """How many births and deaths were ever stored."""
     births: int = 0
     bd_seq: int = 0
     epoch: int = 0
-    """That of its birth."""
+    """The epoch of its birth."""
     online: bool = False
 
-    def behind(self, ordered: Ordered[Any]) -> Session:
-        """The session when the next message of the node is stored."""
+    def behind(self, ordered: Ordered[Any]) -> NodeSession:
+        """The session after the next message of the node."""
         message = ordered.message
         if message.kind is Kind.NBIRTH:
-            return Session(self.changes + 1, self.births + 1, message.bd_seq or 0, ordered.epoch, online=True)
+            return NodeSession(self.changes + 1, self.births + 1, message.bd_seq or 0, ordered.epoch, online=True)
         if message.kind is Kind.NDEATH:
             return self._replace(changes=self.changes + 1, online=False)
         return self
 
     def pack(self) -> int:
-        packed = self.changes
-        for value, bits in zip((self.births, self.bd_seq, self.epoch, self.online), _BITS, strict=True):
-            packed = packed << bits | value
-        return packed
+        return pack_bits(self.changes, (self.births, self.bd_seq, self.epoch, self.online), _BITS)
 
     @classmethod
-    def unpack(cls, packed: int) -> Session:
-        fields = []
-        for bits in reversed(_BITS):
-            fields.append(packed & ((1 << bits) - 1))
-            packed >>= bits
-        online, epoch, bd_seq, births = fields
-        return cls(packed, births, bd_seq, epoch, bool(online))
+    def unpack(cls, packed: int) -> NodeSession:
+        changes, births, bd_seq, epoch, online = unpack_bits(packed, _BITS)
+        return cls(changes, births, bd_seq, epoch, bool(online))
 
 
-NO_SESSION = Session()
+NO_SESSION = NodeSession()
 
 
 def writer_name(what: str, host: str, topic: str, node: NodeId) -> str:
@@ -74,16 +67,16 @@ def session_writer(bookmark_writer: str) -> str:
 
 
 def _short_enough(name: str) -> str:
-    """A store takes no longer names, and a node may have one: then a digest stands for it."""
+    """The name, or a digest of it if it is too long for a store."""
     what = name.partition(" ")[0]
     return name if len(name.encode()) <= MAX_NAME_BYTES else f"{what} {sha256(name.encode()).hexdigest()}"
 
 
 def node_of_writer(name: str, topic: str, topics: Iterable[str]) -> NodeId | None:
-    """Which node of ``topic`` a writer stands for; None when it stands for none of them, or its name was too long.
+    """The node of ``topic`` that a writer belongs to; None if it belongs to none, or if its name was too long.
 
-    Ids and the names of topics may hold spaces, so a name can be read in several ways if several of all ``topics`` are in it:
-    then the first of them is meant, and of two that begin there the longer one.
+    Ids and topic names may contain spaces, so a name is ambiguous if it contains several of all ``topics``: then the first one
+    counts, and of two at the same place the longer one.
     """
     _, _, rest = name.partition(" ")
     found = [(at, -len(each), each) for each in topics if (at := rest.find(f" {each} ")) > 0]

@@ -2,8 +2,8 @@
 
 Rules
     - JSON has the same field names everywhere: times are ISO 8601 in UTC, ages and durations are seconds, ids are strings, and
-      what is not there is null. A list is one array; what comes bit by bit is one object a line.
-    - Payloads are text where they are UTF-8; otherwise they are base64, and ``encoding`` says so.
+      what is missing is null. A list is one array; a stream is one object per line.
+    - Payloads are text if they are UTF-8, otherwise base64; ``encoding`` says which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from seriatim.cli.display import new_table, print_table, readable
+from seriatim.cli.common.display import new_table, print_table, readable
 
 Fields = dict[str, Any]
 Cell = str | Callable[[Fields], object]
@@ -25,8 +25,8 @@ Cell = str | Callable[[Fields], object]
 Columns = Mapping[str, Cell]
 
 
-def where_said(name: str, rows: Sequence[Fields]) -> dict[str, Cell]:
-    """A column that is shown only when some row has something in it."""
+def column_if_set(name: str, rows: Sequence[Fields]) -> dict[str, Cell]:
+    """A column that is shown only if some row has a value for it."""
     return {name: name} if any(row[name] for row in rows) else {}
 
 
@@ -38,7 +38,7 @@ class Output:
     progress: bool = False
 
     def listing(self, rows: Sequence[Fields], columns: Columns, *, empty: str) -> None:
-        """A list, of which people see some columns."""
+        """Print a list, of which people see some columns."""
         if self.as_json:
             click.echo(as_json(rows))
         elif rows:
@@ -47,8 +47,23 @@ class Output:
             click.echo(empty)
 
     def result(self, fields: Fields, sentence: str) -> None:
-        """One thing that was done, or one piece of a stream."""
+        """Print the result of a command, or one item of a stream."""
         click.echo(as_json(fields) if self.as_json else sentence)
+
+    def details(self, fields: Fields, facts: Mapping[str, object]) -> None:
+        """Print one thing with many properties, of which people see those that are set."""
+        if self.as_json:
+            click.echo(as_json(fields))
+            return
+        width = max(map(len, facts)) + 2
+        for name, value in facts.items():
+            if value is not None:
+                click.echo(f"{name:<{width}}{cell_text(value)}")
+
+    def note(self, sentence: str) -> None:
+        """Tell people something that is not a result, such as that there is none."""
+        if not self.as_json:
+            click.echo(sentence, err=True)
 
 
 def print_rows(rows: Sequence[Fields], columns: Columns) -> None:
@@ -73,11 +88,13 @@ def cell_text(value: object) -> str:
     return readable(str(value))
 
 
-def moment(seconds: float | None) -> str | None:
-    """A time as it is printed everywhere."""
-    if seconds is None:
+def moment(time: datetime | float | None) -> str | None:
+    """A time in ISO 8601."""
+    if time is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if not isinstance(time, datetime):
+        time = datetime.fromtimestamp(time, UTC)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def duration(seconds: float | None) -> str | None:
@@ -85,14 +102,20 @@ def duration(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     if seconds < 60:
-        return f"{seconds:.1f}s"
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
     parts: list[str] = []
     rest = int(seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, rest = divmod(rest, size)
         if count or parts:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
+            parts.append(f"{count}{unit}" if count else "")
+    return " ".join(filter(None, parts[:2]))
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things for people: 1 batch, 1,024 batches."""
+    plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{plural}"
 
 
 def size(count: float) -> str:
@@ -105,7 +128,7 @@ def size(count: float) -> str:
 
 
 def payload(data: bytes) -> Fields:
-    """The fields that say what a message carries."""
+    """The fields with the data of a message."""
     try:
         return {"data": data.decode(), "encoding": "text"}
     except UnicodeDecodeError:
@@ -113,10 +136,10 @@ def payload(data: bytes) -> Fields:
 
 
 def message_fields(
-    offset: str, key: str | None, data: bytes, attributes: Mapping[str, str], published: float
+    message_id: str, key: str | None, data: bytes, attributes: Mapping[str, str], published: datetime | float
 ) -> Fields:
     return {
-        "id": offset,
+        "id": message_id,
         "key": key,
         **payload(data),
         "attributes": dict(attributes),
@@ -125,10 +148,15 @@ def message_fields(
 
 
 def payload_text(fields: Fields) -> str:
-    """What a message carries, for people."""
+    """The data of a message, for people."""
     return readable(fields["data"]) if fields["encoding"] == "text" else f"base64:{fields['data']}"
 
 
+def attributes_text(fields: Fields) -> str:
+    return " ".join(f"{readable(name)}={readable(value)}" for name, value in fields["attributes"].items())
+
+
 def message_line(fields: Fields) -> str:
-    """A message for people: id, key, data."""
-    return f"{fields['id']}  {cell_text(fields['key'])}  {payload_text(fields)}"
+    """A message for people: id, key, attributes if there are any, data."""
+    parts = (fields["id"], cell_text(fields["key"]), attributes_text(fields), payload_text(fields))
+    return "  ".join(part for part in parts if part)

@@ -1,7 +1,7 @@
 """Work that Ctrl-C and SIGTERM end cleanly.
 
-The first signal cancels the work; what it opened is then closed as always, and the exit status is that of the signal (130 or
-143). A second one ends the process.
+The first signal cancels the work; whatever it opened is then closed as always, and the exit status is that of the signal (130
+or 143). A second signal kills the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def run_until_signal(work: Callable[[AsyncExitStack], Coroutine[Any, Any, T]]) -> T:
-    """Run ``work`` in an event loop of its own. What it puts on the stack is closed when it has ended or was told to stop."""
+    """Run ``work`` in an event loop of its own. What it puts on the stack is closed at its end, or when it is stopped."""
     with asyncio.Runner() as runner:
         return runner.run(_run(work))
 

@@ -1,4 +1,4 @@
-"""Tables for commands that work with Spark: where they are read from, and how long that takes."""
+"""A Spark session for commands, with a progress bar, and the tables that they read and write."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seriatim.cli.display import ProgressDisplay, progress_display
+from seriatim.cli.common.display import ProgressDisplay, progress_display
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ FORMATS = {
     ".avro": "avro",
 }
 HEADING = {"csv": {"header": "true", "inferSchema": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
-"""How formats without types of their own are read: a line that does not fit is an error, and nothing is skipped."""
+"""How formats without types of their own are read: a malformed line is an error, and nothing is skipped."""
 SECONDS_BETWEEN_UPDATES = 0.2
 
 
 @contextmanager
-def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
-    """A session, and a progress bar for whatever it does; what Spark complains about becomes an error of ours."""
+def spark_session(*, show_progress: bool) -> Iterator[SparkSession]:
+    """A session with a progress bar. Its errors become ours."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -53,7 +53,7 @@ def spark_at_work(*, show_progress: bool) -> Iterator[SparkSession]:
 
 
 def _follow_tasks(session: SparkSession, progress: ProgressDisplay, done: threading.Event) -> None:
-    """Show how many tasks of the stages at work have ended, until all is done."""
+    """Show how many tasks of the running stages have finished."""
     tracker = session.sparkContext.statusTracker()
     while not done.wait(SECONDS_BETWEEN_UPDATES):
         stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
@@ -77,7 +77,7 @@ def refuse_to_overwrite(path: str) -> None:
     """Raise unless a table can be written to a local path: nothing is overwritten, and its folder exists."""
     place = Path(path)
     if place.exists():
-        raise already_there(path)
+        raise exists_already(path)
     if not place.parent.is_dir():
         raise NotFound(f"there is no folder '{place.parent}' to write to")
 
@@ -88,11 +88,11 @@ def refuse_to_overwrite_address(spark: SparkSession, address: str) -> None:
     assert jvm is not None
     path = jvm.org.apache.hadoop.fs.Path(address)
     if path.getFileSystem(context.hadoopConfiguration()).exists(path):
-        raise already_there(address)
+        raise exists_already(address)
 
 
-def already_there(path: str) -> AlreadyExists:
-    return AlreadyExists(f"'{path}' is there already: name another place, or remove it")
+def exists_already(path: str) -> AlreadyExists:
+    return AlreadyExists(f"'{path}' already exists: choose another path, or remove it")
 
 
 def is_address(path: str) -> bool:
@@ -110,13 +110,15 @@ def format_of(path: str) -> str:
     found = {FORMATS[ending] for name in _names(Path(path)) if (ending := Path(name).suffix) in FORMATS}
     if len(found) != 1:
         known = ", ".join(sorted(set(FORMATS.values())))
-        problem = "has files of several formats" if found else "does not tell its format"
-        raise InvalidArgument(f"'{path}' {problem}: name it with --format, such as {known}")
+        problem = "has files of several formats" if found else "has no known file extension"
+        raise InvalidArgument(f"'{path}' {problem}: name the format with --format, such as {known}")
     return found.pop()
 
 
 def _names(path: Path) -> Iterator[str]:
     if path.is_dir():
-        yield from (name for _, _, names in os.walk(path) for name in names if not name.startswith(("_", ".")))
+        for _, folders, names in os.walk(path):  # what begins like this holds no rows, as Spark has it
+            folders[:] = [name for name in folders if not name.startswith(("_", "."))]
+            yield from (name for name in names if not name.startswith(("_", ".")))
     else:
         yield path.name

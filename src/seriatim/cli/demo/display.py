@@ -1,4 +1,4 @@
-"""What ``seriatim demo`` shows: its steps while it works, on standard error, and the story at the end."""
+"""What ``seriatim demo`` shows: its progress on standard error, and the results at the end."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from seriatim.cli.display import print_table
-from seriatim.cli.output import duration
-from seriatim.core.resequencing import Reason
-from seriatim.demo.steps import Step, Steps
+from seriatim.cli.common.display import print_table
+from seriatim.cli.common.output import duration
+from seriatim.core.resequencing.options import Reason
+from seriatim.demo.steps import DemoStep, Steps
 
 if TYPE_CHECKING:
     from seriatim.demo.books import Audited, Books, Entry
@@ -34,7 +34,7 @@ EXAMPLES = 2
 
 @contextmanager
 def show_steps(*, enabled: bool) -> Iterator[Steps]:
-    """Steps that are shown on standard error: drawn over and over on a terminal, otherwise a line when one begins or ends."""
+    """Steps that are shown on standard error: live on a terminal, otherwise as a line when one begins or ends."""
     console = Console(stderr=True, highlight=False)
     if not enabled:
         yield Steps()
@@ -47,7 +47,7 @@ def show_steps(*, enabled: bool) -> Iterator[Steps]:
             yield steps
 
 
-def _print_line(step: Step) -> None:
+def _print_line(step: DemoStep) -> None:
     if step.ended is None:
         click.echo(f"{step.title} ...", err=True)
     else:
@@ -69,18 +69,18 @@ def _drawn(steps: Steps, spinner: Spinner) -> Table:
     return table
 
 
-def _bar(step: Step) -> ProgressBar | str:
+def _bar(step: DemoStep) -> ProgressBar | str:
     if step.total is None or step.begun is None:
         return ""
     return ProgressBar(total=step.total, completed=step.total if step.ended else step.count, width=BAR)
 
 
-def _counted(step: Step) -> str:
+def _counted(step: DemoStep) -> str:
     return f"{step.count:,}" if step.count else ""
 
 
-def _took(step: Step) -> str:
-    return (duration(step.seconds) or "").replace(".0s", "s")
+def _took(step: DemoStep) -> str:
+    return duration(step.seconds) or ""
 
 
 # -- at the end ---------------------------------------------------------------------------------------------------------
@@ -91,6 +91,7 @@ def show_story(books: Books, folder: DemoFolder, discrepancies: list[str]) -> No
     for part in (_side_by_side(books), _sums(books, discrepancies), _places(folder)):
         click.echo()
         print_table(part)
+    click.echo(f"\nSee it in the console: seriatim console --store sqlite:///{folder.store}")
 
 
 def _side_by_side(books: Books) -> Table:
@@ -148,10 +149,10 @@ def _named(ledger: Sequence[Entry]) -> str:
 
 def _places(folder: DemoFolder) -> Table:
     places = {
-        folder.report: "before and after, drawn: open it in a browser",
-        folder.pipeline: "what ran on Spark: 'seriatim explain' it",
+        folder.report: "before and after, as a report for the browser",
+        folder.pipeline: "what ran on Spark: see 'seriatim pipeline explain'",
         folder.ordered: "the readings in order, as a table in parquet",
-        folder.ledger: "the ledger: what is missing there, and why",
+        folder.ledger: "the ledger: what is missing from it, and why",
         folder.store: "the store, with the topics raw and ordered",
     }
     table = Table.grid(padding=(0, 2))

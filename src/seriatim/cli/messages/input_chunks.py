@@ -1,4 +1,4 @@
-"""Input that is read bit by bit, with bounded memory, and without keeping the event loop or the end of the program waiting."""
+"""Input that is read in chunks, in bounded memory, without blocking the event loop or the end of the program."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import BinaryIO, TypeVar
 from seriatim.errors import InvalidArgument
 
 CHUNK_BYTES = 256 * 1024
-MOST_LINE_BYTES = 16 * 1024 * 1024
-"""A line that is longer is no message, in whatever form it is written."""
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""A longer line can't be a message, in whatever form."""
 
 T = TypeVar("T")
 
@@ -37,22 +37,22 @@ class Source:
         if self._path is not None and self._stream is not None:
             self._stream.close()
 
-    async def read_all(self, most: int) -> bytes:
-        """Everything that there is, or a little more than ``most`` bytes of it."""
+    async def read_all(self, limit: int) -> bytes:
+        """The whole input, or a little more than ``limit`` bytes of it."""
         data = b""
         async for chunk in self._chunks():
             data += chunk
-            if len(data) > most:
+            if len(data) > limit:
                 break
         return data
 
     async def line_batches(self) -> AsyncIterator[list[bytes]]:
-        """Lines without their ends, as many at a time as one read brought."""
+        """Lines without their ends, as many at a time as one read returns."""
         rest = b""
         async for chunk in self._chunks():
             *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > MOST_LINE_BYTES:
-                raise InvalidArgument(f"a line is longer than {MOST_LINE_BYTES} bytes: give one message a line")
+            if len(rest) > MAX_LINE_BYTES:
+                raise InvalidArgument(f"a line is longer than {MAX_LINE_BYTES} bytes: put one message on each line")
             if lines:
                 yield [line.removesuffix(b"\r") for line in lines]
         if rest:
@@ -77,7 +77,7 @@ class Source:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """Wait for work that may block for ever. When the wait is cancelled its thread is left behind, and ends with the process.
+    """Wait for work that may block forever. When the wait is cancelled its thread is left behind, and ends with the process.
 
     Threads of an executor would not do: the end of the program waits for them.
     """

@@ -1,9 +1,9 @@
-"""``seriatim publish``: one message, or one for each line of the input.
+"""``seriatim messages publish``: one message, or one per line of the input.
 
 Rules
-    - Lines are published in order, one batch at a time, and the next is read when the one before is durable: memory is bounded,
-      nothing overtakes, and an error names the first line that was not published.
-    - The ids that were printed are those of messages that are durable.
+    - Lines are published in order, one batch at a time; the next batch is read when the one before is durable. So memory is
+      bounded, nothing overtakes, and an error names the first line that was not published.
+    - Ids are printed when their messages are durable.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seriatim.cli.display import progress_display
-from seriatim.cli.lines import Source
-from seriatim.cli.output import Output
-from seriatim.cli.parameters import Attribute, Duration
-from seriatim.cli.store import with_new_broker
-from seriatim.core.limits import MAX_MESSAGE_BYTES, check_message
-from seriatim.engine.broker import Outgoing
+from seriatim.cli.common.command import with_broker
+from seriatim.cli.common.display import progress_display
+from seriatim.cli.common.output import Output, counted
+from seriatim.cli.common.parameters import Attribute, Duration
+from seriatim.cli.messages.input_chunks import Source
+from seriatim.core.publishing.message_limits import MAX_MESSAGE_BYTES
+from seriatim.engine.broker import Outgoing, check_outgoing
 from seriatim.errors import AlreadyExists, InvalidArgument, SeriatimError
 
 if TYPE_CHECKING:
@@ -37,17 +37,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the command line says of every message."""
+    """What the options set for every message."""
 
     key: str | None
     attributes: dict[str, str]
     delay: float
+    dedup_id: str | None
 
     def message(self, data: bytes, key: str | None = None) -> Outgoing:
-        return Outgoing(self.key if key is None else key, data, self.attributes or None, self.delay)
+        return Outgoing(self.key if key is None else key, data, self.attributes or None, self.delay, self.dedup_id)
 
 
 Reading = Callable[[bytes], Outgoing]
+
+LINE_FIELDS = ("key", "data", "encoding", "attributes", "delay", "dedup_id")
+PRINTED_FIELDS = ("id", "published", "attempt")
+"""What 'pull' and 'read' print besides. A new message gets its own."""
 
 
 @click.command("publish")
@@ -57,28 +62,36 @@ Reading = Callable[[bytes], Outgoing]
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Read the data from a file, instead of from standard input.",
+    help="Read from this file instead of standard input.",
 )
-@click.option("--key", help="The key that order is kept within.")
-@click.option("--attribute", "attributes", type=Attribute(), multiple=True, help="An attribute; may be repeated.")
-@click.option("--delay", type=Duration(), default="0", help="Deliver it that much later: 1.5s, 10m, 2h.")
+@click.option("--key", help="The ordering key.")
+@click.option("--attribute", "attributes", type=Attribute(), multiple=True, help="An attribute; repeatable.")
+@click.option("--delay", type=Duration(), default="0", help="Deliver after this delay: 1.5s, 10m, 2h.")
+@click.option("--dedup-id", metavar="ID", help="Store the message only if no other one has this id (publish once).")
 @click.option("--lines", is_flag=True, help="Each line of the input is a message.")
-@click.option("--key-field", metavar="NAME", help="Each line is a JSON object, and this field of it is the key.")
+@click.option("--key-field", metavar="NAME", help="Each line is a JSON object with the key in this field.")
 @click.option(
-    "--json-lines", is_flag=True, help='Each line is a JSON object: {"key": ..., "data": ..., "attributes": ...}.'
+    "--json-lines",
+    is_flag=True,
+    help='Each line is a JSON object: {"key": ..., "data": ..., "attributes": ..., "dedup_id": ...}.',
 )
-@click.option("--create", is_flag=True, help="Create the topic if it does not exist.")
-@click.option("--quiet", is_flag=True, help="Do not print the ids.")
-@with_new_broker
+@click.option("--create", is_flag=True, help="Create the topic, and the store, if they do not exist.")
+@click.option("--quiet", is_flag=True, help="Don't print ids.")
+@with_broker
 async def command(
     broker: Broker, output: Output, topic: str, data: str | None, path: Path | None, quiet: bool, **options: Any
 ) -> None:
-    """Publish to TOPIC: DATA, or what is in a file or on standard input. Prints the ids of what is stored durably.
+    """Publish a message, or one per line of the input.
 
-    With --lines, --key-field or --json-lines each line of the input is one message. They are published in order, and the first
-    line that can't be is named. What 'pull --json' prints can be published with --json-lines.
+    The message is DATA, or the contents of a file or of standard input. Prints the ids of the messages once they are durable.
+
+    With --lines, --key-field or --json-lines, each line of the input is a message. They are published in order; the first line
+    that can't be published ends it with an error that names the line. The output of 'messages pull --json' and 'messages read
+    --json' can be published with --json-lines.
     """
     reading = _reading_of_lines(options)
+    if reading and options["dedup_id"] is not None:
+        raise click.UsageError("--dedup-id is the id of one message: with --json-lines, give each line a dedup_id.")
     if data is not None and (path or reading):
         raise click.UsageError("Give DATA, or a file or lines, not both.")
     if options["create"]:
@@ -86,16 +99,22 @@ async def command(
             await broker.create_topic(topic)
     broker.require_topic(topic)
     publishing = Publishing(broker, output, topic, quiet=quiet)
+    if data is None and path is None and sys.stdin.isatty():
+        output.note("reading the message from standard input; Ctrl-D ends it")
+    if data == "-":
+        output.note("publishing '-' itself: to publish standard input, leave out DATA")
     with Source(path) as source:
         if reading is not None:
             await publishing.lines(source, reading)
             return
         payload = await source.read_all(MAX_MESSAGE_BYTES) if data is None else os.fsencode(data)
+    if not payload and data is None and not options["attributes"]:
+        raise InvalidArgument("the input is empty: to publish a message without data, give '' as DATA")
     await publishing.send([_checked(_defaults(options).message(payload))])
 
 
 def _defaults(options: dict[str, Any]) -> Defaults:
-    return Defaults(options["key"], dict(options["attributes"]), options["delay"])
+    return Defaults(options["key"], dict(options["attributes"]), options["delay"], options["dedup_id"])
 
 
 def _reading_of_lines(options: dict[str, Any]) -> Reading | None:
@@ -121,11 +140,11 @@ class Publishing:
         self._published = 0
 
     async def send(self, messages: Sequence[Outgoing]) -> None:
-        offsets = await self._broker.publish(self._topic, messages)
+        ids = await self._broker.publish(self._topic, messages)
         self._published += len(messages)
         if not self._quiet:
-            for offset, message in zip(offsets, messages, strict=True):
-                self._output.result({"id": str(offset), "key": message.key, "topic": self._topic}, str(offset))
+            for message_id, message in zip(ids, messages, strict=True):
+                self._output.result({"id": message_id, "key": message.key, "topic": self._topic}, message_id)
 
     async def lines(self, source: Source, reading: Reading) -> None:
         # Beside a list of ids on the same terminal, progress would only be in the way.
@@ -136,7 +155,7 @@ class Publishing:
                 await self._send_lines(lines, reading)
                 done += sum(map(len, lines)) + len(lines)
                 progress.move_to(done)
-        click.echo(f"published {self._published} messages", err=True)
+        click.echo(f"published {counted(self._published, 'message')}", err=True)
 
     async def _send_lines(self, lines: Sequence[bytes], reading: Reading) -> None:
         """Publish what comes before the first line that can't be published, then say what is wrong with that one."""
@@ -159,7 +178,7 @@ class Publishing:
 
 
 def _checked(message: Outgoing) -> Outgoing:
-    check_message(message.data, message.key, message.attributes)
+    check_outgoing([message])
     return message
 
 
@@ -176,29 +195,33 @@ def _json_object(line: bytes) -> dict[str, Any]:
 def _key_of(fields: dict[str, Any], name: str) -> str:
     key = fields.get(name)
     if key is None or isinstance(key, dict | list):
-        raise InvalidArgument(f"its field {name!r} is no key: give text or a number")
+        raise InvalidArgument(f"its field {name!r} can't be a key: give text or a number")
     return key if isinstance(key, str) else json.dumps(key)
 
 
 def _message_of(fields: dict[str, Any], defaults: Defaults) -> Outgoing:
+    unknown = fields.keys() - {*LINE_FIELDS, *PRINTED_FIELDS}
+    if unknown:  # a misspelt key must not cost a message its order
+        raise InvalidArgument(f"its field {min(unknown)!r} is unknown: there are {', '.join(LINE_FIELDS)}")
     key, attributes, delay = fields.get("key"), fields.get("attributes") or {}, fields.get("delay", defaults.delay)
     if not isinstance(attributes, dict):
         raise InvalidArgument("its attributes are not a JSON object")
     if not isinstance(delay, int | float) or not 0 <= delay < inf:
         raise InvalidArgument("its delay is not a number of seconds")
-    return Outgoing(
-        defaults.key if key is None else key, _data_of(fields), {**defaults.attributes, **attributes} or None, delay
-    )
+    attributes = {**defaults.attributes, **attributes} or None
+    return Outgoing(defaults.key if key is None else key, _data_of(fields), attributes, delay, fields.get("dedup_id"))
 
 
 def _data_of(fields: dict[str, Any]) -> bytes:
-    data = fields.get("data")
+    data, encoding = fields.get("data"), fields.get("encoding", "text")
     if data is None:
         raise InvalidArgument("it has no data")
+    if encoding not in ("text", "base64"):
+        raise InvalidArgument("its encoding is neither 'text' nor 'base64'")
     try:
         if not isinstance(data, str):
             return json.dumps(data, ensure_ascii=False).encode()
-        return base64.b64decode(data, validate=True) if fields.get("encoding") == "base64" else data.encode()
+        return base64.b64decode(data, validate=True) if encoding == "base64" else data.encode()
     except binascii.Error as error:
         raise InvalidArgument(f"its data is not base64 ({error})") from error
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""``seriatim state``: info, held, repartition."""
+"""``seriatim pipeline state``: info, held, repartition."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 
 import click
 
-from seriatim.cli.frames import spark_at_work
-from seriatim.cli.output import Fields, Output, payload
-from seriatim.cli.session import configured
-from seriatim.cli.store import json_option
-from seriatim.config import LoadedConfig
+from seriatim.cli.command_groups import CommandGroup
+from seriatim.cli.common.command import with_output
+from seriatim.cli.common.output import Fields, Output, payload
+from seriatim.cli.common.parameters import limit_option
+from seriatim.cli.common.spark import spark_session
 from seriatim.spark.state_admin import StateInfo, held_rows, inspect_state, repartition_state
 
 
-@click.group("state")
+@click.group("state", cls=CommandGroup)
 def command() -> None:
-    """Look at what a stream that Spark puts in order remembers, and divide it anew."""
+    """Inspect and repartition the state of a stream."""
 
 
 @command.command("info")
 @click.argument("path")
-@json_option
-def info(path: str, as_json: bool) -> None:
-    """Show whose state is in PATH, and how much each partition knows."""
+@with_output
+def info(output: Output, path: str) -> None:
+    """Show the query, the batch and the partitions of the state in PATH."""
     found = inspect_state(path)
     rows = [_partition_fields(asdict(part)) for part in found.partitions]
-    if as_json:
-        Output(as_json).result({**_state_fields(found), "partitions": rows}, "")
+    if output.as_json:
+        output.result({**_state_fields(found), "partitions": rows}, "")
         return
-    click.echo(f"query {found.query}\nbatch {found.batch}, the last of {found.versions} that can be gone on from")
+    click.echo(f"query {found.query}\nbatch {found.batch}, the newest of {found.versions} restorable versions")
     columns = {name: name for name in ("partition", "keys", "held", "gaps", "due")}
-    Output(as_json).listing(rows, columns, empty="")
+    output.listing(rows, columns, empty="")
 
 
 def _state_fields(found: StateInfo) -> Fields:
@@ -49,16 +49,14 @@ def _partition_fields(part: dict[str, Any]) -> Fields:
 
 @command.command("held")
 @click.argument("path")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many rows to show at most."
-)
-@json_option
-def held(path: str, limit: int, as_json: bool) -> None:
-    """Show the rows that wait in PATH, by key: since when, for which numbers, and until when."""
+@limit_option(100)
+@with_output
+def held(output: Output, path: str, limit: int) -> None:
+    """Show the rows that wait behind gaps in PATH, by key."""
     rows = (row for table in held_rows(path) for batch in table.to_batches(1000) for row in batch.to_pylist())
     shown = [{name: _plain(value) for name, value in row.items()} for row in islice(rows, limit)]
     columns = {name: name for name in shown[0]} if shown else {}
-    Output(as_json).listing(shown, columns, empty="no row waits")
+    output.listing(shown, columns, empty="no rows are waiting")
 
 
 def _plain(value: Any) -> Any:
@@ -70,12 +68,14 @@ def _plain(value: Any) -> Any:
 
 @command.command("repartition")
 @click.argument("path")
-@click.option("--partitions", type=click.IntRange(min=1), required=True, help="How many partitions there are to be.")
-@json_option
-@configured
-def repartition(loaded: LoadedConfig, /, path: str, partitions: int, as_json: bool) -> None:
-    """Divide the state in PATH anew, while its query is stopped. Then start the query with the new count."""
-    with spark_at_work(show_progress=loaded.values.progress) as spark:
+@click.option("--partitions", type=click.IntRange(min=1), required=True, help="The new number of partitions.")
+@with_output
+def repartition(output: Output, path: str, partitions: int) -> None:
+    """Repartition the state in PATH while its query is stopped.
+
+    Then start the query with the new number of partitions.
+    """
+    with spark_session(show_progress=output.progress) as spark:
         batches = repartition_state(spark, path, partitions)
-    sentence = f"the state has {partitions} partitions now, and can be gone on from after batch {batches[-1]}"
-    Output(as_json).result({"state": path, "partitions": partitions, "batch": batches[-1]}, sentence)
+    sentence = f"repartitioned into {partitions}; the query continues after batch {batches[-1]}"
+    output.result({"state": path, "partitions": partitions, "batch": batches[-1]}, sentence)

@@ -1,4 +1,4 @@
-"""``seriatim stats``: how many messages each subscription has, and what they wait for."""
+"""``seriatim store stats``: the backlog of each subscription."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seriatim.cli.output import Cell, Fields, Output, as_json, duration, where_said
-from seriatim.cli.parameters import Duration
-from seriatim.cli.store import with_broker
+from seriatim.cli.common.command import with_broker
+from seriatim.cli.common.output import Cell, Fields, Output, as_json, column_if_set, duration
+from seriatim.cli.common.parameters import Duration
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
@@ -46,17 +46,20 @@ RATES: dict[str, Cell] = {
     is_flag=False,
     flag_value="2",
     metavar="[SECONDS]",
-    help="Show it again every so many seconds (2), until Ctrl-C.",
+    help="Refresh at this interval (2 s) until Ctrl-C, with rates.",
 )
 @with_broker
 async def command(broker: Broker, output: Output, subscription: str | None, watch: float | None) -> None:
-    """Show what each subscription has, or one: messages that are ready, leased, delayed, or blocked behind others."""
+    """Show the backlog of each subscription.
+
+    Counts messages that are ready, leased, delayed, or blocked behind others of their key.
+    """
     if subscription is not None:
         await broker.describe_subscription(subscription)
     metrics = await broker.metrics()
     if watch is None:
         rows = _rows(metrics, subscription)
-        output.listing(rows, COLUMNS | where_said("stopped", rows), empty="there are no subscriptions")
+        output.listing(rows, COLUMNS | column_if_set("stopped", rows), empty="there are no subscriptions")
         return
     rates = None
     while True:
@@ -71,7 +74,7 @@ def _rows(metrics: Metrics, subscription: str | None) -> list[Fields]:
 
 
 def _watched(rows: list[Fields], rates: Rates | None) -> list[Fields]:
-    """What happens in a second, beside how things stand; not known the first time."""
+    """The backlog with rates per second, which are unknown the first time."""
     found = rates.subscriptions if rates else {}
     return [
         {
@@ -90,7 +93,7 @@ def _show(output: Output, rows: list[Fields], rates: Rates | None) -> None:
         return
     if sys.stdout.isatty():
         click.clear()
-    output.listing(rows, COLUMNS | RATES | where_said("stopped", rows), empty="there are no subscriptions")
+    output.listing(rows, COLUMNS | RATES | column_if_set("stopped", rows), empty="there are no subscriptions")
     if rates is not None:
         took = "" if rates.commit_seconds is None else f" of {rates.commit_seconds * 1000:.1f} ms"
         click.echo(f"published {_rate(rates.totals.get('published'))}, commits {_rate(rates.commits)}{took}")

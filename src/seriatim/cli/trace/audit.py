@@ -1,4 +1,4 @@
-"""``seriatim audit``: in what order did a captured trace arrive, per key?"""
+"""``seriatim trace audit``: check in which order captured messages arrived, per key."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from typing import Any
 
 import click
 
-from seriatim.cli.display import progress_display
-from seriatim.cli.findings import Findings, KeyFinding, as_fields, print_comparison, print_findings, require
-from seriatim.cli.output import as_json as in_json
-from seriatim.cli.session import configured
-from seriatim.cli.trace import Columns, Row, Trace, open_trace
-from seriatim.config import LoadedConfig
+from seriatim.cli.common.command import require_store, run_with_broker, with_url
+from seriatim.cli.common.display import progress_display
+from seriatim.cli.common.output import Output
+from seriatim.cli.common.parameters import Choice
+from seriatim.cli.trace import columns_options
+from seriatim.cli.trace.files import Columns, Row, Trace, open_trace
+from seriatim.cli.trace.findings import (
+    Findings,
+    KeyFinding,
+    as_fields,
+    as_side,
+    print_comparison,
+    print_findings,
+    require,
+)
 from seriatim.core.guarantees import Guarantee, Level, level, meet
 from seriatim.core.sequence import SequenceSpace
 from seriatim.core.traces import TraceChecker, Verdict
+from seriatim.engine.status import leave_audit
 from seriatim.errors import InvalidArgument, InvalidSequence
 from seriatim.extras import EXTRAS, require_extra
 
@@ -92,47 +102,40 @@ def _rank(item: tuple[str, Verdict]) -> tuple[int, int, str]:
 
 @click.command("audit")
 @click.argument("path")
-@click.option("--key", required=True, metavar="COLUMN", help="The column that order is kept within.")
-@click.option("--seq", required=True, metavar="COLUMN", help="The column with the number that the source stamped.")
-@click.option("--wrap", type=int, metavar="M", help="Sequences count modulo M (256: 0 to 255, then 0 again).")
+@columns_options
+@click.option("--wrap", type=int, metavar="M", help="Sequence numbers are modulo M (256: 0 to 255, then 0 again).")
+@click.option("--spark", is_flag=True, help="Use Spark for a single file, too.")
+@click.option("--arrival", metavar="COLUMN", help="Spark: the column with the order of arrival.")
 @click.option(
-    "--spark", is_flag=True, help="Use Spark, as for a folder: for tables that are too large for one process."
+    "--payload", multiple=True, metavar="COLUMN", help="Spark: compare duplicates by this column; repeatable."
 )
-@click.option("--arrival", metavar="COLUMN", help="With Spark: the column that gives the order of arrival.")
-@click.option(
-    "--payload", multiple=True, metavar="COLUMN", help="With Spark: compare copies by this column; repeatable."
-)
-@click.option(
-    "--format", "kind", metavar="FORMAT", help="With Spark: the format of the input, if its name does not tell."
-)
-@click.option(
-    "--report", type=click.Path(path_type=Path), metavar="FILE", help="With Spark: draw it in a page of HTML."
-)
+@click.option("--format", "kind", metavar="FORMAT", help="Spark: the format of the input, if not clear from its name.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Spark: write a report in HTML.")
 @click.option(
     "--verdicts",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="With Spark: write the verdict on every key, as parquet.",
+    help="Spark: write the verdict on every key, as parquet.",
 )
-@click.option("--compare", metavar="PATH", help="With Spark: audit this table too, and show what was before and after.")
+@click.option("--compare", metavar="PATH", help="Spark: audit this table, too, and compare.")
 @click.option(
     "--compare-arrival",
     metavar="COLUMN",
-    help="Its column of arrival; otherwise _position, if it has that, or that of --arrival.",
+    help="Spark: its column of arrival.  [default: _position, or that of --arrival]",
 )
 @click.option(
     "--expect",
-    type=click.Choice([known.value for known in Level]),
-    help="Fail with exit status 1 unless this guarantee held for every key (with --compare: afterwards). It fails, too, for "
-    "rows that can't be judged, and where there are no rows.",
+    type=Choice(Level),
+    help="Exit with 1 unless every key has this guarantee (with --compare: in the second table). Rows that can't be judged, "
+    "and having no rows at all, count as a failure.",
 )
-@click.option("--allow-empty", is_flag=True, help="Let --expect pass where there are no rows.")
-@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="How many keys to list.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@configured
+@click.option("--allow-empty", is_flag=True, help="Let --expect pass if there are no rows.")
+@click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="The number of keys to list.")
+@click.option("--leave", metavar="NAME", help="Leave the verdict, and the report, in the store for the console.")
+@with_url
 def command(
-    loaded: LoadedConfig,
-    /,
+    url: str,
+    output: Output,
     path: str,
     key: str,
     seq: str,
@@ -141,34 +144,41 @@ def command(
     expect: str | None,
     allow_empty: bool,
     top: int,
-    as_json: bool,
+    leave: str | None,
     **with_spark: Any,
 ) -> None:
-    """Judge in what order a captured trace arrived, per key.
+    """Check in which order captured messages arrived, per key.
 
-    PATH holds one message a row, in order of arrival: CSV with a heading, JSON lines, or parquet (needs the extra
-    'spark'). '-' reads standard input. The worst keys are listed first.
+    PATH holds one message per row, in order of arrival: CSV with a header, JSON lines, or parquet (needs the extra 'spark').
+    '-' is standard input. The worst keys are listed first. The store is needed for --leave only.
 
-    A folder, or any option that is marked so, uses Spark, which reads its formats and knows no order but that of --arrival.
+    A folder, or any option marked 'Spark', is audited with Spark, which takes the order of arrival from the column --arrival.
     """
+    if leave is not None:
+        require_store(url)  # before the work
     with ExitStack() as open_until_shown:
         if spark or any(with_spark.values()) or Path(path).is_dir():
             if wrap is not None:
                 raise InvalidArgument("with Spark sequences can't wrap yet: audit a single file without --spark")
-            looked = _with_spark(path, key, seq, with_spark, show_progress=loaded.values.progress)
+            looked = _with_spark(path, key, seq, with_spark, show_progress=output.progress)
             found = open_until_shown.enter_context(looked)
         else:
-            found = [_in_this_process(path, key, seq, wrap, show_progress=loaded.values.progress)]
-        _show(found, top, as_json=as_json)
+            found = [_in_this_process(path, key, seq, wrap, show_progress=output.progress)]
+        _show(found, top, output)
+        if leave is not None:
+            titles = ("before", "after") if len(found) > 1 else (path,)
+            sides = [as_side(title, one) for title, one in zip(titles, found, strict=True)]
+            report = with_spark["report"].read_text(encoding="utf-8") if with_spark["report"] else None
+            run_with_broker(url, lambda broker: leave_audit(broker, leave, sides, report))
         if expect is not None:
             require(found[-1], Level(expect), allow_empty=allow_empty)
 
 
-def _show(found: Sequence[Findings], top: int, *, as_json: bool) -> None:
+def _show(found: Sequence[Findings], top: int, output: Output) -> None:
     """One audit, or what was before and after."""
-    if as_json:
+    if output.as_json:
         fields = [as_fields(findings, top) for findings in found]
-        click.echo(in_json(fields[0] if len(fields) == 1 else dict(zip(("before", "after"), fields, strict=True))))
+        output.result(fields[0] if len(fields) == 1 else dict(zip(("before", "after"), fields, strict=True)), "")
     elif len(found) == 1:
         print_findings(found[0], top)
     else:
@@ -186,7 +196,7 @@ def _with_spark(
     path: str, key: str, seq: str, options: dict[str, Any], *, show_progress: bool
 ) -> AbstractContextManager[Sequence[Findings]]:
     require_extra("spark", *EXTRAS["spark"], what="an audit with Spark")
-    from seriatim.cli.spark_audit import audited
+    from seriatim.cli.trace.spark_audit import audited
 
     return audited(path, key, seq, **options, show_progress=show_progress)
 

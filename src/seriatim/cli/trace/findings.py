@@ -1,4 +1,5 @@
-"""What an audit found, whoever looked, and how it is told: as a table, as JSON, or as the failure of an expectation."""
+"""The findings of an audit, made in this process or on Spark, and how they are shown: as a table, as JSON, or as a failed
+expectation."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from typing import Protocol
 
 import click
 
-from seriatim.cli.display import new_table, print_table, readable
-from seriatim.cli.output import Fields, cell_text, print_rows
+from seriatim.cli.common.display import new_table, print_table, readable
+from seriatim.cli.common.output import Fields, cell_text, counted, print_rows
 from seriatim.core.guarantees import Guarantee, Level, level
 from seriatim.core.traces import Witness
+from seriatim.engine.status import AuditedSide
 from seriatim.errors import GuaranteeNotMet
 
 NO_KEY = "(no key)"
@@ -73,8 +75,9 @@ def require(findings: Findings, expected: Level, *, allow_empty: bool = False) -
     count, lacking = findings.lacking(expected)
     for found in lacking:
         witness = _against(expected, found.witnesses)
-        keys = "1 key" if count == 1 else f"{count} keys"
-        raise GuaranteeNotMet(f"{expected} was expected but did not hold for {keys}; {_named(found)}: {witness.text}")
+        raise GuaranteeNotMet(
+            f"{expected} was expected but did not hold for {counted(count, 'key')}; {_named(found)}: {witness.text}"
+        )
 
 
 def unjudged(findings: Findings) -> int:
@@ -100,10 +103,10 @@ def print_findings(findings: Findings, top: int) -> None:
         _print_keys(findings, shown)
     hidden = findings.keys - sum(found.key is not None for found in shown)
     if hidden:
-        click.echo(f"and {hidden} more keys (--top)")
+        click.echo(f"and {counted(hidden, 'more key')} (--top)")
     totals = ", ".join(f"{_heading(count)} {cell_text(findings.total(count))}" for count in findings.counted)
     click.echo(f"total: rows {findings.rows}, keys {findings.keys}, {totals}")
-    but = f", but {count} rows can't be judged" if (count := unjudged(findings)) else ""
+    but = f", but {counted(count, 'row')} can't be judged" if (count := unjudged(findings)) else ""
     click.echo(f"held for every key: {_in_words(findings, findings.guarantee)}{but}")
 
 
@@ -159,6 +162,13 @@ def as_fields(findings: Findings, top: int) -> Fields:
             for found in findings.worst(top)
         ],
     }
+
+
+def as_side(title: str, findings: Findings) -> AuditedSide:
+    """What the console shows of them."""
+    lost, duplicates = (findings.total(count) or 0 for count in ("lost", "duplicates"))
+    guarantee = _in_words(findings, findings.guarantee)
+    return AuditedSide(title, findings.keys, findings.rows, lost, duplicates, findings.total("reordered"), guarantee)
 
 
 def _guarantee_fields(findings: Findings, guarantee: Guarantee) -> Fields:

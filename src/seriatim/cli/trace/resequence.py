@@ -1,4 +1,4 @@
-"""``seriatim repair``: put a whole table in order."""
+"""``seriatim trace resequence``: put a table of messages in order."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.cli.frames import (
+from seriatim.cli.common.command import with_output
+from seriatim.cli.common.output import Output, counted
+from seriatim.cli.common.spark import (
     format_of,
     is_address,
     read_frame,
     refuse_to_overwrite,
     refuse_to_overwrite_address,
     save_frame,
-    spark_at_work,
+    spark_session,
 )
-from seriatim.cli.output import Output
-from seriatim.cli.session import configured
-from seriatim.cli.store import json_option
-from seriatim.config import LoadedConfig
-from seriatim.core.resequencing import OnDuplicate
+from seriatim.cli.trace import columns_options
+from seriatim.core.resequencing.options import OnDuplicate
 from seriatim.spark import ledger, ordered, resequence
 
 LEDGER_ENDING = "-ledger"
@@ -31,44 +30,34 @@ LEDGER_ENDING = "-ledger"
 @click.command("repair")
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
-@click.option("--key", required=True, metavar="COLUMN", help="The column that order is kept within.")
-@click.option("--seq", required=True, metavar="COLUMN", help="The column with the number that the source stamped.")
-@click.option("--arrival", metavar="COLUMN", help="The column that says which of several copies came first.")
+@columns_options
+@click.option("--arrival", metavar="COLUMN", help="The column with the order of arrival: the first copy is kept.")
 @click.option("--epoch", metavar="COLUMN", help="The column with the session of the source.")
-@click.option("--payload", multiple=True, metavar="COLUMN", help="Compare copies by this column; repeatable.")
+@click.option("--payload", multiple=True, metavar="COLUMN", help="Compare duplicates by this column; repeatable.")
 @click.option(
-    "--start", type=int, metavar="NUMBER", help="The first number of a session; otherwise the lowest there is."
+    "--start", type=int, metavar="NUMBER", help="The first sequence number of a session.  [default: the lowest]"
 )
-@click.option("--increment", type=int, default=1, show_default=True, help="How far apart two numbers are.")
-@click.option("--format", "kind", metavar="FORMAT", help="The format of IN, if its name does not tell.")
-@click.option("--to", metavar="FORMAT", help="The format of OUT, if not that of IN.")
-@json_option
-@configured
-def command(
-    loaded: LoadedConfig,
-    /,
-    source: str,
-    target: str,
-    kind: str | None,
-    to: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Put the table IN in order, per key, and write it to OUT, each row once and with its position.
+@click.option("--increment", type=int, default=1, show_default=True, help="The distance between consecutive numbers.")
+@click.option("--format", "kind", metavar="FORMAT", help="The format of IN, if not clear from its name.")
+@click.option("--to", metavar="FORMAT", help="The format of OUT.  [default: that of IN]")
+@with_output
+def command(output: Output, source: str, target: str, kind: str | None, to: str | None, **options: Any) -> None:
+    """Put a table of messages in order, per key.
 
-    IN is a file or a folder in any format that Spark reads; both may be addresses that it knows, such as s3a://… Whatever is
-    not in OUT is in OUT-ledger, with the reason. Nothing is ever overwritten.
+    Reads IN, a file or a folder in any format that Spark reads, and writes each row once, with its position, to OUT. Both
+    may be addresses that Spark knows, such as s3a://... What is not in OUT is in OUT-ledger, with the reason. Nothing is ever
+    overwritten.
     """
     target = target.rstrip("/")
     entries = target + LEDGER_ENDING
     for path in () if is_address(target) else (target, entries):
         refuse_to_overwrite(path)
-    with spark_at_work(show_progress=loaded.values.progress) as spark:
+    with spark_session(show_progress=output.progress) as spark:
         for path in (target, entries) if is_address(target) else ():
             refuse_to_overwrite_address(spark, path)
         frame = read_frame(spark, source, kind)
         counts = _write(_tagged(frame, **options), target, entries, to or kind or format_of(source))
-    _show(Output(as_json), counts, target, entries)
+    _show(output, counts, target, entries)
 
 
 def _tagged(
@@ -98,5 +87,5 @@ def _write(tagged: DataFrame, target: str, entries: str, kind: str) -> dict[str,
 def _show(output: Output, counts: dict[str, int], target: str, entries: str) -> None:
     released = counts.pop("ordered", 0)
     fields = {"out": target, "rows": released, "ledger": entries, "entries": counts}
-    told = ", ".join(f"{reason} {count}" for reason, count in counts.items()) or "nothing"
-    output.result(fields, f"wrote {released} rows in order to '{target}'\nledger '{entries}': {told}")
+    reasons = ", ".join(f"{reason} {count}" for reason, count in counts.items()) or "nothing"
+    output.result(fields, f"wrote {counted(released, 'row')} in order to '{target}'\nledger '{entries}': {reasons}")

@@ -1,4 +1,4 @@
-"""The audit of ``seriatim audit`` where Spark does it."""
+"""``seriatim trace audit`` on Spark."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.cli.findings import KeyFinding
-from seriatim.cli.frames import read_frame, refuse_to_overwrite, save_frame, spark_at_work
+from seriatim.cli.common.spark import read_frame, refuse_to_overwrite, save_frame, spark_session
+from seriatim.cli.trace.findings import KeyFinding
 from seriatim.core.guarantees import Guarantee, Level
 from seriatim.core.traces import Witness
 from seriatim.errors import InvalidArgument
@@ -44,7 +44,7 @@ def audited(
         raise InvalidArgument("--compare-arrival is about the table of --compare: name that too")
     if verdicts is not None:
         refuse_to_overwrite(str(verdicts))
-    with spark_at_work(show_progress=show_progress) as spark:
+    with spark_session(show_progress=show_progress) as spark:
         roles = ColumnRoles(key, seq, arrival, None, tuple(payload))
         looks = [(path, read_frame(spark, path, kind), roles)]
         if compare is not None:

@@ -1,0 +1,1 @@
+"""What commands share: configuration, the broker, parameters, output, progress, signals and Spark."""

@@ -1,0 +1,1 @@
+"""``seriatim demo``."""

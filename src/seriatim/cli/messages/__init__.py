@@ -1,0 +1,1 @@
+"""``seriatim messages``: publish and pull."""

@@ -1,0 +1,1 @@
+"""``seriatim pipeline``: run and explain declared pipelines, and inspect their state."""

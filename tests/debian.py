@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -39,8 +40,22 @@ def find_program(name: str, packages: tuple[str, ...], path: str) -> Found:
     if found is not None:
         return Found(found)
     root = unpacked(packages)
-    libraries = ":".join(str(folder) for folder in sorted(root.rglob("*-linux-gnu")) if folder.is_dir())
+    # Some are in a folder of their own, which only the path that a library was built with would name.
+    folders = sorted({library.parent for library in root.rglob("*.so*") if "-linux-gnu" in str(library)})
+    libraries = ":".join(map(str, folders))
     return Found(str(root / path), libraries)
+
+
+def with_dependencies(package: str) -> tuple[str, ...]:
+    """A package, and whatever it needs that this machine does not have."""
+    command = ["apt-get", "-q", "--simulate", "--no-install-recommends", "install", package]
+    try:
+        planned = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NotAvailable(
+            f"{package} is not installed and could not be found: apt install {package} ({error})"
+        ) from error
+    return tuple(dict.fromkeys([package, *re.findall(r"^Inst (\S+)", planned, re.MULTILINE)]))
 
 
 def unpacked(packages: tuple[str, ...]) -> Path:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
@@ -30,7 +30,7 @@ from tests.witness import KEYLESS
 
 NACKED = 0.1
 POISONOUS = 0.03
-MOST_ATTEMPTS = 3
+MAX_DELIVERY_ATTEMPTS = 3
 
 Say = Callable[[str, str, int, int], None]
 
@@ -46,8 +46,8 @@ class Worker:
         self._news = asyncio.Event()
         self._lost: BaseException | None = None
         self._begins_anew = False
-        self._graves.attach(Consumer(self._visit))
-        self._messages.attach(Consumer(self._take, failed=self._failed))
+        self._graves.deliveries.attach(Consumer(self._visit))
+        self._messages.deliveries.attach(Consumer(self._take, failed=self._failed))
 
     async def at_most(self, backlog: int) -> None:
         """Wait until no more than so many messages are queued, or to be buried. Raises when the store is lost."""
@@ -82,7 +82,7 @@ class Worker:
             if is_poisonous(said[1]) or self._random.random() < NACKED:
                 self._say("N", *said)
                 delay = self._random.choice([None, 0.0, 0.002])
-                self._messages.nack(one.lease, delay, error="on purpose")
+                self._messages.outcomes.nack(one.lease, delay, error="on purpose")
             else:
                 self._ack(self._messages, one, "T", "A", said)
 
@@ -96,7 +96,7 @@ class Worker:
 
     def _ack(self, subscription: SubscriptionState, one: Delivered, now: str, later: str, said) -> None:
         self._say(now, *said)
-        subscription.ack(one.lease, partial(self._durable, later, said))
+        subscription.outcomes.ack(one.lease, partial(self._durable, later, said))
 
     def _durable(self, what: str, said, error: BaseException | None) -> None:
         if error is None:
@@ -116,8 +116,8 @@ async def prepare(engine: Engine) -> None:
         if name not in topics:
             await engine.create_topic(name)
     known = [subscription.name for subscription in await engine.list_subscriptions()]
-    retry = RetryPolicy(max_attempts=MOST_ATTEMPTS)
-    ordered = SubscriptionOptions(ordering=True, retry=retry, dead_letter_topic="dead")
+    retry = RetryPolicy.immediate(max_attempts=MAX_DELIVERY_ATTEMPTS)
+    ordered = SubscriptionOptions(message_ordering=True, retry=retry, dead_letter_topic="dead")
     for topic, name, options in (("dead", "graves", SubscriptionOptions()), ("t", "s", ordered)):
         if name not in known:
             await engine.create_subscription(topic, name, options)

@@ -14,7 +14,9 @@ from base64 import b64encode
 from pathlib import Path
 
 from tests.debian import Found, NotAvailable, find_program
+from tests.fast import refuse
 from tests.needs import lacking
+from tests.ports import free_port
 
 PACKAGES = ("mosquitto", "libmosquitto1", "libdlt2", "libcjson1", "libwrap0")
 CONFIGURATION = """
@@ -41,7 +43,7 @@ class Mosquitto:
         self._folder = folder
         self._access = access
         self.address = address
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -61,6 +63,7 @@ class Mosquitto:
         return {"LD_LIBRARY_PATH": _program().libraries}
 
     def start(self) -> None:
+        refuse("an MQTT broker")
         self._process = subprocess.Popen(
             self.command(),
             env={**os.environ, **self.environment},
@@ -95,13 +98,6 @@ def password_line(user: str, password: str) -> str:
     salt = b"twelve bytes"
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 101)
     return f"{user}:$7$101${b64encode(salt).decode()}${b64encode(digest).decode()}\n"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _program() -> Found:

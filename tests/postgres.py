@@ -21,6 +21,7 @@ from typing import Any
 
 import psycopg
 
+from tests.fast import refuse
 from tests.needs import lacking
 
 GUARD = """
@@ -39,6 +40,7 @@ class Server:
     """One PostgreSQL, and a new schema in it for everybody who asks."""
 
     def __init__(self) -> None:
+        refuse("PostgreSQL")
         self._folder = Path(tempfile.mkdtemp(prefix="seriatim-pg-"))
         who = _harmless_user(self._folder)
         command = ["sh", "-c", GUARD, "sh", str(self._folder), str(programs())]
@@ -55,6 +57,12 @@ class Server:
     def new_url(self, **parameters: object) -> str:
         """The address of a schema that is not there yet."""
         return self.url(f"s{next(self._numbers)}", **parameters)
+
+    def new_database(self) -> str:
+        """The address of an empty database, as users write it: without the schema of a store."""
+        name = f"d{next(self._numbers)}"
+        self.ask(f"CREATE DATABASE {name}")
+        return f"postgresql://postgres@/{name}?host={self._folder}"
 
     def url(self, schema: str, **parameters: object) -> str:
         more = "".join(f"&{name}={value}" for name, value in parameters.items())
@@ -99,6 +107,12 @@ def server() -> Server:
     started = Server()
     atexit.register(started.stop)
     return started
+
+
+def run(url: str, script: str) -> None:
+    """Run statements in the database at an address, all in one transaction."""
+    with psycopg.connect(url) as connection:
+        connection.execute(script.encode())
 
 
 def schema_of(url: str) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Literal
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "docs" / "proof"
 
-Kind = Literal["simulation", "exhaustive", "nemesis", "mutation"]
+Kind = Literal["simulation", "exhaustive", "nemesis", "mutation", "powerloss", "bitrot", "fuzz", "soak", "kafka"]
 Figure = int | float | str
 
 
@@ -35,7 +36,11 @@ class Record:
     load: float
     figures: Mapping[str, Figure]
     found: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    """What the run would have done as well, had the machine or the time allowed it."""
     table: Sequence[Mapping[str, Figure]] = field(default=())
+    tree: str = ""
+    """What ``src`` was. Unlike the commit, it can be found again when work is joined into fewer commits."""
 
 
 def write_record(
@@ -45,6 +50,7 @@ def write_record(
     seconds: float,
     figures: Mapping[str, Figure],
     found: Sequence[str] = (),
+    left_out: Sequence[str] = (),
     table: Sequence[Mapping[str, Figure]] = (),
     folder: Path = RECORDS,
 ) -> Path:
@@ -53,14 +59,16 @@ def write_record(
     record = Record(
         kind=kind,
         date=now.isoformat(timespec="seconds"),
-        commit=_commit(),
+        commit=commit_at_work(),
         command=command,
         seconds=round(seconds, 1),
         cores=os.cpu_count() or 1,
         load=round(os.getloadavg()[1], 1),
         figures=dict(figures),
         found=list(found),
+        left_out=list(left_out),
         table=[dict(row) for row in table],
+        tree=tree_at_work(),
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{kind}-{now:%Y%m%dT%H%M%S}.json"
@@ -74,12 +82,56 @@ def read_records(folder: Path = RECORDS) -> list[Record]:
     return sorted(records, key=lambda record: record.date)
 
 
-def _commit() -> str:
+PLURAL = re.compile(r"\b(\w+(?:s|sh|ch|x)(?=es\b)|\w+(?=ies\b)|\w+[^s\W](?=s\b))(ies|es|s)\b")
+
+
+def counted(count: float, things: str) -> str:
+    """ "2 clock jumps", and "1 clock jump": of a name in the plural, its first plural word."""
+    if count == 1:
+        things = PLURAL.sub(lambda word: word[1] + ("y" if word[2] == "ies" else ""), things, count=1)
+    return f"{shown(count)} {things}"
+
+
+def shown(figure: Figure) -> str:
+    if isinstance(figure, str):
+        return figure
+    return f"{figure:,.1f}" if isinstance(figure, float) and figure != int(figure) else f"{int(figure):,}"
+
+
+JOINED = ("2026-11-18T00:00", "2026-11-18T23:05")
+"""Work of this time was joined into fewer commits at its end."""
+
+
+def is_joined(date: str) -> bool:
+    """Whether the commit that a record of this date names is in the history only as a part of a later one."""
+    return JOINED[0] <= date < JOINED[1]
+
+
+def commit_of(date: str, commit: str, tree: str) -> str:
+    """What a record says of the source, as pages show it."""
+    return commit + (" (joined)" if is_joined(date) else "") + (f", `src` {tree}" if tree else "")
+
+
+def joined_note(dates: Iterable[str]) -> str:
+    """What "joined" means, if a page says so."""
+    if not any(map(is_joined, dates)):
+        return ""
+    return "*Joined*: that commit is not in the history, because it was joined into a later one on 2026-11-18."
+
+
+def commit_at_work() -> str:
     """The commit that was run, and whether anything was changed since."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
+    if (ROOT / "PKG-INFO").exists():
+        return "source archive"
     # Records themselves are the one thing that a run changes.
     changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "tests")
     return git("rev-parse", "--short", "HEAD") + (" (with changes)" if changed else "")
+
+
+def tree_at_work() -> str:
+    """The tree of ``src`` in that commit."""
+    return "" if (ROOT / "PKG-INFO").exists() else git("rev-parse", "--short", "HEAD:src")
+
+
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -25,35 +25,67 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "log": {"errors"},
     "extras": {"errors"},
+    "lazy": set(),
     "config": {"errors"},
-    "metrics_server": {"errors", "extras"},
     "core": {"errors"},
     "store.base": {"core"} | BASE,
     "store": {"store.base", "core"} | BASE,
-    # Of the stores an engine knows the seam, the functions that know addresses, and
-    # the one that looks whether a staged file is whole.
-    "engine": {"core", "store.base", "store.open_store", "store.store_file", "store.absolute_url", "store.check_staged"}
+    # Of the stores an engine knows the seam, and the functions that know addresses.
+    "engine": {
+        "core",
+        "store.base",
+        "store.open_store",
+        "store.store_file",
+        "store.absolute_url",
+        "store.outbox_file",
+    }
     | BASE,
     "wire": {"core"} | BASE,
-    "client": FRONT | {"wire"},
-    "server": FRONT | {"wire", "metrics_server"},
+    "telemetry": FRONT,
+    "kafka": FRONT,
+    "client": FRONT | {"wire", "telemetry", "kafka"},
+    "server": FRONT | {"wire", "telemetry"},
     "sparkplug": FRONT,
+    "console": FRONT,
     "pipes": FRONT,
-    "spark": FRONT | {"store", "store.base", "store.open_store", "store.store_file"},
+    "spark": FRONT | {"lazy", "store", "store.base", "store.open_store", "store.store_file"},
     # The loop with virtual time asks the engine whether a writer thread is at work; the faulty route is a route.
-    "testing": {"errors", "core", "store.base", "engine", "pipes"},
+    "testing": {"errors", "lazy", "core", "store.base", "engine", "pipes", "testing.emulator"},
+    # The emulator is the server, and the fixtures open clients.
+    "testing.emulator": {"engine", "client", "server"} | BASE,
+    "testing.pytest_plugin": {"client", "testing", "testing.emulator"},
     # All of it at work: the clients on both sides of the pipeline.
     "demo": {"client", "spark", "testing", "core"} | BASE,
-    "(door)": {"errors", "core", "client"},
+    "(door)": {"errors", "lazy", "core", "client"},
+    # One level below the door.
+    "blocking": {"client"},
+    "filters": {"core"},
+    "guarantees": {"core"},
+    "options": {"core"},
+    "outbox": {"core", "errors"},
+    "resequencing": {"core"},
     "__main__": {"cli"},
 }
 ANYTHING = {"cli"}
 
 CORE_MAY_IMPORT_STANDARD = {
     *("__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "fractions"),
-    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "typing"),
+    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "typing", "zlib"),
 }
 
+
+# Inside the core: what all machines use, and which machines build on which others.
+CORE_SHARED = {
+    *("deadlines", "filters", "guarantees", "ranges", "sequence", "text_checks", "traces", "transitions", "validation"),
+}
+CORE_MAY_IMPORT: dict[str, set[str]] = {
+    **dict.fromkeys(CORE_SHARED, CORE_SHARED),
+    "lanes": CORE_SHARED,
+    "publishing": CORE_SHARED,
+    "resequencing": CORE_SHARED,
+    "pipes": {"resequencing"} | CORE_SHARED,
+    "sparkplug": {"resequencing"} | CORE_SHARED,
+}
 
 # Inside Spark's part of the tree: which of its packages and modules each may import.
 SPARK_DATA = {"column_roles", "tagged"}
@@ -62,15 +94,18 @@ SPARK_MAY_IMPORT: dict[str, set[str]] = {
     "tagged": set(),
     "identity": set(),
     "failures": set(),
+    "compatibility": set(),
+    "settings": set(),
     "kernel": SPARK_DATA,
     "state": {"kernel"} | SPARK_DATA,
-    "frames": {"state", "kernel", "identity"} | SPARK_DATA,
+    "frames": {"state", "kernel", "identity", "compatibility"} | SPARK_DATA,
     "edge_nodes": {"frames", "kernel"} | SPARK_DATA,
-    "state_admin": {"edge_nodes", "frames", "state", "kernel"},
-    "topics": {"identity"},
-    "pipeline": {"frames", "kernel", "state", "state_admin", "topics", "failures", "identity"} | SPARK_DATA,
-    "auditing": {"frames"} | SPARK_DATA,
-    "local": set(),
+    "state_admin": {"edge_nodes", "frames", "state", "kernel", "compatibility"},
+    "topics": {"identity", "compatibility"},
+    "pipeline": {"frames", "kernel", "state", "state_admin", "topics", "failures", "identity", "compatibility"}
+    | SPARK_DATA,
+    "auditing": {"frames", "kernel"} | SPARK_DATA,
+    "local": {"settings"},
 }
 WITHOUT_PYSPARK = {"kernel", "state", "column_roles"}
 WITH_BROKER_OR_STORE = {"topics", "pipeline"}
@@ -105,7 +140,8 @@ def _is_type_checking(node: ast.AST) -> bool:
 def layer_of(module: str) -> str:
     """The part of the tree that a module (or a name in it) belongs to."""
     parts = module.split(".")[1:]
-    if parts[:2] in (["store", name] for name in ("base", "open_store", "store_file", "absolute_url", "check_staged")):
+    own = ("base", "open_store", "store_file", "absolute_url", "outbox_file")
+    if parts[:2] in (*(["store", name] for name in own), ["testing", "emulator"], ["testing", "pytest_plugin"]):
         return ".".join(parts[:2])
     known = MAY_IMPORT.keys() | ANYTHING
     return parts[0] if parts and parts[0] in known else "(door)"
@@ -154,6 +190,17 @@ def _spark_problem(part: str, target: list[str]) -> str | None:
     return None
 
 
+def core_violations(module: str, source: str) -> list[str]:
+    """What ``module`` imports although its part of the core may not."""
+    part = module.split(".")[2]
+    inside = [found.target for found in imports_of(source) if found.target.startswith("seriatim.core.")]
+    return [
+        f"{module} imports {target}: {part} may import {', '.join(sorted(CORE_MAY_IMPORT[part]))}"
+        for target in inside
+        if target.split(".")[2] not in CORE_MAY_IMPORT[part] | {part}
+    ]
+
+
 def find_cycle(sources: dict[str, str]) -> list[str] | None:
     """The modules of an import cycle; only imports that run while a module is loaded can close one."""
     graph = {
@@ -195,6 +242,24 @@ def test_every_module_belongs_to_a_layer_of_the_design(module):
     assert module == "seriatim" or layer_of(module) != "(door)"
 
 
+@pytest.mark.parametrize("module", [name for name in TREE if name.startswith("seriatim.core.")])
+def test_a_module_of_the_core_imports_only_what_its_package_may(module):
+    assert core_violations(module, TREE[module]) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("seriatim.core.lanes.lane", "from seriatim.core.resequencing.pool import ResequencerPool"),
+        ("seriatim.core.resequencing.gaps", "from seriatim.core.pipes.protocol import PipeOptions"),
+        ("seriatim.core.sequence", "from seriatim.core.lanes import lane"),
+        ("seriatim.core.sparkplug.rebirth", "def late():\n    import seriatim.core.publishing.flow"),
+    ],
+)
+def test_a_forbidden_import_inside_the_core_is_found(module, source):
+    assert core_violations(module, source)
+
+
 @pytest.mark.parametrize("module", [name for name in TREE if name.startswith("seriatim.spark.")])
 def test_a_module_of_spark_imports_only_what_its_package_may(module):
     assert spark_violations(module, TREE[module]) == []
@@ -208,8 +273,9 @@ def test_listing_the_commands_loads_no_command_no_engine_and_nothing_that_needs_
     """Lazy on purpose: the command line must answer at once, and work without any extra."""
     program = "import sys, seriatim.cli.main; print(*(name for name in sys.modules if name.startswith('seriatim.')))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert {layer_of(name) for name in loaded} == {"cli", "config", "errors", "extras", "log"}
-    assert "seriatim.cli.audit" not in loaded
+    assert {layer_of(name) for name in loaded} == {"cli", "config", "errors", "extras", "lazy", "log"}
+    assert "seriatim.cli.trace.audit" not in loaded
+    assert "seriatim.cli.topics" not in loaded
 
 
 def loaded_with(*modules: str, parts: int = 1) -> set[str]:
@@ -224,13 +290,19 @@ def loaded_with(*modules: str, parts: int = 1) -> set[str]:
 
 def test_kernels_state_and_declared_pipelines_need_no_spark():
     assert "pyspark" not in loaded_with(
-        "seriatim.spark.state.versions", "seriatim.spark.edge_nodes.kernel", "seriatim.spark.pipeline"
+        "seriatim.spark.state.batch_versions", "seriatim.spark.edge_nodes.kernel", "seriatim.spark.pipeline"
     )
 
 
 def test_the_tasks_of_a_stream_load_no_broker_and_no_store():
     loaded = loaded_with("seriatim.spark.frames.stream", "seriatim.spark.edge_nodes.order_nodes", parts=2)
     assert not {"seriatim.engine", "seriatim.store", "seriatim.client"} & loaded
+
+
+def test_the_tasks_of_a_topic_load_no_engine():
+    """Only the driver asks the owner of the store; an engine would make every worker of Spark start slower."""
+    loaded = loaded_with("seriatim.spark.topics.datasource", parts=3)
+    assert not {"seriatim.engine.engine", "seriatim.engine.connect", "seriatim.store.sqlite.store"} & loaded
 
 
 def test_the_public_door_needs_no_extra():
@@ -240,19 +312,19 @@ def test_the_public_door_needs_no_extra():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("seriatim.core.lane", "import time"),
-        ("seriatim.core.lane", "import os.path"),
-        ("seriatim.core.lane", "from random import Random"),
-        ("seriatim.core.lane", "def wait():\n    import asyncio"),
-        ("seriatim.core.lane", "class Lane:\n    from threading import Lock"),
-        ("seriatim.core.lane", "if TYPE_CHECKING:\n    from logging import Logger"),
-        ("seriatim.core.lane", "import numpy"),
-        ("seriatim.core.lane", "from seriatim.store.base import Store"),
-        ("seriatim.core.lane", "from seriatim import log"),
-        ("seriatim.core.lane", "from seriatim import SeriatimError"),
-        ("seriatim.core.lane", "from .table import TransitionTable"),
-        ("seriatim.core.lane", "from ..errors import NotFound"),
-        ("seriatim.errors", "import seriatim.core.table"),
+        ("seriatim.core.lanes.lane", "import time"),
+        ("seriatim.core.lanes.lane", "import os.path"),
+        ("seriatim.core.lanes.lane", "from random import Random"),
+        ("seriatim.core.lanes.lane", "def wait():\n    import asyncio"),
+        ("seriatim.core.lanes.lane", "class Lane:\n    from threading import Lock"),
+        ("seriatim.core.lanes.lane", "if TYPE_CHECKING:\n    from logging import Logger"),
+        ("seriatim.core.lanes.lane", "import numpy"),
+        ("seriatim.core.lanes.lane", "from seriatim.store.base import Store"),
+        ("seriatim.core.lanes.lane", "from seriatim import log"),
+        ("seriatim.core.lanes.lane", "from seriatim import SeriatimError"),
+        ("seriatim.core.lanes.lane", "from .table import TransitionTable"),
+        ("seriatim.core.lanes.lane", "from ..errors import NotFound"),
+        ("seriatim.errors", "import seriatim.core.transitions"),
         ("seriatim.config", "from seriatim.log import configure"),
         ("seriatim.log", "from seriatim.config import load"),
         ("seriatim.store.base", "from seriatim.store.sqlite.store import SqliteStore"),
@@ -260,16 +332,16 @@ def test_the_public_door_needs_no_extra():
         ("seriatim.engine.writer", "from seriatim.store.sqlite.store import SqliteStore"),
         ("seriatim.engine.writer", "from seriatim.client import PubSub"),
         ("seriatim.client.topic", "from seriatim.spark import audit"),
-        ("seriatim.core.resequencer", "from seriatim.spark.kernel.kernel import Kernel"),
-        ("seriatim.engine.writer", "from seriatim.spark.state.versions import StateFolder"),
+        ("seriatim.core.resequencing.resequencer", "from seriatim.spark.kernel.kernel import Kernel"),
+        ("seriatim.engine.writer", "from seriatim.spark.state.batch_versions import StateFolder"),
         ("seriatim.spark.kernel.kernel", "from seriatim.client import PubSub"),
         ("seriatim.server.server", "from seriatim.client import PubSub"),
         ("seriatim.pipes.route", "from seriatim.wire import encode"),
         ("seriatim.sparkplug.host", "from seriatim.store.sqlite.store import SqliteStore"),
         ("seriatim.client.topic", "from seriatim.cli.main import main"),
         ("seriatim.testing.clock", "from seriatim.client import PubSub"),
-        ("seriatim.demo.job", "from seriatim.engine import Engine"),
-        ("seriatim.client.topic", "from seriatim.demo.job import run"),
+        ("seriatim.demo.run", "from seriatim.engine import Engine"),
+        ("seriatim.client.topic", "from seriatim.demo.run import run"),
         ("seriatim", "from seriatim.cli.main import main"),
     ],
 )
@@ -282,8 +354,8 @@ def test_the_checker_finds_a_forbidden_import(module, source):
     [
         ("seriatim.spark.kernel.intake", "from pyspark.sql import DataFrame"),
         ("seriatim.spark.kernel.intake", "from seriatim.spark.state.files import files_at"),
-        ("seriatim.spark.state.versions", "from seriatim.spark.edge_nodes.state import NodePartition"),
-        ("seriatim.spark.state.versions", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
+        ("seriatim.spark.state.batch_versions", "from seriatim.spark.edge_nodes.state import NodePartition"),
+        ("seriatim.spark.state.batch_versions", "if TYPE_CHECKING:\n    from pyspark.sql import DataFrame"),
         ("seriatim.spark.frames.stream", "from seriatim.spark.topics.sink import Staging"),
         ("seriatim.spark.frames.stream", "from seriatim.spark import register"),
         ("seriatim.spark.frames.stream", "from seriatim.store.base import Pack"),
@@ -298,8 +370,11 @@ def test_the_checker_finds_a_forbidden_import_inside_spark(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("seriatim.core.lane", "from __future__ import annotations\nfrom collections.abc import Mapping"),
-        ("seriatim.core.lane", "from seriatim.core.table import TransitionTable\nfrom seriatim.errors import NotFound"),
+        ("seriatim.core.lanes.lane", "from __future__ import annotations\nfrom collections.abc import Mapping"),
+        (
+            "seriatim.core.lanes.lane",
+            "import seriatim.core.transitions\nfrom seriatim.errors import NotFound",
+        ),
         (
             "seriatim.store.sqlite.store",
             "import sqlite3\nfrom seriatim.store.base import Store\nfrom seriatim.store import sql",
@@ -310,8 +385,11 @@ def test_the_checker_finds_a_forbidden_import_inside_spark(module, source):
         ),
         ("seriatim.client.topic", "from seriatim.wire import encode\nfrom seriatim.engine import Engine"),
         ("seriatim.spark.topics.source", "import pyspark\nfrom seriatim.store.sqlite.store import read_range"),
-        ("seriatim.spark.kernel.kernel", "import numpy\nfrom seriatim.core.resequencing import Resequencing"),
-        ("seriatim.testing.model", "import random\nfrom seriatim.core.lane import Lane"),
+        (
+            "seriatim.spark.kernel.kernel",
+            "import numpy\nfrom seriatim.core.resequencing.options import ResequenceOptions",
+        ),
+        ("seriatim.testing.model", "import random\nfrom seriatim.core.lanes.lane import Lane"),
         ("seriatim.cli.serve", "from seriatim.server import serve\nfrom seriatim import __version__"),
         ("seriatim", "from seriatim.errors import SeriatimError"),
     ],

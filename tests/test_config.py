@@ -37,6 +37,8 @@ def test_command_line_beats_environment_beats_file_beats_default(tmp_path):
         "log_level": "command line",
         "log_format": "default",
         "progress": f"file {file}",
+        "console_token": "default",
+        "console_ca": "default",
         "mqtt_password": "default",
     }
 
@@ -95,7 +97,10 @@ def test_variables_of_other_programs_are_none_of_our_business(tmp_path):
     ("text", "message"),
     [
         ('log_levl = "info"', r"file .*seriatim.toml: unknown key 'log_levl'; did you mean 'log_level'\?"),
-        ("zzz = 1", r"unknown key 'zzz'; known are: log_format, log_level, mqtt_password, progress, store"),
+        (
+            "zzz = 1",
+            r"unknown key 'zzz'; known are: console_ca, console_token, log_format, log_level, mqtt_password, progress, store",
+        ),
         ("store = 3", r"file .*seriatim.toml, store: must be a string, not 3"),
         ('progress = "true"', r"file .*seriatim.toml, progress: must be true or false, not 'true'"),
         ('log_level = "loud"', r"log_level: must be one of debug, info, warning, error, not 'loud'"),

@@ -25,4 +25,4 @@ def test_a_missing_parent_package_names_the_extra_too():
 
 def test_the_known_extras_are_those_that_can_be_installed():
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    assert set(EXTRAS) == set(project["project"]["optional-dependencies"]) - {"dev"}
+    assert set(EXTRAS) == set(project["project"]["optional-dependencies"])

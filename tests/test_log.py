@@ -13,11 +13,26 @@ from seriatim import log
 pytestmark = pytest.mark.usefixtures("logger_as_it_was")
 
 
-def test_the_library_alone_writes_nothing_even_for_errors():
-    program = "from seriatim.log import logger; logger.error('unseen'); print(logger.handlers)"
+@pytest.mark.parametrize(
+    ("configuration", "shown"),
+    [
+        ("", "a warning\n"),
+        ("logging.disable()", ""),
+        ("logging.basicConfig(format='%(name)s: %(message)s')", "seriatim: a warning\n"),
+    ],
+    ids=["by default", "disabled", "configured"],
+)
+def test_the_library_alone_configures_nothing_and_warnings_are_shown_as_python_does(configuration, shown):
+    program = f"""
+import logging
+{configuration}
+from seriatim.log import logger
+logger.info("not shown")
+logger.warning("a warning")
+print(logger.handlers)
+"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert done.stdout == "[<NullHandler (NOTSET)>]\n"
+    assert (done.stdout, done.stderr) == ("[]\n", shown)
 
 
 def test_text_entries_show_level_and_message():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench import mutate
@@ -17,12 +19,32 @@ def test_a_target_has_a_source_and_tests(target):
 
 
 def test_every_module_of_the_core_is_a_target():
-    modules = {path.stem for path in (mutate.ROOT / "src/seriatim/core").glob("*.py")} - {"__init__"}
-    assert modules == {target.module for target in mutate.chosen(["core"])}
+    core = mutate.ROOT / "src/seriatim/core"
+    modules = {path for path in core.rglob("*.py") if path.stem != "__init__"}
+    assert {".".join(path.relative_to(core).with_suffix("").parts) for path in modules} == {
+        target.module for target in mutate.chosen(["core"])
+    }
 
 
 def test_the_page_is_written_from_the_results():
-    assert mutate.PAGE.read_text() == mutate.page()
+    assert mutate.PAGE.read_text() == mutate.page(), "the results or the sources changed: run 'make docs'"
+
+
+def test_the_page_says_which_results_are_about_an_earlier_source(monkeypatch):
+    kept = mutate.results("core")
+    current = {name: replace(result, source=mutate.targets()[f"core.{name}"].source) for name, result in kept.items()}
+    current["filters"] = replace(current["filters"], source="another")
+    monkeypatch.setattr(mutate, "results", lambda package: current if package == "core" else {})
+    page = mutate.page()
+    assert f"Of {len(current)} results 1 are about an earlier source" in page
+    assert [line.split("`")[1] for line in page.splitlines() if ", changed |" in line] == ["filters"]
+
+
+def test_a_record_of_results_names_no_run_that_never_was(monkeypatch):
+    written = {}
+    monkeypatch.setattr(mutate, "write_record", lambda kind, **fields: written.update(fields))
+    mutate.record(["core.ranges"])
+    assert written["command"] == "collected from the modules' results: core.ranges"
 
 
 @pytest.mark.parametrize("package", mutate.packages())

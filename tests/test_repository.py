@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,18 @@ from tests.needs import needs_program
 
 ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements/dev.lock"
+INTEGRATION_LOCK = ROOT / "requirements/integration.lock"
 
 # Written so that no pattern matches its own text.
 REGISTRY_ADDRESSES = re.compile(r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|maven[.]org|/simple[/](?:\s|$)")
+MADE_HERE = {".venv", "__pycache__", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "PKG-INFO"}
 MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:home|root|work|opt|Users)/[\w.]")
 
 
 def repository_files() -> list[Path]:
-    """Every file that is, or is about to be, under version control."""
+    """Every file that is, or is about to be, under version control; in a source archive all that came with it."""
+    if (ROOT / "PKG-INFO").exists():
+        return [path for path in ROOT.rglob("*") if path.is_file() and not MADE_HERE & set(path.parts)]
     git = needs_program("git", hint="install git")
     command = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -65,23 +70,28 @@ def test_a_path_of_a_machine_would_be_found(line):
     assert MACHINE_PATHS.search(line)
 
 
-def test_the_lock_names_no_place_to_download_from():
-    text = LOCK.read_text()
+@pytest.mark.parametrize("lock", [LOCK, INTEGRATION_LOCK], ids=lambda path: path.stem)
+def test_the_lock_names_no_place_to_download_from(lock):
+    text = lock.read_text()
     assert "://" not in text
     assert not re.search(r"^\s*(?:-i|-f|--(?!hash=))", text, re.MULTILINE)
 
 
-def test_the_lock_pins_every_package_with_hashes():
-    entries = re.split(r"\n(?=[a-z])", LOCK.read_text().partition("make lock\n")[2])
-    assert len(entries) > 10
+@pytest.mark.parametrize(("lock", "packages"), [(LOCK, 10), (INTEGRATION_LOCK, 2)], ids=["dev", "integration"])
+def test_the_lock_pins_every_package_with_hashes(lock, packages):
+    entries = re.split(r"\n(?=[a-z])", lock.read_text().partition("make lock\n")[2])
+    assert len(entries) >= packages
     assert [
         entry for entry in entries if not re.match(r"[a-z0-9-]+==\S+ (?:; [^\\]+)?\\\n +--hash=sha256:", entry)
     ] == []
 
 
 def test_the_lock_satisfies_the_project():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["dev"])]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras, groups = settings["project"]["optional-dependencies"], settings["dependency-groups"]
+    assert groups["dev"] == [{"include-group": group} for group in groups if group != "dev"]
+    tools = [need for group, needs in groups.items() if group != "dev" for need in needs]
+    needed = [Requirement(text) for text in chain(settings["project"]["dependencies"], *extras.values(), tools)]
     locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", LOCK.read_text(), re.MULTILINE))
     unmet = [str(need) for need in needed if locked.get(need.name, "0") not in need.specifier]
     assert unmet == [], "run `make lock`"
@@ -100,7 +110,7 @@ def make(*args: str) -> subprocess.CompletedProcess[str]:
 def test_make_help_explains_every_target():
     declared = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert declared is not None
-    assert re.findall(r"^  make (\w+) +\w", make("help").stdout, re.MULTILINE) == declared[1].split()
+    assert re.findall(r"^  make ([\w-]+) +\w", make("help").stdout, re.MULTILINE) == declared[1].split()
 
 
 def test_an_old_or_missing_python_is_named_before_anything_is_made(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email import message_from_string
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import seriatim
+from seriatim.extras import EXTRAS
+from tests.test_repository import repository_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,11 +71,26 @@ def test_the_wheel_holds_the_pipeline_of_the_demo(wheel):
 def test_the_metadata_lists_the_extras_and_a_light_base(wheel):
     archive = zipfile.ZipFile(wheel)
     metadata = message_from_string(archive.read(f"seriatim-{seriatim.__version__}.dist-info/METADATA").decode())
-    assert set(metadata.get_all("Provides-Extra", [])) == {"spark", "server", "postgres", "mqtt", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == set(EXTRAS)
     base = [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
     assert [re.split(r"\W", need)[0] for need in base] == ["click", "rich"]
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
+
+
+def test_the_metadata_says_where_the_project_is_found(wheel):
+    archive = zipfile.ZipFile(wheel)
+    metadata = message_from_string(archive.read(f"seriatim-{seriatim.__version__}.dist-info/METADATA").decode())
+    urls = dict(entry.split(", ", 1) for entry in metadata.get_all("Project-URL", []))
+    assert set(urls) == {"Homepage", "Documentation", "Changelog", "Issues"}
+    assert all(url.startswith((urls["Homepage"], urls["Documentation"])) for url in urls.values())
+
+
+def test_the_source_archive_holds_the_whole_repository_and_so_can_run_its_own_tests(tmp_path):
+    run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", tmp_path, cwd=ROOT)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    assert packed - {"PKG-INFO"} == {str(path.relative_to(ROOT)) for path in repository_files()}
 
 
 def test_the_command_line_works_without_extras(programs):
@@ -82,9 +100,33 @@ def test_the_command_line_works_without_extras(programs):
     assert run(programs / "python", "-m", "seriatim", "--version").stdout == version
 
 
+def test_the_program_of_the_readme_runs_twice_without_extras(programs, tmp_path):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    program = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, re.DOTALL)
+    assert program is not None
+    (tmp_path / "first.py").write_text(program[1])
+    for _ in range(2):
+        assert run(programs / "python", "first.py", cwd=tmp_path).stdout == program[2]
+    store = re.search(r"sqlite:///\S+?(?=\")", program[1])
+    assert store is not None
+    listed = run(programs / "seriatim", "topics", "list", "--store", store[0], cwd=tmp_path).stdout
+    assert listed.splitlines()[1].startswith("orders")
+
+
 def test_a_trace_is_audited_without_extras(programs, tmp_path):
     (tmp_path / "trace.csv").write_text("key,seq\na,1\na,2\n")
-    command = (programs / "seriatim", "audit", "trace.csv", "--key", "key", "--seq", "seq", "--expect", "absolute")
+    command = (
+        programs / "seriatim",
+        "trace",
+        "audit",
+        "trace.csv",
+        "--key",
+        "key",
+        "--seq",
+        "seq",
+        "--expect",
+        "absolute",
+    )
     assert "held for every key: absolute" in run(*command, cwd=tmp_path).stdout
 
 
@@ -96,6 +138,8 @@ def test_the_demo_runs_without_extras_and_says_what_would_bring_the_rest(program
 
 def test_a_parquet_file_names_the_extra_that_it_needs(programs, tmp_path):
     (tmp_path / "x.parquet").touch()
-    done = run(programs / "seriatim", "audit", "x.parquet", "--key", "k", "--seq", "s", cwd=tmp_path, check=False)
+    done = run(
+        programs / "seriatim", "trace", "audit", "x.parquet", "--key", "k", "--seq", "s", cwd=tmp_path, check=False
+    )
     assert done.returncode == 1
     assert done.stderr == "error: audit of a parquet file needs the extra 'spark': pip install 'seriatim[spark]'\n"

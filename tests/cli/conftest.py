@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from seriatim.cli.main import cli
 
 Run = Callable[..., Result]
-Told = Callable[..., Any]
+OnDurable = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -44,7 +44,7 @@ def seriatim(tmp_path, monkeypatch, logger_as_it_was) -> Run:
 
 
 @pytest.fixture
-def told(seriatim) -> Told:
+def told(seriatim) -> OnDurable:
     """Run a command that must work, with ``--json``, and give what it says: a value, or a list of those of each line."""
 
     def run(*args: str, stdin: str | bytes | None = None) -> Any:
@@ -60,7 +60,7 @@ def told(seriatim) -> Told:
 def orders(told) -> None:
     """A topic ``orders`` with an ordered subscription ``billing``."""
     told("topics", "create", "orders")
-    told("subscriptions", "create", "orders", "billing", "--ordered")
+    told("subscriptions", "create", "orders", "billing")
 
 
 @pytest.fixture

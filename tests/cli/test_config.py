@@ -18,9 +18,11 @@ def test_the_table_shows_each_setting_its_value_and_its_origin(seriatim, tmp_pat
     assert lines[0] == ["setting", "value", "from", "meaning"]
     assert [line[:4] for line in lines[1:]] == [
         ["store", '"sqlite:///orders.db"', "file", "seriatim.toml"],
-        ["log_level", '"warning"', "default", "the"],
-        ["log_format", '"text"', "default", "how"],
+        ["log_level", '"warning"', "default", "log"],
+        ["log_format", '"text"', "default", "the"],
         ["progress", "false", "environment", "show"],
+        ["console_token", '""', "default", "the"],
+        ["console_ca", '""', "default", "a"],
         ["mqtt_password", '""', "default", "the"],
     ]
 

@@ -11,7 +11,7 @@ import pytest
 def letters(told, orders) -> None:
     """Two dead letters of key ``a``; a third message waits behind them."""
     for data in ("a1", "a2", "a3"):
-        told("publish", "orders", data, "--key", "a")
+        told("messages", "publish", "orders", data, "--key", "a")
     for _ in range(2):
         told("keys", "dead-letter", "billing", "a", "--reason", "poison")
 
@@ -28,20 +28,22 @@ def test_they_are_listed_page_by_page(told, letters):
 def test_all_of_them_go_back_to_their_places(told, letters):
     outcome = told("dead-letters", "redrive", "billing", "--all")
     assert [(row["id"], row["redriven"], row["new_id"]) for row in outcome] == [("0", True, "0"), ("1", True, "1")]
-    pulled = told("pull", "billing", "--ack", "--wait", "0.2")
+    pulled = told("messages", "pull", "billing", "--ack", "--wait", "0.2")
     assert [row["data"] for row in pulled] == ["a1", "a2", "a3"]
 
 
 def test_one_that_was_overtaken_is_refused_with_the_reason_and_can_be_appended(seriatim, told, letters):
-    told("pull", "billing", "--ack", "--wait", "0.2")  # a3 overtakes both
+    told("messages", "pull", "billing", "--ack", "--wait", "0.2")  # a3 overtakes both
     result = seriatim("dead-letters", "redrive", "billing", "0", "1", "--json")
     assert result.exit_code == 1
     outcome = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["redriven"] for row in outcome] == [False, False]
     assert all("settled" in row["reason"] for row in outcome)
+    result = seriatim("dead-letters", "redrive", "billing", "0")
+    assert result.stderr == "to put them at the end of their keys instead, add --append\n"
     result = seriatim("dead-letters", "redrive", "billing", "0", "--append")
     assert (result.exit_code, result.stdout) == (0, "0: put back as 3\n")
-    assert told("pull", "billing", "--ack", "--wait", "0.2")["data"] == "a1"
+    assert told("messages", "pull", "billing", "--ack", "--wait", "0.2")["data"] == "a1"
 
 
 def test_a_refusal_does_not_keep_the_others_from_going_back(seriatim, told, letters):
@@ -49,6 +51,11 @@ def test_a_refusal_does_not_keep_the_others_from_going_back(seriatim, told, lett
     assert result.exit_code == 1
     assert [line.split(":")[1] for line in result.stdout.splitlines()] == [" put back", " refused", " put back"]
     assert told("dead-letters", "list", "billing") == []
+
+
+def test_without_any_a_redrive_of_all_says_so(seriatim, orders):
+    result = seriatim("dead-letters", "redrive", "billing", "--all")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "there are no dead letters\n")
 
 
 def test_they_are_given_up_for_good_only_on_demand(seriatim, told, letters):

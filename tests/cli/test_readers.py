@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from seriatim.config import Config
-from seriatim.engine.opening import open_broker
+from seriatim.engine.connect import open_broker
 
 
 async def register(url: str) -> None:
@@ -16,7 +16,7 @@ async def register(url: str) -> None:
 
 def test_readers_are_listed_and_deleted(seriatim, told, orders):
     for data in ("one", "two", "three"):
-        told("publish", "orders", data)
+        told("messages", "publish", "orders", data)
     asyncio.run(register(Config().store))
     assert told("readers", "list") == [{"reader": "pipeline", "topic": "orders", "position": "1", "behind": 2}]
     assert seriatim("readers", "delete", "pipeline", "--yes").stdout == "deleted reader 'pipeline'\n"

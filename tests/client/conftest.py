@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seriatim import Batching, Message, PublishOptions, PubSub
+from seriatim import Message, PubSub
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
 
@@ -37,10 +37,9 @@ async def _with_pubsub(url: str, scenario: Scenario) -> None:
 
 
 async def ordered(pubsub: PubSub, **options) -> tuple[Topic, Subscription]:
-    """A topic that publishes each message at once, and an ordered subscription to it."""
+    """A topic, and a subscription that is ordered by default."""
     topic = await pubsub.topic("ordered-events").create()
-    topic.set_publish_options(PublishOptions(Batching(max_messages=1)))
-    subscription = await topic.subscription("ordered-sub").create(enable_message_ordering=True, **options)
+    subscription = await topic.subscription("ordered-sub").create(**options)
     return topic, subscription
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pydoc
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from seriatim.client.blocking import Blocking
+from seriatim.client import blocking, consumer
 from seriatim.client.pubsub import PubSub
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StoreLost
+from tools import blocking_api
 
 WAIT = 10
 
@@ -135,16 +141,97 @@ def test_errors_of_the_async_api_are_raised_where_they_are_caused(pubsub, topic)
         topic.publish("text")
 
 
-def test_whatever_the_async_classes_offer_is_offered_here(pubsub, topic, subscription):
-    for each in (pubsub, topic, subscription):
-        names = [name for name in dir(type(each._target)) if not name.startswith("_")]
-        assert names
-        assert all(getattr(each, name) is not None for name in names if name not in {"engine", "broker", "blocking"})
+@pytest.mark.parametrize(("module", "name"), blocking_api.CLASSES, ids=lambda each: getattr(each, "__name__", each))
+def test_whatever_the_async_classes_offer_is_offered_here(module, name):
+    offered = {each for each in dir(getattr(module, name)) if not each.startswith("_")}
+    internal = blocking_api.INTERNAL.get(name, set()) | (
+        set(dir(consumer._Receiver)) if name == "MessageStream" else set()
+    )
+    missing = offered - internal - set(dir(getattr(blocking, name)))
+    assert missing == set()
+
+
+def test_the_blocking_api_is_the_one_that_the_async_classes_make():
+    assert blocking_api.TARGET.read_text(encoding="utf-8") == blocking_api.generate(), "run make generate"
+
+
+def test_mistakes_are_found_by_a_type_checker(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+from seriatim import PubSub
+
+with PubSub.blocking("memory://") as p:
+    p.topik("a").craete(1)
+    p.topic("a").create(1)
+    reveal_type(p.topic("a").subscription("s").pull(3)[0].data)
+    reveal_type(p.topic("a").publish(b"x").result())
+    p.subscription("s").on("mesage", print)
+    p.topic("a").ensure(retension=1.0)
+    for message in p.subscription("s"):
+        reveal_type(message.ordering_key)
+"""
+    )
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull, str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    found = [re.sub(r"^.*?program.py:", "", line) for line in checked.stdout.splitlines() if "program.py:" in line]
+    assert [line.partition(":")[0] for line in found if "error" in line] == ["5", "6", "9", "10"]
+    assert found[0].startswith('5: error: "PubSub" has no attribute "topik"')
+    assert [line.rpartition(" ")[2] for line in found if "Revealed" in line] == ['"bytes"', '"str"', 'None"']
+
+
+def test_it_can_be_looked_at_and_copied(pubsub, topic):
+    assert {"create", "ensure", "publish", "name"} <= set(dir(topic))
+    twin = copy.copy(topic)
+    assert (twin, twin.name, hash(twin)) == (topic, "events", hash(topic))
+    assert pubsub.topic("events") == topic != pubsub.topic("others")
+    assert "ordering_key" in pydoc.render_doc(topic.publish)
+    assert "blocking" in repr(topic)
+    with pytest.raises(AttributeError, match="topik"):
+        pubsub.topik("a")
 
 
 def test_what_is_given_back_belongs_to_the_blocking_api(pubsub, topic):
-    assert isinstance(topic.subscription("s"), Blocking)
-    assert isinstance(topic.publisher, Blocking)
+    assert isinstance(topic, blocking.Topic)
+    assert isinstance(topic.subscription("s"), blocking.Subscription)
+    assert isinstance(topic.subscription("s").topic, blocking.Topic)
+    assert isinstance(pubsub, blocking.PubSub)
+
+
+def test_messages_are_pulled(topic, subscription):
+    assert subscription.pull(timeout=0) == []
+    for key in "abc":
+        topic.publish(key.encode(), ordering_key=key)
+    topic.flush()
+    pulled = subscription.pull(10, timeout=WAIT)
+    assert sorted(message.data for message in pulled) == [b"a", b"b", b"c"]
+    for message in pulled:
+        message.ack()
+    subscription.wait_until_empty()
+
+
+def test_a_handler_that_is_registered_by_a_decorator_runs_until_it_is_closed(topic, subscription):
+    seen = []
+
+    @subscription.handler
+    def handle(message) -> None:
+        seen.append((threading.current_thread().name.split("_")[0], message.data))
+        subscription.stop()
+
+    topic.publish(b"x", ordering_key="k")
+    subscription.run(ack="on-return", concurrency=2)
+    assert seen == [("seriatim-handler", b"x")]
+    assert subscription.stats().total == 0
+
+
+def test_a_pubsub_for_asyncio_names_the_blocking_one():
+    with pytest.raises(TypeError, match=r"with PubSub\.blocking"), PubSub("memory://"):  # type: ignore[attr-defined]
+        pass
 
 
 def test_outside_its_block_it_is_refused(tmp_path: Path):
@@ -180,5 +267,18 @@ def test_use_after_a_fork_is_refused_and_does_not_hang(pubsub, topic):
         except StoreLost:
             os._exit(7)
         os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert topic.publish(b"from the parent").result(WAIT) == "0"
+
+
+def test_in_a_forked_child_closing_forgets_the_store_and_leaves_it_to_the_parent(pubsub, topic):
+    child = os.fork()
+    if child == 0:
+        try:
+            pubsub.close()
+            pubsub.__exit__(None, None, None)
+        except StoreLost:
+            os._exit(1)
+        os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert topic.publish(b"from the parent").result(WAIT) == "0"

@@ -433,7 +433,7 @@ def test_a_pubsub_that_was_closed_can_be_opened_again_in_another_event_loop_too(
 def test_what_is_open_already_is_not_opened_again(tmp_path):
     async def scenario() -> None:
         async with PubSub(f"sqlite:///{tmp_path}/store.db") as pubsub:
-            with pytest.raises(FailedPrecondition, match="open already"):
+            with pytest.raises(FailedPrecondition, match="already open"):
                 await pubsub.__aenter__()
 
     run_bounded(scenario)

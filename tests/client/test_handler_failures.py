@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from typing import Any, cast
 
 import pytest
 
-from seriatim import PubSub
+from seriatim import Message, PubSub, RetryPolicy
+from seriatim.core.lanes.types import Lease
 from seriatim.errors import FailedPrecondition
+from seriatim.kafka.records import OFFSET_BITS, KafkaDelivered
 from seriatim.testing import run_in_virtual_time
 from tests.client.conftest import Received, ordered, publish
 
@@ -101,7 +104,7 @@ def test_a_handler_whose_task_is_cancelled_has_not_failed_and_its_message_comes_
             again.set()
 
         async with PubSub() as pubsub:
-            topic, subscription = await ordered(pubsub, ack_deadline=5)
+            topic, subscription = await ordered(pubsub, ack_deadline=5, retry=RetryPolicy.immediate())
             subscription.on("message", handle)
             subscription.on("error", errors.append)
             subscription.open()
@@ -275,3 +278,26 @@ def test_a_call_that_waits_when_the_loop_is_closed_is_told_so():
         assert began.wait(WAIT)
     waiter.join(WAIT)
     assert raised == ["this was closed before it was done"]
+
+
+def test_a_failure_is_logged_with_the_ids_that_messages_have(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_: object) -> None:
+        raise ValueError("not this")
+
+    async def scenario() -> None:
+        async with PubSub("memory://") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            await publish(topic, "1", "2")
+            subscription.on("message", refuse)
+            subscription.open(batch=2)
+            while len(caplog.records) < 2:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(1)
+            elsewhere = KafkaDelivered.of(Lease(1, "k", 17, 1, 10.0), b"", None, 0.0)
+            elsewhere = KafkaDelivered(elsewhere.lease, elsewhere.record._replace(offset=(3 << OFFSET_BITS) + 17))
+            subscription._report(ValueError("not this"), Message(elsewhere, cast("Any", None)))
+
+    run_in_virtual_time(scenario())
+    batch, alone, *_, elsewhere = (vars(record) for record in caplog.records)
+    assert (batch["subscription"], batch["ordering_key"], batch["message_ids"]) == ("ordered-sub", "k", ["0", "1"])
+    assert alone["message_ids"] == ["0"]
+    assert (elsewhere["ordering_key"], elsewhere["message_id"]) == ("k", "3-17")

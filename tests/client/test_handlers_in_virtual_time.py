@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from seriatim.client.consumer import Consuming
+from seriatim.client.consumer import ConsumeOptions
 from seriatim.client.pubsub import PubSub
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.errors import StaleLease
 from seriatim.testing import run_in_virtual_time
 
@@ -104,9 +105,11 @@ def test_the_lease_of_a_running_handler_lasts_as_long_as_it_may_be_extended(ack_
             refused.append(now())
 
         async with PubSub("memory://") as pubsub:
-            topic, subscription = await ordered(pubsub, ack_deadline=ack_deadline)
+            topic, subscription = await ordered(pubsub, ack_deadline=ack_deadline, retry=RetryPolicy.immediate())
             subscription.on("message", handle)
-            subscription.open(Consuming() if max_extension is None else Consuming(max_extension=max_extension))
+            subscription.open(
+                ConsumeOptions() if max_extension is None else ConsumeOptions(max_extension=max_extension)
+            )
             await topic.publish(b"long", ordering_key="k")
             await again.wait()
 
@@ -168,7 +171,7 @@ def test_after_a_change_of_the_deadline_leases_are_extended_by_the_new_one():
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_ac_005_what_was_neither_acked_nor_nacked_expires_after_exactly_its_deadline(is_async):
+def test_ac_005_what_was_neither_acked_nor_nacked_comes_again_after_exactly_its_deadline_and_the_backoff(is_async):
     deliveries: list[tuple[str, float]] = []
 
     async def main() -> None:
@@ -196,7 +199,7 @@ def test_ac_005_what_was_neither_acked_nor_nacked_expires_after_exactly_its_dead
 
     run_in_virtual_time(main())
     assert [data for data, _ in deliveries] == ["first", "first", "second"]
-    assert [at - deliveries[0][1] for _, at in deliveries] == [0, close_to(1), close_to(1)]
+    assert [at - deliveries[0][1] for _, at in deliveries] == [0, close_to(1.1), close_to(1.1)]
 
 
 def test_an_extension_that_a_handler_asked_for_outlives_the_handler():
@@ -215,7 +218,7 @@ def test_an_extension_that_a_handler_asked_for_outlives_the_handler():
             again.set()
 
         async with PubSub("memory://") as pubsub:
-            topic, subscription = await ordered(pubsub, ack_deadline=10)
+            topic, subscription = await ordered(pubsub, ack_deadline=10, retry=RetryPolicy.immediate())
             subscription.on("message", handle)
             subscription.open()
             await topic.publish(b"x", ordering_key="k")

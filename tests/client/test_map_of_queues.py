@@ -44,7 +44,7 @@ def test_bullet_2_an_item_is_not_served_until_those_before_it_are_gone(run, gone
 
 def test_bullet_3_an_item_that_is_rolled_back_blocks_those_of_its_group_that_were_pushed_after_it(run):
     async def scenario(pubsub):
-        topic, subscription = await ordered(pubsub, retry=RetryPolicy(min_backoff=300))
+        topic, subscription = await ordered(pubsub, retry=RetryPolicy(min_backoff=300, max_backoff=600))
         received = Received()
 
         def roll_back(message):
@@ -53,13 +53,13 @@ def test_bullet_3_an_item_that_is_rolled_back_blocks_those_of_its_group_that_wer
 
         subscription.on("message", roll_back)
         subscription.open()
-        await publish(topic, "1", "2", key="call-A")
+        first, _ = await publish(topic, "1", "2", key="call-A")
         await received.wait(1)
         await publish(topic, "3", key="call-A")
         await publish(topic, "ringing", key="call-B")
         assert await received.wait(2) == ["1", "ringing"]
         (blocked,) = [view for view in await subscription.keys() if view.key == "call-A"]
-        assert (blocked.state, blocked.depth, blocked.attempts, blocked.head) == ("delayed", 3, 1, "0")
+        assert (blocked.state, blocked.depth, blocked.attempts, blocked.head) == ("delayed", 3, 1, first)
         await subscription.retry("call-A")
         assert await received.wait(3) == ["1", "ringing", "1"], "it comes again, and first"
 
@@ -72,13 +72,15 @@ def test_bullet_4_a_delay_on_insertion_is_honoured_and_blocks_its_own_group_only
         received, loop = Received(), asyncio.get_running_loop()
         subscription.on("message", received.add_and_ack)
         subscription.open()
+        await publish(topic, "calling", key="call-B")
+        await received.wait(1)  # so it is at work: on Kafka that takes seconds
         began = loop.time()
-        await topic.publish(b"later", ordering_key="call-A", delay=0.2)
+        await topic.publish(b"later", ordering_key="call-A", delay=1)
         await publish(topic, "behind it", key="call-A")
         await publish(topic, "ringing", key="call-B")
-        assert await received.wait(1) == ["ringing"]
-        assert await received.wait(3) == ["ringing", "later", "behind it"]
-        assert loop.time() - began >= 0.2
+        assert await received.wait(2) == ["calling", "ringing"]
+        assert await received.wait(4) == ["calling", "ringing", "later", "behind it"]
+        assert loop.time() - began >= 1
 
     run(scenario)
 

@@ -9,7 +9,7 @@ import pytest
 from seriatim.client.message import PubSubMessage
 from seriatim.client.publisher import PublishOptions
 from seriatim.client.pubsub import PubSub
-from seriatim.core.batching import Batching
+from seriatim.core.publishing.batching import Batching
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease
 from tests.client.conftest import Received, ordered
 
@@ -44,7 +44,7 @@ def test_ordering_is_turned_on_after_creation(run):
     async def scenario(pubsub):
         topic = await pubsub.topic("ordered-events").create()
         topic.set_publish_options(PublishOptions(message_ordering=True))
-        subscription = await topic.subscription("ordered-sub").create()
+        subscription = await topic.subscription("ordered-sub").create(enable_message_ordering=False)
         await subscription.set_options(message_ordering=True, ack_deadline=7)
         received = Received()
         subscription.on("message", received.add)
@@ -149,7 +149,21 @@ def test_ac_008_a_bad_key_is_refused(run):
 def test_ac_009_an_ordering_key_is_accepted_without_enabling_anything(run):
     async def scenario(pubsub):
         topic = await pubsub.topic("ordered-events").create()
-        subscription = await topic.subscription("plain").create()
+        subscription = await topic.subscription("by default").create()
+        assert await topic.publish_message(PubSubMessage(b"test", ordering_key="user-123"))
+        received = Received()
+        subscription.on("message", received.add_and_ack)
+        subscription.open()
+        assert await received.wait(1) == ["test"]
+        assert received.messages[0].ordering_key == "user-123"
+
+    run(scenario)
+
+
+def test_ac_009_without_ordering_a_key_is_metadata_and_blocks_nothing(run):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("ordered-events").create()
+        subscription = await topic.subscription("plain").create(enable_message_ordering=False)
         assert await topic.publish_message(PubSubMessage(b"test", ordering_key="user-123"))
         await topic.publish(b"again", ordering_key="user-123")
         received = Received()

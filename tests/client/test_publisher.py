@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from seriatim.client.publisher import Publisher, PublishOptions
-from seriatim.core.batching import Batching
-from seriatim.core.flow import FlowControl
+from seriatim.core.publishing.batching import Batching
+from seriatim.core.publishing.flow import FlowControl
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.errors import (
+    AlreadyExists,
     FlowControlTimeout,
     IllegalTransition,
     InvalidArgument,
@@ -34,13 +37,13 @@ class Stage:
         self.store = store
         self.publisher = Publisher(engine, "t", options)
         self.batches: list[list[bytes]] = []
-        publish = engine.publish
+        write = self.publisher._write
 
-        def watched(topic, messages):
-            self.batches.append([message.data for message in messages])
-            return publish(topic, messages)
+        def watched(batches):
+            self.batches += [[future.message.data for future in batch.messages] for batch in batches]
+            write(batches)
 
-        engine.publish = watched  # type: ignore[method-assign]
+        self.publisher._write = watched  # type: ignore[method-assign]
 
     def publish(self, *data: str, key: str | None = None) -> list[asyncio.Future[str]]:
         return [self.publisher.publish(one.encode(), ordering_key=key) for one in data]
@@ -312,13 +315,15 @@ def waiting_for_room(timeout: float | None) -> PublishOptions:
     return PublishOptions(Batching(1), flow_control=replace(ONE, timeout=timeout))
 
 
-@pytest.mark.parametrize("timeout", [0, SHORT])
+@pytest.mark.parametrize("timeout", [0, 30])
 def test_a_message_that_finds_no_room_in_time_pauses_its_key_so_that_a_retry_keeps_the_order(timeout):
     async def scenario(stage):
         stage.store.gate.clear()
         (busy,) = stage.publish("busy")
+        now = stage.publisher._time
+        stage.publisher._time = lambda: now() - 29.9
         (one,) = stage.publish("1", key="k")
-        await asyncio.sleep(SHORT / 2)
+        stage.publisher._time = now  # as if that were half a minute ago
         (two,) = stage.publish("2", key="k")
         with pytest.raises(FlowControlTimeout):
             await one
@@ -470,6 +475,32 @@ def test_several_flushes_wait_at_once_and_one_that_is_cancelled_disturbs_no_othe
     run(scenario, PublishOptions(LATE))
 
 
+def test_a_flush_raises_failures_of_what_it_covers_and_whoever_covers_them_hears_of_them():
+    async def scenario(stage):
+        written: list[asyncio.Future[list[str]]] = []
+
+        def publish(topic, messages):
+            written.append(asyncio.get_running_loop().create_future())
+            return written[-1]
+
+        stage.engine.publish_checked = publish
+        stage.publish("a")
+        before = asyncio.create_task(stage.publisher.flush())
+        await asyncio.sleep(0)
+        stage.publish("b")
+        after = [asyncio.create_task(stage.publisher.flush()) for _ in range(2)]
+        await asyncio.sleep(0)
+        written[1].set_exception(StoreFull("no room"))
+        await asyncio.sleep(0)
+        written[0].set_result(["0"])
+        async with asyncio.timeout(5):
+            await before
+            assert [type(error) for error in await asyncio.gather(*after, return_exceptions=True)] == [StoreFull] * 2
+            await stage.publisher.flush()
+
+    run(scenario, PublishOptions(Batching(1)))
+
+
 def test_a_publish_that_is_cut_off_on_its_way_has_an_unknown_outcome():
     async def scenario(stage):
         def cut_off(topic, messages):
@@ -477,8 +508,118 @@ def test_a_publish_that_is_cut_off_on_its_way_has_an_unknown_outcome():
             written.cancel()
             return written
 
-        stage.engine.publish = cut_off
+        stage.engine.publish_checked = cut_off
         with pytest.raises(OutcomeUnknown, match="may be stored or not"):
             await stage.publish("a")[0]
+
+    run(scenario, PublishOptions(Batching(1)))
+
+
+def calls_of(stage: Stage) -> list[list[bytes]]:
+    """What the engine is asked to store from now on, call by call."""
+    calls: list[list[bytes]] = []
+    publish = stage.engine.publish_checked
+
+    def watched(topic, messages):
+        calls.append([message.data for message in messages])
+        return publish(topic, messages)
+
+    stage.engine.publish_checked = watched  # type: ignore[method-assign]
+    return calls
+
+
+def test_batches_that_are_sent_together_are_one_call_of_the_engine_and_so_are_those_behind_them():
+    async def scenario(stage):
+        calls = calls_of(stage)
+        first = [*stage.publish("a1", "a2", key="a"), *stage.publish("b1", "b2", key="b")]
+        await stage.publisher.flush()
+        stage.publish("a3", key="a")
+        stage.publish("b3", key="b")
+        stage.publisher._send(stage.publisher._batcher.flush())
+        for key in "ab":  # full, and behind those that are in flight
+            stage.publish(*(f"{key}{number}" for number in range(4, 1004)), key=key)
+        await stage.publisher.flush()
+        assert [await one for one in first] == ["0", "1", "2", "3"]
+        assert [call[:4] for call in calls] == [
+            [b"a1", b"a2", b"b1", b"b2"],
+            [b"a3", b"b3"],
+            [b"a4", b"a5", b"a6", b"a7"],
+        ]
+        assert len(calls[2]) == 2000
+        assert stage.batches[2:4] == [[b"a3"], [b"b3"]]
+
+    run(scenario, PublishOptions(LATE))
+
+
+class Refusing:
+    """A transaction that refuses a message for what it is."""
+
+    def __init__(self, transaction: Any, data: bytes) -> None:
+        self._transaction = transaction
+        self._data = data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transaction, name)
+
+    def append(self, topic_id: int, records: Any) -> None:
+        if any(record.data == self._data for record in records):
+            raise ValueError("no store can keep this")
+        self._transaction.append(topic_id, records)
+
+
+def refuse(store: WatchedStore, data: bytes) -> None:
+    transaction = store.transaction
+
+    @contextmanager
+    def refusing():
+        with transaction() as work:
+            yield Refusing(work, data)
+
+    store.transaction = refusing  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("reason", ["an id that another message has", "something that the store refuses"])
+def test_a_batch_that_is_refused_fails_alone_although_others_were_sent_with_it(reason):
+    async def scenario(stage):
+        await stage.engine.publish("t", [Outgoing(None, b"first", None, 0.0, "taken")])
+        good = stage.publish("a1", "a2", key="a")
+        bad = [stage.publisher.publish(b"b1", ordering_key="b", dedup_id="taken" if reason.startswith("an") else None)]
+        if not reason.startswith("an"):
+            refuse(stage.store, b"b1")
+        bad += stage.publish("b2", key="b")
+        good += stage.publish("c1", key="c")
+        results = asyncio.gather(*good, *bad, return_exceptions=True)
+        await asyncio.gather(stage.publisher.flush(), return_exceptions=True)
+        *stored, one, two = await results
+        assert all(isinstance(one, str) for one in stored)
+        # A message whose id is taken fails by itself, and what is behind it in its key must not pass it.
+        expected = (AlreadyExists, PublishingPaused) if reason.startswith("an") else (ValueError, ValueError)
+        assert (type(one), type(two)) == expected
+        assert sorted(stage.stored()) == [b"a1", b"a2", b"c1", b"first"]
+        assert stage.publisher.paused_keys() == ("b",)
+
+    run(scenario, PublishOptions(LATE))
+
+
+def test_limits_that_come_later_count_what_is_outstanding_then():
+    async def scenario(stage):
+        stage.store.gate.clear()
+        first, second = stage.publish("a", "b")
+        limits = FlowControl(max_outstanding_messages=2)
+        stage.publisher.set_options(PublishOptions(Batching(1), flow_control=limits))
+        await stage.store.until_writing()
+        third = stage.publish("c")[0]
+        assert stage.batches == [[b"a"], [b"b"]]
+        stage.store.gate.set()
+        await third
+        assert first.done()
+        assert second.done()
+        stage.store.gate.clear()
+        stage.publish("d", "e", "f")
+        assert stage.batches == [[b"a"], [b"b"], [b"c"], [b"d"], [b"e"]]
+        stage.publisher.set_options(PublishOptions(Batching(1)))  # and without them nobody waits
+        assert stage.batches[-1] == [b"f"]
+        stage.store.gate.set()
+        await stage.publisher.flush()
 
     run(scenario, PublishOptions(Batching(1)))

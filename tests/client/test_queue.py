@@ -11,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from seriatim import Queue, QueueEmpty, RetryPolicy
+from seriatim import Queue, RetryPolicy
 from seriatim.client.queue import QueueSize
-from seriatim.errors import FailedPrecondition, NotFound, RedriveRefused, StaleLease, StoreFull, StoreLost
+from seriatim.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    QueueEmpty,
+    RedriveRefused,
+    StaleLease,
+    StoreFull,
+    StoreLost,
+)
 
 WAIT = 10
 
@@ -56,7 +65,7 @@ def test_bullet_2_an_item_is_not_served_until_those_before_it_in_its_key_are_gon
 
 
 def test_bullet_2_an_item_moved_to_the_dead_letters_does_not_block_the_next(url):
-    with Queue(url, "calls", retry=RetryPolicy(max_attempts=1)) as queue:
+    with Queue(url, "calls", retry=RetryPolicy.immediate(max_attempts=1)) as queue:
         queue.push(b"hopeless", "call-1")
         queue.push(b"next", "call-1")
         queue.rollback(queue.reserve(WAIT))
@@ -77,7 +86,7 @@ def test_bullet_3_a_rolled_back_item_blocks_those_pushed_after_it(queue):
 def test_bullet_3_a_rolled_back_item_comes_first_again(queue):
     queue.push(b"first", "call-1")
     queue.push(b"second", "call-1")
-    queue.rollback(queue.reserve(WAIT))
+    queue.rollback(queue.reserve(WAIT), delay=0)
     assert drained(queue) == [b"first", b"second"]
 
 
@@ -109,7 +118,7 @@ def test_a_reserved_item_can_not_be_removed(queue):
 
 
 def test_a_block_that_raises_rolls_back_with_the_error(url):
-    with Queue(url, "calls", retry=RetryPolicy(max_attempts=2)) as queue:
+    with Queue(url, "calls", retry=RetryPolicy.immediate(max_attempts=2)) as queue:
         queue.push(b"hard", "call-1")
         for _ in range(2):
             with pytest.raises(ValueError, match="too hard"), queue.reserve(WAIT):
@@ -121,7 +130,7 @@ def test_a_block_that_raises_rolls_back_with_the_error(url):
 def test_what_was_said_inside_the_block_stands(queue):
     queue.push(b"first", "call-1")
     with queue.reserve(WAIT) as item:
-        item.rollback()
+        item.rollback(delay=0)
     assert drained(queue) == [b"first"]
 
 
@@ -174,7 +183,7 @@ def test_drain_returns_when_everything_is_gone(queue):
 
 
 def test_a_dead_letter_goes_back_to_its_place_or_to_the_end(url):
-    with Queue(url, "calls", retry=RetryPolicy(max_attempts=1)) as queue:
+    with Queue(url, "calls", retry=RetryPolicy.immediate(max_attempts=1)) as queue:
         first = queue.push(b"first", "call-1")
         queue.push(b"second", "call-1")
         queue.rollback(queue.reserve(WAIT))
@@ -286,6 +295,7 @@ def test_a_push_raises_its_own_failure_only(queue):
     assert queue.size().total == 75
 
 
+@pytest.mark.usefixtures("no_garbage_of_others")
 def test_closing_ends_calls_that_wait_for_an_item_and_the_queue_says_that_it_is_closed(url, recwarn):
     queue = Queue(url, "calls")
     ended: list[str] = []
@@ -308,12 +318,19 @@ def test_closing_ends_calls_that_wait_for_an_item_and_the_queue_says_that_it_is_
     assert ended == ["queue 'calls' was closed before it had anything to give"] * 3
     queue.close()
     for call in (queue.stats, queue.pause, queue.pop, lambda: queue.push(b"late")):
-        with pytest.raises(FailedPrecondition, match="not open"):
+        with pytest.raises(FailedPrecondition, match=r"not open: use it inside 'with Queue\("):
             call()
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []
 
 
+def test_only_a_reservation_can_be_committed_or_rolled_back(queue):
+    for end in (queue.commit, queue.rollback):
+        with pytest.raises(InvalidArgument, match="take what reserve returned, not '7'"):
+            end("7")
+
+
+@pytest.mark.usefixtures("no_garbage_of_others")
 def test_a_reservation_that_outlives_its_queue_says_so_and_warns_of_nothing(url, recwarn):
     queue = Queue(url, "calls")
     queue.push(b"1", "call-1")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from seriatim import Batching, Consuming, FlowControl, PublishOptions, PubSub, Queue, RetryPolicy
+from seriatim import Batching, ConsumeOptions, FlowControl, PublishOptions, PubSub, Queue, RetryPolicy
+from seriatim.core.lanes.types import OnExhausted, RetryMode
 from seriatim.errors import InvalidArgument
 from seriatim.testing import run_in_virtual_time
 from tests.client.conftest import Received, ordered, publish
@@ -81,6 +82,17 @@ def test_every_option_of_publishing_has_its_type(options):
         PublishOptions(**options)
 
 
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"x", nan, [inf], {"a": "\ud800"}])
+def test_a_value_that_is_no_json_is_refused_and_its_key_goes_on(run, value):
+    async def scenario(pubsub):
+        topic = await pubsub.topic("t").create()
+        with pytest.raises(InvalidArgument, match="can't be published as JSON"):
+            topic.publish_json(value, ordering_key="k")
+        assert await topic.publish_json({"a": [1, None, "é"]}, ordering_key="k") == "0"
+
+    run(scenario)
+
+
 def test_a_topic_takes_no_other_publish_options(run):
     async def scenario(pubsub):
         topic = await pubsub.topic("t").create()
@@ -94,12 +106,12 @@ def test_a_topic_takes_no_other_publish_options(run):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (Consuming, {"max_messages": "5"}),
-        (Consuming, {"max_bytes": "5"}),
-        (Consuming, {"max_bytes": nan}),
-        (Consuming, {"max_extension": "5"}),
-        (Consuming, {"max_extension": nan}),
-        (Consuming, {"max_extension": 10**400}),
+        (ConsumeOptions, {"max_messages": "5"}),
+        (ConsumeOptions, {"max_bytes": "5"}),
+        (ConsumeOptions, {"max_bytes": nan}),
+        (ConsumeOptions, {"max_extension": "5"}),
+        (ConsumeOptions, {"max_extension": nan}),
+        (ConsumeOptions, {"max_extension": 10**400}),
         (Batching, {"max_milliseconds": nan}),
         (FlowControl, {"timeout": "5"}),
         (RetryPolicy, {"min_backoff": nan}),
@@ -216,7 +228,7 @@ def test_options_that_are_none_are_refused_before_anything_is_written(run_with_r
 
     async def after(pubsub):
         subscription = pubsub.subscription("ordered-sub")
-        assert (await subscription.options()).ordering is True
+        assert (await subscription.options()).message_ordering is True
         assert [message.data for message in await subscription.peek("k")] == [b"1"]
 
     run_with_restarts(before, after)
@@ -226,9 +238,9 @@ def test_options_that_are_none_are_refused_before_anything_is_written(run_with_r
 def test_names_that_can_not_be_stored_are_refused(run, name):
     async def scenario(pubsub):
         topic = await pubsub.topic("t").create()
-        for asked in (pubsub.topic(name).create, topic.subscription(name).create):
+        for named in (pubsub.topic, topic.subscription):
             with pytest.raises(InvalidArgument, match=r"^(Topic|Subscription) name "):
-                await asked()
+                await named(name).create()
         assert await topic.publish(b"") == "0"
 
     run(scenario)
@@ -339,3 +351,35 @@ def test_a_queue_refuses_a_timeout_that_is_none_and_reserves_nothing(timeout):
 def test_a_queue_refuses_a_longest_reservation_that_is_none_when_it_is_opened(longest):
     with pytest.raises(InvalidArgument, match="max_reservation"):
         Queue("memory://", "calls", max_reservation=longest)
+
+
+# -- standing by --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["memory://", "sqlite:///{}/store.db", "pubsub://127.0.0.1:1/project"])
+def test_only_a_store_in_postgresql_can_be_stood_by_for(address, tmp_path):
+    async def scenario() -> None:
+        async with PubSub(address.format(tmp_path), standby=True):
+            pass
+
+    with pytest.raises(InvalidArgument, match=r"only a store in PostgreSQL has standbys"):
+        asyncio.run(scenario())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("on_exhausted", ["dead-letter", "dead-letter-rest", "pause"])
+def test_the_choices_of_a_retry_policy_may_be_texts(on_exhausted):
+    policy = RetryPolicy(mode="overtake", on_exhausted=on_exhausted)
+    assert policy == RetryPolicy(mode=RetryMode.OVERTAKE, on_exhausted=OnExhausted(on_exhausted))
+    assert policy.mode is RetryMode.OVERTAKE
+
+
+@pytest.mark.parametrize("verb", ["retry", "skip", "dead_letter", "pause_key", "resume_key", "peek", "explain"])
+@pytest.mark.parametrize("key", [[], {}, 3, "", "x" * 1025], ids=["list", "dict", "number", "empty", "long"])
+def test_what_can_not_be_a_key_is_refused_by_every_operation_on_one(run, verb, key):
+    async def scenario(pubsub):
+        _, subscription = await ordered(pubsub)
+        with pytest.raises(InvalidArgument, match="Ordering key"):
+            await getattr(subscription, verb)(key)
+
+    run(scenario)

@@ -9,6 +9,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from seriatim.core.deadlines import Deadlines, LeaseDeadlines
 
 SLACK = 64
+
+
+class Time(float):
+    """A time that knows how many of its kind somebody keeps."""
+
+    kept = 0
+
+    def __init__(self, _: float) -> None:
+        Time.kept += 1
+
+    def __del__(self) -> None:
+        Time.kept -= 1
+
+
 things = st.integers(0, 8)
 times = st.integers(0, 12)
 
@@ -27,7 +41,7 @@ def test_nothing_is_scheduled_at_first():
 
 def test_rising_deadlines_come_out_as_they_went_in():
     made = schedule(a=1, b=2, c=2, d=3)
-    assert (len(made), made.next(), "c" in made, made._heap) == (4, 1, True, [])
+    assert (len(made), made.next(), "c" in made) == (4, 1, True)
     assert made.pop_due(2) == ["a", "b", "c"]
     assert (len(made), made.next(), "c" in made) == (1, 3, False)
 
@@ -79,12 +93,19 @@ def test_of_things_due_at_the_same_time_the_queued_come_first_and_the_moved_in_t
     assert made.pop_due(4) == ["q", "a", "b", "c"]
 
 
+def test_a_deadline_as_late_as_the_last_of_the_queue_is_queued_before_those_that_were_moved_to_that_time():
+    made = schedule(moved=1, first=2)
+    made.set("moved", 2)
+    made.set("second", 2)
+    assert made.pop_due(2) == ["first", "second", "moved"]
+
+
 def test_once_the_queue_is_empty_any_deadline_can_be_queued_again():
-    made = schedule(a=100)
+    made = schedule(a=100, moved=5)
     made.discard("a")
-    made.set("b", 1)
-    made.set("c", 2)
-    assert made._heap == []
+    made.set("b", 5)
+    made.set("c", 6)
+    assert made.pop_due(6) == ["b", "moved", "c"], "of two that are due at the same time, the queued one comes first"
 
 
 def test_things_need_not_be_comparable():
@@ -96,10 +117,10 @@ def test_things_need_not_be_comparable():
 
 
 def test_moving_a_deadline_often_keeps_no_more_than_is_scheduled():
-    made = schedule(a=1)
+    made = schedule(a=Time(1))
     for when in range(1000):
-        made.set("a", when)
-        assert len(made._heap) <= 2 * len(made) + SLACK
+        made.set("a", Time(when))
+        assert Time.kept <= 2 * len(made) + SLACK + 1
     assert made.pop_due(998) == []
     assert made.pop_due(999) == ["a"]
 
@@ -107,21 +128,21 @@ def test_moving_a_deadline_often_keeps_no_more_than_is_scheduled():
 def test_discarding_moved_deadlines_keeps_no_more_than_is_scheduled():
     made: Deadlines[int] = Deadlines()
     for thing in range(1000):
-        made.set(thing, 1000 - thing)
-    assert len(made._heap) == 999
+        made.set(thing, Time(1000 - thing))
+    assert Time.kept == 1000
     for thing in range(998):
         made.discard(thing)
-        assert len(made._heap) <= 2 * len(made) + SLACK
+        assert Time.kept <= 2 * len(made) + SLACK + 1
     assert made.pop_due(1000) == [999, 998]
 
 
 def test_stale_entries_are_tolerated_up_to_the_slack():
-    made = schedule(x=1, a=0)
+    made = schedule(x=Time(1), a=Time(0))
     for when in range(2 * 1 + SLACK - 1):
-        made.set("a", when)
-    assert len(made._heap) == 2 + SLACK
-    made.set("a", 5)
-    assert len(made._heap) == 1
+        made.set("a", Time(when))
+    assert Time.kept == 1 + 2 + SLACK
+    made.set("a", Time(5))
+    assert Time.kept == 1 + 1
 
 
 class DeadlinesAgainstDict(RuleBasedStateMachine):
@@ -216,10 +237,10 @@ def test_leases_that_ended_are_not_kept_behind_one_that_lasts():
     deadlines = LeaseDeadlines(live)
     for token in range(10_000):
         live[token] = None
-        deadlines.add([token], token)
+        deadlines.add([token], Time(token))
         if token:
             del live[token]
-    assert len(deadlines._tokens) == len(deadlines._times) <= 2 + SLACK + 1
+    assert Time.kept <= 2 + SLACK + 1
     assert deadlines.next() == 0
 
 
@@ -228,10 +249,38 @@ def test_a_lease_that_is_extended_again_and_again_is_kept_once():
     deadlines = LeaseDeadlines(live)
     deadlines.add([7], 0)
     for when in range(10_000):
-        deadlines.move(7, when)
-    assert len(deadlines._heap) <= 2 + SLACK + 1
+        deadlines.move(7, Time(when))
+    assert Time.kept <= 2 + SLACK + 1
     assert deadlines.pop_due(10_000) == [7]
     assert deadlines.next() is None
+
+
+def test_leases_that_ended_are_tolerated_until_they_outnumber_the_live_ones_by_the_slack():
+    live, most = set(range(100)), 2 * 100 + SLACK
+    deadlines = LeaseDeadlines(live)
+    for token in range(most):
+        deadlines.add([token], Time(token))
+    assert Time.kept == most
+    deadlines.add([most], Time(most))
+    assert Time.kept == len(live)
+
+
+def test_earlier_deadlines_of_extended_leases_are_tolerated_until_they_outnumber_the_live_ones_by_the_slack():
+    live, most = set(range(100)), 2 * 100 + SLACK
+    deadlines = LeaseDeadlines(live)
+    deadlines.add(sorted(live), 0.0)
+    for when in range(most):
+        deadlines.move(7, Time(when))
+    assert Time.kept == most
+    deadlines.move(7, Time(most))
+    assert Time.kept == 1
+
+
+def test_the_deadline_of_a_lease_is_the_one_that_it_was_given_until_it_is_moved():
+    deadlines = LeaseDeadlines({1, 2})
+    deadlines.add([1, 2], 5.0)
+    deadlines.move(2, 9.0)
+    assert (deadlines.of(1, 5.0), deadlines.of(2, 5.0)) == (5.0, 9.0)
 
 
 def test_leases_with_shorter_deadlines_come_out_earlier():
@@ -254,3 +303,15 @@ def test_leases_that_are_moved_again_and_again_are_due_once_and_those_that_were_
     assert deadlines.next() == 1999.0
     assert (deadlines.pop_due(1998.0), deadlines.pop_due(1999.0)) == ([], [2])
     assert deadlines.next() is None
+
+
+def test_leases_that_were_moved_keep_their_deadlines_when_those_of_finished_ones_are_swept_out() -> None:
+    live = set(range(1000))
+    deadlines = LeaseDeadlines(live)
+    deadlines.add(sorted(live), 10.0)
+    for token in range(1000):
+        deadlines.move(token, 20.0 + token)
+    live -= set(range(3, 1000))
+    for again in range(1000):
+        deadlines.move(0, 100.0 + again)
+    assert deadlines.pop_due(5_000.0) == [1, 2, 0]

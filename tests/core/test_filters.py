@@ -1,25 +1,17 @@
-"""Filters: what the documented language says, where a bad filter is bad, and one tree for every printed tree."""
+"""Filters: what the documented language says, where a bad filter is bad, and trees that are printed and compiled."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import combinations
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from seriatim.core.filters import (
-    LONGEST_FILTER,
-    AllOf,
-    AnyOf,
-    Equals,
-    Has,
-    HasPrefix,
-    Not,
-    compile_filter,
-    parse_filter,
-)
+from seriatim.core.filters import MAX_FILTER_BYTES, compile_filter
 from seriatim.errors import InvalidArgument
+from tests.core.filter_trees import AllOf, AnyOf, Equals, Has, HasPrefix, Not, naive
 
 COM, ORG = {"domain": "com"}, {"domain": "org"}
 
@@ -98,21 +90,23 @@ def test_a_filter_wants_what_the_language_says(text, wanted, unwanted):
 )
 def test_a_bad_filter_is_refused_with_the_place_and_what_was_expected(text, complaint):
     with pytest.raises(InvalidArgument, match=complaint):
-        parse_filter(text)
+        compile_filter(text)
 
 
 def test_a_filter_has_at_most_256_bytes():
-    longest = "attributes:" + "x" * (LONGEST_FILTER - len("attributes:"))
-    assert parse_filter(longest) == Has("x" * 245)
+    longest = "attributes:" + "x" * (MAX_FILTER_BYTES - len("attributes:"))
+    assert compile_filter(longest)({"x" * 245: ""})
     with pytest.raises(InvalidArgument, match="the filter has 257 bytes: use at most 256"):
-        parse_filter(longest + " ")
+        compile_filter(longest + " ")
     with pytest.raises(InvalidArgument, match="the filter has 257 bytes"):
-        parse_filter('attributes:"' + "é" * 122 + '"')
+        compile_filter('attributes:"' + "é" * 122 + '"')
 
 
 def test_the_deepest_filter_that_fits_is_no_trouble():
-    depth = (LONGEST_FILTER - len("attributes:x")) // 2
-    assert parse_filter("(" * depth + "attributes:x" + ")" * depth) == Has("x")
+    depth = (MAX_FILTER_BYTES - len("attributes:x")) // 2
+    matches = compile_filter("(" * depth + "attributes:x" + ")" * depth)
+    assert matches({"x": ""})
+    assert not matches({"y": ""})
 
 
 TEXT = st.text(st.sampled_from('aB-_ ."\\\n\t\0é😀'), max_size=3)
@@ -129,60 +123,53 @@ TREES = st.recursive(
 ATTRIBUTES = st.none() | st.dictionaries(TEXT, TEXT, max_size=4)
 
 
-@given(TREES)
-def test_a_printed_tree_parses_to_the_same_tree(tree):
-    assume(len(str(tree).encode()) <= LONGEST_FILTER)
-    assert parse_filter(str(tree)) == tree
+@given(TREES, ATTRIBUTES)
+def test_needless_parentheses_around_a_filter_change_nothing(tree, attributes):
+    text = f"(({tree}))"
+    assume(len(text.encode()) <= MAX_FILTER_BYTES)
+    assert compile_filter(text)(attributes) is naive(tree, attributes or {})
 
 
 @given(TREES, ATTRIBUTES)
 def test_a_compiled_filter_agrees_with_a_naive_reading_of_its_tree(tree, attributes):
-    assume(len(str(tree).encode()) <= LONGEST_FILTER)
+    assume(len(str(tree).encode()) <= MAX_FILTER_BYTES)
     assert compile_filter(str(tree))(attributes) is naive(tree, attributes or {})
-
-
-def naive(tree, attributes) -> bool:
-    match tree:
-        case Has(name):
-            return name in list(attributes)
-        case Equals(name, value):
-            return (name, value) in list(attributes.items())
-        case HasPrefix(name, prefix):
-            return any(key == name and value[: len(prefix)] == prefix for key, value in attributes.items())
-        case Not(term):
-            return not naive(term, attributes)
-        case AllOf(terms):
-            return {naive(term, attributes) for term in terms} == {True}
-        case _:
-            return True in {naive(term, attributes) for term in tree.terms}
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_filter_or_refused_as_invalid(text):
     with suppress(InvalidArgument):
-        parse_filter(text)
+        compile_filter(text)
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "tree"),
     [
-        "attributes:color",
-        "NOT attributes:color",
-        'attributes:color AND (attributes.a = "1" OR NOT attributes:b)',
-        'attributes:"two words"',
+        ("attributes:color", Has("color")),
+        ("NOT attributes:color", Not(Has("color"))),
+        (
+            'attributes:color AND (attributes.a = "1" OR NOT attributes:b)',
+            AllOf((Has("color"), AnyOf((Equals("a", "1"), Not(Has("b")))))),
+        ),
+        ('attributes:"two words"', Has("two words")),
     ],
 )
-def test_a_filter_is_printed_without_needless_signs(text):
-    assert str(parse_filter(text)) == text
+def test_a_tree_is_printed_without_needless_signs_and_read_as_it_stands(text, tree):
+    assert str(tree) == text
+    names = ("color", "a", "b", "two words")
+    worlds = [dict.fromkeys(some, "1") for size in range(5) for some in combinations(names, size)]
+    assert [compile_filter(text)(world) for world in worlds] == [naive(tree, world) for world in worlds]
 
 
 def test_a_filter_that_ends_too_early_says_what_was_expected_and_finds_nothing():
     with pytest.raises(InvalidArgument) as refusal:
-        parse_filter("attributes:color AND")
+        compile_filter("attributes:color AND")
     assert "found" not in refusal.value.message
 
 
 def test_the_last_letter_of_unicode_can_be_escaped_and_nothing_beyond():
-    assert parse_filter(r'attributes.a = "\U0010FFFF"') == parse_filter('attributes.a = "\U0010ffff"')
+    matches = compile_filter(r'attributes.a = "\U0010FFFF"')
+    assert matches({"a": "\U0010ffff"})
+    assert not matches({"a": "\U0010fffe"})
     with pytest.raises(InvalidArgument):
-        parse_filter(r'attributes.a = "\U00110000"')
+        compile_filter(r'attributes.a = "\U00110000"')

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pytest
 
-from seriatim.core.table import TransitionTable
+from seriatim.core.transitions import TransitionTable
 from seriatim.errors import IllegalTransition
 
 

@@ -11,7 +11,7 @@ import pytest
 from seriatim.core.guarantees import Guarantee
 from seriatim.demo.books import Audited, Books, Entry
 from seriatim.demo.fleet import Crossing, Fleet
-from seriatim.demo.steps import Step
+from seriatim.demo.steps import DemoStep
 from seriatim.demo.subscribers import Subscribers
 
 FLEET = Fleet(devices=3, messages=60, seed=5, drop=0.1, duplicate=0.1, shuffle=20)
@@ -50,7 +50,7 @@ class Run:
         return cls(crossing, ledger, delivered, before, after)
 
     def discrepancies(self) -> list[str]:
-        subscribers = Subscribers(FLEET, Step("consume"))
+        subscribers = Subscribers(FLEET, DemoStep("consume"))
         for device, number, position in self.delivered:
             subscribers._observe(device, number, position)
         subscribers.most_in_flight_per_device = self.most_in_flight

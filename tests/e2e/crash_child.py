@@ -14,7 +14,7 @@ import os
 import socket
 from random import Random
 
-import seriatim.engine.engine as engine_module
+import seriatim.engine.upkeep as upkeep_module
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from tests.fire import Say, Worker, prepare
@@ -63,7 +63,7 @@ async def live(url: str, seed: int, first: int, say: Say) -> None:
 
 def nursery(parent: socket.socket) -> None:
     """Fork a child for each request, say its process id, and how it ended."""
-    engine_module.UPKEEP_PAUSE = 0.02  # so that clean-up, too, is killed in the middle
+    upkeep_module.PAUSE_S = 0.02  # so that clean-up, too, is killed in the middle
     while True:
         request, files, _, _ = socket.recv_fds(parent, 4096, 1)
         if not request:

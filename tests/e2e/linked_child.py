@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 
 from seriatim import PubSub
-from seriatim.client.consumer import Consuming
+from seriatim.client.consumer import ConsumeOptions
 from seriatim.client.message import Message
 from seriatim.engine.engine import Engine
 
@@ -41,7 +41,7 @@ async def main(url: str, work: str) -> None:
         if work in handlers:
             subscription = pubsub.subscription("s")
             subscription.on("message", handlers[work])
-            subscription.open(Consuming(max_messages=1 if work == "settle" else 1000))
+            subscription.open(ConsumeOptions(max_messages=1 if work == "settle" else 1000))
             await pubsub.broker.list_topics()  # when this is answered, the consumer is attached
         say("owner" if isinstance(pubsub.broker, Engine) else "linked")
         if work == "publish":

@@ -21,14 +21,14 @@ from tempfile import TemporaryFile
 
 import pytest
 
-from seriatim.core.delivery import OnExhausted, RetryPolicy
+from seriatim.core.lanes.types import OnExhausted, RetryPolicy
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.store import open_store
 from seriatim.store.base import TroubleRow
 from tests.conftest import SOAK_KILLS
-from tests.fire import MOST_ATTEMPTS
+from tests.fire import MAX_DELIVERY_ATTEMPTS
 from tests.witness import Witness, what_waits
 
 NURSERY = Path(__file__).with_name("crash_child.py")
@@ -108,7 +108,7 @@ STORES: dict[str, tuple[Callable[[pytest.FixtureRequest], str], int]] = {
 @pytest.mark.parametrize("store", STORES)
 def test_killed_at_random_moments_nothing_is_lost_repeated_after_its_ack_or_out_of_order(request, nursery, store):
     make_url, kills = STORES[store]
-    url, random, witness = make_url(request), Random(), Witness(MOST_ATTEMPTS)
+    url, random, witness = make_url(request), Random(), Witness(MAX_DELIVERY_ATTEMPTS)
     for life in range(SOAK_KILLS or kills):
         # Some are killed while they load what the ones before left, most in the middle of their work.
         at_work = life % 4 != 3
@@ -178,21 +178,21 @@ def test_the_witness_objects_to_a_store_that_has_too_much_or_too_little(waiting,
 # -- what leaves together -----------------------------------------------------------------------------------------------
 
 REST = SubscriptionOptions(
-    ordering=True,
-    retry=RetryPolicy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER_REST),
+    message_ordering=True,
+    retry=RetryPolicy.immediate(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER_REST),
     dead_letter_topic="dead",
 )
 MESSAGES = 400
 
 
-async def prepare_rest(url: str, by_hand: bool) -> None:
-    """A key with many messages; unless an operator is to dead-letter it, its first message has used up its attempts."""
+async def prepare_rest(url: str, how: str) -> None:
+    """A key with many messages; where the policy is to dead-letter it, its first message has used up its attempts."""
     engine = await Engine.open(url)
     await engine.create_topic("t")
     await engine.create_topic("dead")
     await engine.create_subscription("t", "s", REST)
     await engine.publish("t", [Outgoing("k", str(number).encode()) for number in range(MESSAGES)])
-    if not by_hand:
+    if how == "by policy":
         subscription = engine.get_subscription("s")
         await engine.change(lambda work: work.note_troubles(subscription.id, [TroubleRow(0, 1, 0.0, "crash", False)]))
     await engine.close()
@@ -207,12 +207,10 @@ def dead_letters_in(url: str) -> tuple[list[int], list[int]]:
         return letters, [int(record.data) for record in store.read(dead, 0, 2 * MESSAGES)]
 
 
-@pytest.mark.parametrize("by_hand", [True, False])
-def test_a_kill_while_the_rest_of_a_key_is_dead_lettered_leaves_all_of_it_or_none(
-    tmp_path: Path, by_hand: bool
-) -> None:
-    url, how = f"sqlite:///{tmp_path}/store.db", "by hand" if by_hand else "by policy"
-    asyncio.run(prepare_rest(url, by_hand))
+@pytest.mark.parametrize("how", ["by hand", "by policy", "by the handler"])
+def test_a_kill_while_the_rest_of_a_key_is_dead_lettered_leaves_all_of_it_or_none(tmp_path: Path, how: str) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    asyncio.run(prepare_rest(url, how))
     random, whole = Random(7), list(range(MESSAGES))
     for attempt in range(8):
         child = subprocess.Popen([sys.executable, str(NURSERY.with_name("rest_child.py")), url, how], stdout=PIPE)

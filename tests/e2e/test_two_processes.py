@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from seriatim import PubSub
-from seriatim.client.consumer import Consuming
+from seriatim.client.consumer import ConsumeOptions
 from seriatim.client.message import Message
 from seriatim.engine.engine import Engine
 from seriatim.errors import OutcomeUnknown, SeriatimError
@@ -140,7 +140,7 @@ def test_two_processes_consume_one_subscription_in_order_and_never_two_of_a_key_
             assert await lines.readline() == b"linked\n"
             attached, topic = pubsub.subscription("s"), pubsub.topic("t")
             attached.on("message", settle)
-            attached.open(Consuming(max_messages=1))
+            attached.open(ConsumeOptions(max_messages=1))
             for number in numbers:
                 for key in keys:
                     topic.publish(str(number).encode(), ordering_key=key)
@@ -216,6 +216,35 @@ def test_a_publish_under_way_when_the_owner_is_killed_fails_as_unknown_or_is_the
                 assert len(got) == len(set(got)), "nothing was published twice"
                 confirmed = {str(n).encode() for n, outcome in enumerate(outcomes) if isinstance(outcome, str)}
                 assert confirmed <= set(got)
+
+    run(scenario)
+
+
+def test_with_ids_all_publishes_under_way_when_the_owner_is_killed_are_there_once(run, url):
+    async def scenario() -> None:
+        async with prepared(url):
+            pass
+        async with child(url, "own") as owner:
+            assert await hear(owner) == "owner"
+            async with PubSub(url) as pubsub:
+                topic = pubsub.topic("t")
+                futures = [
+                    topic.publish(str(n).encode(), ordering_key=f"key-{n % 20}", dedup_id=str(n)) for n in range(400)
+                ]
+                await futures[0]
+                await kill(owner)
+                ids = await asyncio.gather(*futures)
+                inbox = Inbox(pubsub)
+                await topic.publish(b"last", ordering_key="last")
+                got = defaultdict[str | None, list[int]](list)
+                async with asyncio.timeout(20):
+                    for _ in range(len(futures) + 1):
+                        message = await inbox.messages.get()
+                        if message.data != b"last":
+                            got[message.ordering_key].append(int(message.data))
+                            assert message.id == ids[int(message.data)]
+                        message.ack()
+                assert got == {f"key-{first}": list(range(first, 400, 20)) for first in range(20)}
 
     run(scenario)
 

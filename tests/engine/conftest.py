@@ -2,29 +2,29 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seriatim.engine.broker import Outgoing, StagedFile
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.engine.subscription import SubscriptionState
 from seriatim.store import open_store
-from seriatim.store.base import Record, Transaction
+from seriatim.store.base import Record, StagedFile, Transaction
 from seriatim.store.memory import MemoryStore
 from seriatim.store.pack import encode
-from seriatim.store.staging import write_staged
+from seriatim.store.staged_messages import write_staged
 from seriatim.testing import run_in_virtual_time
 from tests import postgres
-from tests.engine.linked import Linked, linked, run_bounded
+from tests.engine.link.linked import Linked, linked, run_bounded
 
 Scenario = Callable[[Engine], Awaitable[object]]
-ORDERED = SubscriptionOptions(ordering=True)
+ORDERED = SubscriptionOptions(message_ordering=True)
 
 
 async def prepare(engine: Engine, options: SubscriptionOptions = ORDERED) -> SubscriptionState:
@@ -34,8 +34,15 @@ async def prepare(engine: Engine, options: SubscriptionOptions = ORDERED) -> Sub
     return engine.get_subscription("s")
 
 
-def publish(engine: Engine, *data: str, key: str | None = "k", delay: float = 0.0) -> asyncio.Future[range]:
-    return engine.publish("t", [Outgoing(key, one.encode(), None, delay) for one in data])
+def publish(
+    engine: Engine, *data: str, key: str | None = "k", delay: float = 0.0, topic: str = "t"
+) -> asyncio.Future[Sequence[str]]:
+    return engine.publish(topic, [Outgoing(key, one.encode(), None, delay) for one in data])
+
+
+def ids(*numbers: int) -> list[str]:
+    """The ids of messages with the offsets of a range."""
+    return [str(offset) for offset in range(*numbers)]
 
 
 async def settle_down(engine: Engine) -> None:
@@ -141,6 +148,21 @@ def _new_url(kind: str, folder: Path) -> str:
     if kind == "postgres":
         return postgres.server().new_url()
     return "memory://" if kind == "memory" else f"sqlite:///{folder}/store.db"
+
+
+@pytest.fixture
+def run_watched() -> Callable[[Callable[[Engine, WatchedStore], Awaitable[object]]], None]:
+    """Run a scenario on an engine whose store can be held up and made to fail."""
+
+    async def with_engine(scenario) -> None:
+        store = WatchedStore()
+        engine = Engine(store)
+        await engine.start()
+        async with asyncio.timeout(30):
+            await scenario(engine, store)
+            await engine.close()
+
+    return lambda scenario: asyncio.run(with_engine(scenario))
 
 
 @pytest.fixture

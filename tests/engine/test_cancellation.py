@@ -10,29 +10,27 @@ from typing import Any
 
 import pytest
 
-from seriatim.engine.broker import RETIRED, Document, Outgoing
+from seriatim.engine.broker import RETIRED, Document, Outgoing, WriterMove
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import AlreadyExists, FailedPrecondition, NotFound, OutcomeUnknown, StoreFailed
 from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, settle_down
-from tests.engine.linked import linked, run_bounded
+from tests.engine.link.linked import linked, run_bounded
 
 
 @pytest.fixture
-def watched():
+def watched(run_watched):
     """Run a scenario with an engine on a store that can be held up; at the end they must agree."""
 
-    async def whole(scenario) -> None:
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
-        async with asyncio.timeout(10):
+    def run(scenario) -> None:
+        async def until_agreed(engine, store) -> None:
             await scenario(engine, store)
             await settle_down(engine)
             assert_agreement(engine, store)
-            await engine.close()
 
-    return lambda scenario: asyncio.run(whole(scenario))
+        run_watched(until_agreed)
+
+    return run
 
 
 async def until_finished(engine):
@@ -46,19 +44,19 @@ def assert_agreement(engine, store):
     """What the engine knows is what a restart would find."""
     catalog = store.catalog()
     topics = {row.id: row for row in catalog.topics}
-    assert {topic.name: topic.options for topic in engine._topics.values()} == {
+    assert {topic.name: topic.options for topic in engine._registry.topics.values()} == {
         row.name: TopicOptions.from_json(row.options) for row in catalog.topics
     }
-    known = {name: (found.topic.name, found.options) for name, found in engine._subscriptions.items()}
+    known = {name: (found.topic.name, found.options) for name, found in engine._registry.subscriptions.items()}
     assert known == {
         row.name: (topics[row.topic_id].name, SubscriptionOptions.from_json(row.options))
         for row in catalog.subscriptions
     }
-    for topic in engine._topics.values():
+    for topic in engine._registry.topics.values():
         followers = sorted(name for name, (of, _) in known.items() if of == topic.name)
         assert sorted(one.name for one in topic.followers) == followers == topic.subscriptions.page()
-    assert engine._topic_names.page() == sorted(engine._topics)
-    assert engine._subscription_names.page() == sorted(known)
+    assert engine._registry._topic_names.page() == sorted(engine._registry.topics)
+    assert engine._registry._subscription_names.page() == sorted(known)
 
 
 VERBS = {
@@ -76,11 +74,11 @@ VERBS = {
     "pause key": lambda engine: engine.pause_key("s", "k", "why"),
     "skip": lambda engine: engine.skip("s", "k"),
     "dead-letter": lambda engine: engine.dead_letter("s", "k"),
-    "seek": lambda engine: engine.seek_to_offset("s", 0),
+    "seek": lambda engine: engine.seek_to_message("s", "0"),
     "snapshot": lambda engine: engine.create_snapshot("s", "new"),
     "reader": lambda engine: engine.register_reader("new", "t", 0),
     "document": lambda engine: engine.put_document(Document("kind", "name", "text")),
-    "publish": lambda engine: engine.publish_at("t", "writer", 0, 1, [Outgoing("k", b"more")]),
+    "publish": lambda engine: engine.publish_once("t", [WriterMove("writer", 0, 1)], [Outgoing("k", b"more")]),
 }
 
 
@@ -136,6 +134,34 @@ def test_what_a_cancelled_caller_created_can_be_used(watched):
         assert [one.record.data for one in await got.wait(1)] == [b"0"]
         with pytest.raises(AlreadyExists):
             await engine.create_subscription("t", "s")
+
+    watched(scenario)
+
+
+def test_who_waits_for_a_name_does_not_spin_when_its_creation_is_cancelled(watched, monkeypatch):
+    waits = 0
+
+    async def wait(*args, waiting=asyncio.wait, **options):
+        nonlocal waits
+        waits += 1
+        return await waiting(*args, **options)
+
+    async def scenario(engine, store):
+        await engine.create_topic("t")
+        store.watch()
+        store.gate.clear()
+        first = asyncio.create_task(engine.create_subscription("t", "s", ORDERED))
+        await store.until_writing()
+        monkeypatch.setattr(asyncio, "wait", wait)
+        second = asyncio.create_task(engine.create_subscription("t", "s", ORDERED))
+        await asyncio.sleep(0)
+        first.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert waits == 1
+        store.gate.set()
+        with pytest.raises(AlreadyExists):
+            await second
 
     watched(scenario)
 
@@ -269,6 +295,7 @@ def test_an_ack_that_is_written_together_with_the_deletion_of_its_subscription_i
     watched(scenario)
 
 
+@pytest.mark.usefixtures("no_garbage_of_others")
 def test_a_change_that_fails_after_its_caller_was_cancelled_leaves_no_error_in_the_loop():
     async def scenario() -> list[dict[str, Any]]:
         troubles: list[dict[str, Any]] = []

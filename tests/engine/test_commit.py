@@ -12,11 +12,10 @@ from weakref import WeakSet
 
 import pytest
 
-from seriatim.engine import commit
-from seriatim.engine.broker import StagedFile
-from seriatim.engine.commit import Batch, Committer
+from seriatim.engine import committer as group_commit
+from seriatim.engine.committer import Committer
 from seriatim.errors import InvalidArgument, NotFound, OutcomeUnknown, StoreFull, StoreLost
-from seriatim.store.base import Cursor, Position, Record, Transaction, TroubleRow
+from seriatim.store.base import Cursor, MessageHeader, Record, StagedFile, Transaction, TroubleRow
 from seriatim.testing import run_in_virtual_time
 from tests.engine.conftest import WatchedStore
 
@@ -28,12 +27,16 @@ class Listener:
         self.id = row_id
         self.heard: list[list[int]] = []
         self.refusals: list[tuple[list[int], BaseException]] = []
+        self.notes_lost: list[tuple[list[int], str]] = []
 
     def confirmed(self, offsets: Sequence[int]) -> None:
         self.heard.append(list(offsets))
 
     def refused(self, offsets: Sequence[int], error: BaseException) -> None:
         self.refusals.append((list(offsets), error))
+
+    def forgotten(self, offsets: Sequence[int], error: BaseException) -> None:
+        self.notes_lost.append((list(offsets), str(error)))
 
 
 class ListeningLog(Listener):
@@ -47,7 +50,7 @@ class ListeningLog(Listener):
     def appended(self, records: Sequence[Record]) -> None:
         self.heard.append([record.offset for record in records])
 
-    def batch_appended(self, positions: Sequence[Position], messages: int, size: int) -> None:
+    def batch_appended(self, positions: Sequence[MessageHeader], messages: int, size: int) -> None:
         self.heard.append([position.offset for position in positions])
 
 
@@ -63,18 +66,25 @@ class Bench:
         self.failures: list[BaseException] = []
         self.committer = Committer(self.store, lambda: None, self.failures.append)
         self.log, self.lane = ListeningLog(self.topic), Listener(self.subscription)
-        self.heard: list[tuple[str, BaseException | None]] = []
+        self._asked: list[tuple[str, asyncio.Future]] = []
 
     def append(self, *offsets: int) -> None:
         records = [Record(offset, "k", b"%d" % offset) for offset in offsets]
         name = "-".join(map(str, offsets))
-        self.committer.next().append(self.log, records, lambda error: self.heard.append((name, error)))
+        self.hear(name, self.committer.next().append(self.log, records, None))
 
-    def append_batch(self, *files: StagedFile) -> None:
-        def answer(offsets: range | None, error: BaseException | None) -> None:
-            self.heard.append((f"batch at {offsets}", error))
+    def hear(self, name: str, future: asyncio.Future) -> None:
+        self._asked.append((name, future))
 
-        self.committer.next().append_batch(Batch(self.log, "writer", 0, files, 0.0, answer))
+    @property
+    def heard(self) -> list[tuple[str, BaseException | None]]:
+        """What was answered, in the order in which it was asked."""
+        return [(name, future.exception()) for name, future in self._asked if future.done()]
+
+    def append_batch(self, *files: StagedFile) -> asyncio.Future:
+        future = self.committer.next().append_batch(self.log, "writer", 0, files, 0.0)
+        self.hear("batch", future)
+        return future
 
     def settle(self, *offsets: int) -> None:
         self.committer.next().settle(self.lane, list(offsets))
@@ -143,10 +153,7 @@ def test_a_request_hears_of_its_failure_and_leaves_nothing_behind():
         full = StoreFull("no room")
         bench.store.failures.append(full)
         bench.append(0)
-        bench.committer.next().request(
-            lambda transaction: transaction.create_topic("other", {}),
-            lambda error: bench.heard.append(("other", error)),
-        )
+        bench.hear("other", bench.committer.next().request(lambda work: work.create_topic("other", {})))
         await bench.drain()
         assert bench.heard == [("0", full), ("other", full)]
         assert bench.failures == [full]
@@ -168,13 +175,13 @@ def test_what_was_accepted_is_written_by_a_later_commit_when_one_fails(monkeypat
         bench.store.watch()
         bench.store.gate.clear()
         bench.settle(0)
-        bench.committer.next().note_trouble(bench.subscription, TroubleRow(1, 1, 5.0, "first", False))
+        bench.committer.next().note_trouble(bench.lane, TroubleRow(1, 1, 5.0, "first", False))
         bench.committer.next().oblige(
             lambda transaction: transaction.pause_key(bench.subscription, "k", "why"), lambda: written.append("paused")
         )
         await bench.store.until_writing()
         bench.settle(2)
-        bench.committer.next().note_trouble(bench.subscription, TroubleRow(1, 2, 9.0, "second", False))
+        bench.committer.next().note_trouble(bench.lane, TroubleRow(1, 2, 9.0, "second", False))
         bench.store.gate.set()
         await bench.drain()
         assert bench.lane.heard == [[0, 2]]
@@ -184,7 +191,7 @@ def test_what_was_accepted_is_written_by_a_later_commit_when_one_fails(monkeypat
         assert [row.key for row in bench.store.paused_keys(bench.subscription)] == ["k"]
         assert [str(failure) for failure in bench.failures] == ["no room", "still no room"]
 
-    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    monkeypatch.setattr("seriatim.engine.committer.RETRY_PAUSE_S", 0.001)
     run(scenario)
 
 
@@ -197,7 +204,7 @@ def test_whatever_kind_was_accepted_alone_is_written_by_a_later_commit_when_one_
         if kind == "settled":
             bench.settle(0)
         elif kind == "noted":
-            bench.committer.next().note_trouble(bench.subscription, TroubleRow(0, 1, 5.0, "why", False))
+            bench.committer.next().note_trouble(bench.lane, TroubleRow(0, 1, 5.0, "why", False))
         else:
             bench.committer.next().oblige(lambda work: work.pause_key(bench.subscription, "k", None), lambda: None)
         await bench.drain()
@@ -208,7 +215,7 @@ def test_whatever_kind_was_accepted_alone_is_written_by_a_later_commit_when_one_
         }
         assert {name for name, rows in written.items() if rows} == {kind}
 
-    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    monkeypatch.setattr("seriatim.engine.committer.RETRY_PAUSE_S", 0.001)
     run(scenario)
 
 
@@ -226,7 +233,7 @@ def test_a_copy_that_a_failed_commit_left_is_written_at_its_place_before_what_ca
         assert bench.offsets() == [0, 1]
         assert bench.log.heard == [[0, 1]]
 
-    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    monkeypatch.setattr("seriatim.engine.committer.RETRY_PAUSE_S", 0.001)
     run(scenario)
 
 
@@ -257,11 +264,12 @@ def test_an_obligation_that_is_refused_fails_alone_and_once(error):
                 lambda number=number: heard.append(number),
             )
         bench.committer.next().oblige(raise_(error), lambda: heard.append("written"), heard.append)
-        bench.committer.next().note_trouble(bench.subscription, TroubleRow(1, 1, 5.0, "why", False))
+        bench.committer.next().note_trouble(bench.lane, TroubleRow(1, 1, 5.0, "why", False))
         bench.settle(0)
         bench.append(3)
-        bench.committer.next().request(lambda work: work.create_topic("other", {}), heard.append)
+        other = bench.committer.next().request(lambda work: work.create_topic("other", {}))
         await bench.drain()
+        heard.append(other.exception())
         assert sorted(map(str, heard)) == sorted(map(str, [*range(5), error, None]))
         assert bench.offsets() == [0, 1, 2, 3]
         assert bench.heard[-1] == ("3", None)
@@ -279,20 +287,19 @@ def test_an_obligation_that_is_refused_fails_alone_and_once(error):
     run(scenario)
 
 
-def test_everything_that_is_refused_fails_alone_whatever_it_is(caplog):
+def test_everything_that_is_refused_fails_alone_whatever_it_is():
     async def scenario(bench):
         bench.append(0)
         await bench.drain()
-        bench.committer.next().note_trouble(bench.subscription, TroubleRow(0, 1, nan, None, False))
+        bench.committer.next().note_trouble(bench.lane, TroubleRow(0, 1, nan, None, False))
         bench.settle(-1)
         bench.append(1)
         bad = Record(2, "\ud800", b"")
-        bench.committer.next().append(bench.log, [bad], lambda error: bench.heard.append(("bad", error)))
+        bench.hear("bad", bench.committer.next().append(bench.log, [bad], None))
         bench.append(3)
-        bench.committer.next().request(raise_(TypeError("no")), lambda error: bench.heard.append(("request", error)))
-        bench.committer.next().append_if(
-            raise_(TypeError("no")), {bench.log: [Record(4, None, b"")]}, lambda e: bench.heard.append(("guarded", e))
-        )
+        bench.hear("request", bench.committer.next().request(raise_(TypeError("no"))))
+        guarded = {bench.log: [Record(4, None, b"")]}
+        bench.hear("guarded", bench.committer.next().request(raise_(TypeError("no")), guarded))
         await bench.drain()
         outcomes = {name: type(error) for name, error in bench.heard}
         assert outcomes == {
@@ -307,9 +314,7 @@ def test_everything_that_is_refused_fails_alone_whatever_it_is(caplog):
         assert list(chain.from_iterable(bench.log.heard)) == [0, 1, 3]
         assert [offsets for offsets, _ in bench.lane.refusals] == [[-1]]
         assert bench.store.troubles(bench.subscription) == []
-        what = f"what is to be known about message 0 of subscription number {bench.subscription}"
-        outcome = "can't be stored, and is forgotten when the store is opened again"
-        assert caplog.messages == [f"{what} {outcome}: not_before must be a finite number, not nan"]
+        assert bench.lane.notes_lost == [([0], "not_before must be a finite number, not nan")]
 
     run(scenario)
 
@@ -318,9 +323,10 @@ def test_a_batch_is_written_and_answered_once_when_something_beside_it_is_refuse
     async def scenario(bench):
         bench.committer.next().oblige(raise_(TypeError("no")), lambda: None, lambda _: None)
         bench.append(0)
-        bench.append_batch(stage("a", "1", "2"), stage("b", "3"))
+        batch = bench.append_batch(stage("a", "1", "2"), stage("b", "3"))
         await bench.drain()
-        assert bench.heard == [("0", None), ("batch at range(10, 13)", None)]
+        assert bench.heard == [("0", None), ("batch", None)]
+        assert batch.result() == ["10", "11", "12"]
         assert bench.offsets() == [0, 10, 11, 12]
 
     run(scenario)
@@ -331,7 +337,7 @@ def test_the_positions_of_a_batch_are_kept_only_for_those_who_follow_its_log(sta
         bench.append_batch(stage("a", "1", "2"))
         await bench.drain()
         bench.log.is_followed = True
-        bench.committer.next().append_batch(Batch(bench.log, "other", 0, [stage("b", "3")], 0.0, lambda *_: None))
+        bench.committer.next().append_batch(bench.log, "other", 0, [stage("b", "3")], 0.0)
         await bench.drain()
         assert bench.log.heard == [[], [12]]
 
@@ -341,10 +347,10 @@ def test_the_positions_of_a_batch_are_kept_only_for_those_who_follow_its_log(sta
 def test_a_batch_whose_topic_is_deleted_in_the_same_commit_is_refused(stage):
     async def scenario(bench):
         bench.append_batch(stage("a", "1"))
-        bench.committer.next().request(lambda work: work.delete_topic(bench.topic), lambda _: None)
+        bench.committer.next().request(lambda work: work.delete_topic(bench.topic))
         await bench.drain()
         ((answer, error),) = bench.heard
-        assert (answer, type(error)) == ("batch at None", NotFound)
+        assert (answer, type(error)) == ("batch", NotFound)
         assert bench.log.heard == []
 
     run(scenario)
@@ -394,7 +400,28 @@ def test_what_follows_a_failure_of_the_store_while_a_commit_is_taken_apart_fails
         assert (bench.offsets(), written) == ([0], ["copied"])  # tried again, at its place
         assert bench.lane.heard == [[0]]
 
-    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    monkeypatch.setattr("seriatim.engine.committer.RETRY_PAUSE_S", 0.001)
+    run(scenario)
+
+
+def test_the_messages_of_a_request_are_written_among_the_others_or_with_a_refusal_not_at_all():
+    async def scenario(bench):
+        def refuse(_: Transaction) -> None:
+            raise NotFound("nothing to go with")
+
+        bench.append(0)
+        bench.hear("done", bench.committer.next().request(lambda _: None, {bench.log: [Record(1, "k", b"1")]}))
+        bench.hear("refused", bench.committer.next().request(refuse, {bench.log: [Record(2, "k", b"2")]}))
+        bench.append(3)
+        await bench.drain()
+        assert [(name, type(error)) for name, error in bench.heard] == [
+            ("0", NoneType),
+            ("done", NoneType),
+            ("refused", NotFound),
+            ("3", NoneType),
+        ]
+        assert (bench.offsets(), bench.log.heard) == ([0, 1, 3], [[0, 1, 3]])
+
     run(scenario)
 
 
@@ -404,7 +431,7 @@ def test_only_the_last_note_about_a_message_is_written():
         await bench.drain()
         for failures in (1, 2, 3):
             trouble = TroubleRow(0, failures, 0.0, None, False)
-            bench.committer.next().note_trouble(bench.subscription, trouble)
+            bench.committer.next().note_trouble(bench.lane, trouble)
         await bench.drain()
         assert bench.store.troubles(bench.subscription) == [TroubleRow(0, 3, 0.0, None, False)]
 
@@ -435,14 +462,14 @@ def test_who_hears_of_an_unknown_outcome_can_not_ask_for_more():
     async def scenario(bench):
         unknown, refusals = OutcomeUnknown("who knows"), list[BaseException]()
 
-        def ask_again(_: BaseException | None) -> None:
+        def ask_again() -> None:
             try:
                 bench.append(1)
             except OutcomeUnknown as error:
                 refusals.append(error)
 
         bench.store.failures.append(unknown)
-        bench.committer.next().request(lambda _: None, ask_again)
+        bench.committer.next().request(lambda _: None, is_over=ask_again).add_done_callback(asyncio.Future.exception)
         await bench.drain()
         assert refusals == [unknown]
         assert bench.heard == []
@@ -460,7 +487,7 @@ def test_what_was_accepted_is_tried_again_after_a_pause_and_not_at_once():
         bench.settle(0)
         await bench.drain()
         assert bench.lane.heard == [[0]]
-        assert loop.time() - began == pytest.approx(2 * commit.RETRY_PAUSE)
+        assert loop.time() - began == pytest.approx(2 * group_commit.RETRY_PAUSE_S)
         await bench.committer.close()
 
     run_in_virtual_time(whole())
@@ -472,13 +499,40 @@ def test_what_comes_during_the_pause_rides_with_what_is_tried_again():
         bench.store.failures.append(StoreFull("no room"))
         began = loop.time()
         bench.settle(0)
-        await asyncio.sleep(commit.RETRY_PAUSE / 2)
+        await asyncio.sleep(group_commit.RETRY_PAUSE_S / 2)
         bench.store.watch()
         bench.append(0)
         await bench.drain()
         assert (bench.heard, bench.lane.heard) == ([("0", None)], [[0]])
         assert bench.store.commits == 1
-        assert loop.time() - began == pytest.approx(commit.RETRY_PAUSE)
+        assert loop.time() - began == pytest.approx(group_commit.RETRY_PAUSE_S)
+        await bench.committer.close()
+
+    run_in_virtual_time(whole())
+
+
+def test_an_outage_counts_from_the_first_commit_that_fails_or_from_the_suspension_to_the_next_success():
+    async def whole() -> None:
+        loop, bench, seen = asyncio.get_running_loop(), Bench(), list[float | None]()
+
+        async def look_after(seconds: float) -> None:
+            await asyncio.sleep(seconds)
+            seen.append(bench.committer.failing_since)
+
+        await look_after(1.0)
+        bench.store.failures += [StoreFull("no room"), StoreFull("still no room")]
+        bench.settle(0)
+        for _ in range(3):
+            await look_after(group_commit.RETRY_PAUSE_S * 0.75)
+        assert seen == [None, 1.0, 1.0, None]
+        for _ in range(2):
+            began = loop.time()
+            bench.committer.suspend(OutcomeUnknown("it is opened again"))
+            await look_after(1.0)
+        assert seen[4:] == [began - 1.0, began - 1.0]
+        bench.committer.resume()
+        await look_after(0.0)
+        assert seen[6:] == [None]
         await bench.committer.close()
 
     run_in_virtual_time(whole())
@@ -499,7 +553,7 @@ def test_what_waits_when_the_store_has_to_be_opened_again_fails_and_what_comes_w
         bench.append(1)
         await asyncio.sleep(0)
         assert (bench.heard, bench.store.commits) == ([("0", lost)], 0)
-        bench.committer.resume(bench.store)
+        bench.committer.resume()
         await bench.drain()
         assert bench.heard == [("0", lost), ("1", None)]
         assert bench.offsets() == [1]
@@ -515,16 +569,16 @@ def test_what_came_during_the_last_commit_of_the_old_store_fails_too_and_the_wri
         bench.append(0)
         await bench.store.until_writing()
         bench.committer.suspend(lost)
-        assert not bench.committer.at_rest
+        assert bench.committer.is_writing
         bench.append(1)
         resting = asyncio.ensure_future(bench.committer.come_to_rest(lost))
         await asyncio.sleep(0)
         assert not resting.done()
         bench.store.gate.set()
         await resting
-        assert bench.committer.at_rest
+        assert not bench.committer.is_writing
         assert bench.heard == [("0", unknown), ("1", lost)]
-        bench.committer.resume(bench.store)
+        bench.committer.resume()
         assert not bench.committer.is_broken
         bench.append(2)
         await bench.drain()
@@ -535,8 +589,8 @@ def test_what_came_during_the_last_commit_of_the_old_store_fails_too_and_the_wri
 
 def test_in_a_forked_child_nothing_is_accepted(monkeypatch):
     async def scenario(bench):
-        monkeypatch.setattr(commit, "_open", WeakSet([bench.committer]))
-        commit._lose_all_in_child()  # as after a fork, which a test in this process can't look into
+        monkeypatch.setattr(group_commit, "_open", WeakSet([bench.committer]))
+        group_commit._lose_all_in_child()  # as after a fork, which a test in this process can't look into
         assert bench.committer.is_forked
         with pytest.raises(StoreLost, match=r"^the engine was opened before a fork: open another one in this process$"):
             bench.append(0)
@@ -564,7 +618,7 @@ def test_closing_does_not_wait_for_ever_for_a_store_that_fails(monkeypatch):
         with pytest.raises(StoreLost, match=r"^the engine was closed: open another one$"):
             bench.append(1)
 
-    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    monkeypatch.setattr("seriatim.engine.committer.RETRY_PAUSE_S", 0.001)
     run(scenario)
 
 
@@ -583,7 +637,7 @@ def test_what_waits_when_closing_is_cancelled_hears_that_it_will_not_be_written(
         bench.store.gate.set()
         await asyncio.wait([closing])
         await asyncio.sleep(0)
-        assert bench.heard[1:] == [("0", None)]
+        assert bench.heard == [("0", None), ("1", error)]
         assert bench.offsets() == [0]
 
     run(scenario)
@@ -593,7 +647,7 @@ def test_when_the_writer_gives_up_nobody_waits_for_it_any_longer_than_for_the_co
     async def scenario(bench):
         lost = StoreLost("taken over")
         bench.append(0)
-        bench.committer.give_up(lost)
+        bench.committer.fail(lost)
         await bench.drain()
         assert bench.heard == [("0", lost)]
 
@@ -602,7 +656,7 @@ def test_when_the_writer_gives_up_nobody_waits_for_it_any_longer_than_for_the_co
         bench.store.gate.clear()
         bench.append(0)
         await bench.store.until_writing()
-        bench.committer.give_up(lost)
+        bench.committer.fail(lost)
         draining = asyncio.ensure_future(bench.committer.drain())
         await asyncio.sleep(0)
         assert not draining.done()
@@ -612,6 +666,26 @@ def test_when_the_writer_gives_up_nobody_waits_for_it_any_longer_than_for_the_co
 
     run(scenario)
     run(while_writing)
+
+
+def test_when_the_writer_gives_up_what_was_accepted_and_fails_just_then_is_not_tried_again():
+    async def scenario(bench):
+        bench.append(0)
+        await bench.drain()
+        bench.store.failures += [StoreFull("no room")]
+        bench.store.gate.clear()
+        bench.settle(0)
+        await bench.store.until_writing()
+        bench.committer.fail(StoreLost("closed in an outage"))
+        resting = asyncio.ensure_future(bench.committer.come_to_rest(StoreLost("closed in an outage")))
+        await asyncio.sleep(0)
+        bench.store.gate.set()
+        await resting
+        async with asyncio.timeout(5):
+            await bench.committer.close()
+        assert bench.settled(0) == []
+
+    run(scenario)
 
 
 def test_commits_and_failures_are_counted_and_timed(monkeypatch):
@@ -626,7 +700,7 @@ def test_commits_and_failures_are_counted_and_timed(monkeypatch):
         await bench.drain()
         assert (times.count, times.failed) == (2, 3)
 
-    monkeypatch.setattr("seriatim.engine.commit.RETRY_PAUSE", 0.001)
+    monkeypatch.setattr("seriatim.engine.committer.RETRY_PAUSE_S", 0.001)
     run(scenario)
 
 

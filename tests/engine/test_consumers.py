@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from seriatim.core.delivery import Lease
+from seriatim.core.lanes.types import Lease
 from seriatim.engine.consumer import TURN, Consumer, Delivered
 from seriatim.engine.engine import Engine
-from seriatim.errors import InvalidArgument, OutcomeUnknown
+from seriatim.errors import InvalidArgument, NotFound, OutcomeUnknown
 from seriatim.store import open_store
 from seriatim.store.base import Record
 from tests.engine.conftest import ORDERED, Collector, prepare, publish
@@ -60,7 +61,7 @@ def test_every_consumer_hears_that_the_store_failed_and_that_a_lease_is_lost(kin
         await publish(engine, "1")
         await first.wait(1)
         await other.wait(1)
-        engine.failed(OutcomeUnknown("the disk is gone"))
+        engine.recovery.failed(OutcomeUnknown("the disk is gone"))
         await asyncio.sleep(0)
         assert [str(error) for error in other.failures] == ["the disk is gone"]
         assert other.fenced == [0]
@@ -160,27 +161,27 @@ def test_a_consumer_takes_messages_until_its_limit_is_reached(sizes, taken):
 
 def test_a_consumer_has_room_again_for_what_it_let_go():
     consumer, given = Consumer(print, max_messages=4, max_bytes=20), delivered(10, 5, 5)
-    consumer.leases = {one.lease.offset: one.lease for one in given}
+    consumer.outstanding = len(given)
     consumer.weigh(given)
     assert consumer.room() == 0
-    assert consumer.let_go(1) is given[1].lease
+    consumer.let_go(given[1].lease)
     assert consumer.room() == 1
-    assert consumer.let_go(0) is given[0].lease
-    assert consumer.let_go(2) is given[2].lease
+    consumer.let_go(given[0].lease)
+    consumer.let_go(given[2].lease)
     assert consumer.room() == 2
 
 
 def test_a_lease_that_is_lost_before_its_message_was_weighed_frees_no_bytes():
     consumer, given = Consumer(print, max_bytes=20), delivered(20, 5)
-    consumer.leases = {one.lease.offset: one.lease for one in given}
+    consumer.outstanding = len(given)
     consumer.weigh(given[:1])
-    consumer.let_go(1)
+    consumer.let_go(given[1].lease)
     assert consumer.room() == 0
 
 
 def test_a_consumer_takes_no_more_messages_than_it_may_have_outstanding():
     consumer = Consumer(print, max_messages=3)
-    consumer.leases = {one.lease.offset: one.lease for one in delivered(1, 1)}
+    consumer.outstanding = 2
     assert consumer.room() == 1
     assert Consumer(print, max_messages=0).room() == 0
     assert Consumer(print).max_messages == 1000
@@ -211,3 +212,31 @@ def test_what_a_consumer_raises_is_logged(caplog):
     (record,) = caplog.records
     assert record.getMessage() == "a consumer failed: ValueError()"
     assert record.exc_info  # with where it was raised
+
+
+@pytest.mark.parametrize("ending", ["expired", "taken back"])
+def test_a_lease_that_is_lost_makes_room_for_as_many_bytes_as_its_message_had(run_memory, ending):
+    async def scenario(engine):
+        await prepare(engine, replace(ORDERED, ack_deadline=0.1 if ending == "expired" else 60.0))
+        got = Collector(max_bytes=1)
+        engine.attach("s", got.consumer)
+        await publish(engine, "1")
+        await publish(engine, "2", key="another")
+        await got.wait(1)
+        if ending == "taken back":
+            await engine.dead_letter("s", "k")
+        assert (await got.wait(2))[1].record.data == b"2"
+
+    run_memory(scenario)
+
+
+def test_whoever_begins_to_wait_for_a_subscription_that_has_ended_is_told(run):
+    async def scenario(engine) -> None:
+        subscription = await prepare(engine)
+        await publish(engine, "1")
+        await engine.delete_subscription("s")
+        async with asyncio.timeout(10):
+            with pytest.raises(NotFound):
+                await subscription.deliveries.until_empty()
+
+    run(scenario)

@@ -9,22 +9,23 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from seriatim.client.pubsub import PubSub
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine import topic as topic_module
 from seriatim.engine.broker import Outgoing
+from seriatim.engine.connect import open_broker, open_engine
 from seriatim.engine.engine import Engine
-from seriatim.engine.opening import open_broker, open_engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreLost
 from seriatim.store import open_store
 from seriatim.testing import run_in_virtual_time
-from tests.engine.conftest import Collector, WatchedStore, settle_down
+from tests.engine.conftest import Collector, WatchedStore, ids, settle_down
 
-ORDERED = SubscriptionOptions(ordering=True)
+ORDERED = SubscriptionOptions(message_ordering=True)
 
 
 async def subscribed(engine, options=ORDERED):
@@ -33,22 +34,7 @@ async def subscribed(engine, options=ORDERED):
     return engine.get_subscription("s")
 
 
-@pytest.fixture
-def watched():
-    """Run a scenario with an engine on a store that can be held up and made to fail."""
-
-    async def whole(scenario) -> None:
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
-        async with asyncio.timeout(10):
-            await scenario(engine, store)
-            await engine.close()
-
-    return lambda scenario: asyncio.run(whole(scenario))
-
-
-def test_an_engine_that_is_down_promises_nothing_that_nobody_would_hear_of(watched):
+def test_an_engine_that_is_down_promises_nothing_that_nobody_would_hear_of(run_watched):
     async def scenario(engine, store):
         subscription = await subscribed(engine)
         store.failures.append(StoreLost("another owner took over"))
@@ -56,38 +42,38 @@ def test_an_engine_that_is_down_promises_nothing_that_nobody_would_hear_of(watch
             await engine.publish("t", [Outgoing("k", b"0")])
         with pytest.raises(StoreLost):
             await engine.dead_letters("s")
-        assert not subscription._promises._open
+        assert not subscription.outcomes._waiters._open
 
-    watched(scenario)
+    run_watched(scenario)
 
 
 # -- deleting -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_ack_that_comes_while_its_subscription_is_deleted_spoils_nothing(watched):
+def test_an_ack_that_comes_while_its_subscription_is_deleted_spoils_nothing(run_watched):
     async def scenario(engine, store):
         subscription = await subscribed(engine)
         await engine.publish("t", [Outgoing("k", b"0")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         (one,) = await collector.wait(1)
         store.watch()
         store.gate.clear()
         deleting = asyncio.create_task(engine.delete_subscription("s"))
         await store.until_writing()
-        subscription.ack(one.lease)  # rides in the commit after the one that deletes
+        subscription.outcomes.ack(one.lease)  # rides in the commit after the one that deletes
         published = engine.publish("t", [Outgoing("k", b"1")])
         store.gate.set()
         await deleting
-        assert await published == range(1, 2)
+        assert await published == ids(1, 2)
         await settle_down(engine)
         with pytest.raises(NotFound, match="was deleted"):
-            subscription.nack(one.lease)
+            subscription.outcomes.nack(one.lease)
 
-    watched(scenario)
+    run_watched(scenario)
 
 
-def test_a_publish_that_comes_while_its_topic_is_deleted_fails_alone(watched):
+def test_a_publish_that_comes_while_its_topic_is_deleted_fails_alone(run_watched):
     async def scenario(engine, store):
         await engine.create_topic("t")
         await engine.create_topic("other")
@@ -101,69 +87,71 @@ def test_a_publish_that_comes_while_its_topic_is_deleted_fails_alone(watched):
         await deleting
         with pytest.raises(NotFound, match="topic"):
             await lost
-        assert await kept == range(1)
+        assert await kept == ids(1)
 
-    watched(scenario)
+    run_watched(scenario)
 
 
-def test_a_dead_letter_whose_topic_is_being_deleted_stays_buried_where_it_was(watched):
+def test_a_dead_letter_whose_topic_is_being_deleted_stays_buried_where_it_was(run_watched):
     async def scenario(engine, store):
         await engine.create_topic("dead")
-        options = SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=1), dead_letter_topic="dead")
+        options = SubscriptionOptions(
+            message_ordering=True, retry=RetryPolicy.immediate(max_attempts=1), dead_letter_topic="dead"
+        )
         subscription = await subscribed(engine, options)
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         (one,) = await collector.wait(1)
         await settle_down(engine)
         store.watch()
         store.gate.clear()
         deleting = asyncio.create_task(engine.delete_topic("dead"))
         await store.until_writing()
-        subscription.nack(one.lease)
+        subscription.outcomes.nack(one.lease)
         store.gate.set()
         await deleting
         await collector.wait(2)
         assert [row.offset for row in store.dead_letters(subscription.id)] == [0]
 
-    watched(scenario)
+    run_watched(scenario)
 
 
 # -- consumers that leave -----------------------------------------------------------------------------------------------
 
 
-def test_a_consumer_that_leaves_with_a_window_of_messages_gives_all_of_them_back(watched):
+def test_a_consumer_that_leaves_with_a_window_of_messages_gives_all_of_them_back(run_watched):
     async def scenario(engine, store):
-        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, window=3))
+        subscription = await subscribed(engine, SubscriptionOptions(message_ordering=True, window=3))
         await engine.publish("t", [Outgoing("k", str(number).encode()) for number in range(5)])
         first, second = Collector(), Collector()
-        subscription.attach(first.consumer)
+        subscription.deliveries.attach(first.consumer)
         await first.wait(3)
-        subscription.detach(first.consumer)
-        subscription.attach(second.consumer)
+        subscription.deliveries.detach(first.consumer)
+        subscription.deliveries.attach(second.consumer)
         await second.wait(3)
         assert second.data == [b"0", b"1", b"2"]
         assert {one.lease.attempt for one in second.got} == {1}
 
-    watched(scenario)
+    run_watched(scenario)
 
 
-def test_an_ack_that_was_revoked_is_told_once_and_not_reported_durable_with_the_next_one(watched):
+def test_an_ack_that_was_revoked_is_told_once_and_not_reported_durable_with_the_next_one(run_watched):
     async def scenario(engine, store):
-        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, window=2))
+        subscription = await subscribed(engine, SubscriptionOptions(message_ordering=True, window=2))
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
         collector = Collector()
         durable: list[BaseException | None] = []
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         first, second = await collector.wait(2)
-        subscription.ack(second.lease, durable.append)
-        subscription.nack(first.lease)
+        subscription.outcomes.ack(second.lease, durable.append)
+        subscription.outcomes.nack(first.lease)
         for one in (await collector.wait(4))[2:]:
-            subscription.ack(one.lease)
+            subscription.outcomes.ack(one.lease)
         await settle_down(engine)
         assert [type(told) for told in durable] == [StaleLease]
 
-    watched(scenario)
+    run_watched(scenario)
 
 
 # -- reads that fail ----------------------------------------------------------------------------------------------------
@@ -205,15 +193,63 @@ def test_a_read_that_fails_is_tried_again_and_is_no_attempt(nothing_stays_in_mem
         await engine.publish("t", [Outgoing("a", b"0"), Outgoing("b", b"1"), Outgoing("a", b"2")])
         store.failed_reads = 3
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(2)
         assert sorted(collector.data) == [b"0", b"1"]
         assert {one.lease.attempt for one in collector.got} == {1}
         for one in collector.got:
-            subscription.ack(one.lease)
+            subscription.outcomes.ack(one.lease)
         await collector.wait(3)
 
     with_unreadable_store(scenario)
+
+
+def test_an_operator_whose_word_can_not_be_written_any_more_leaves_nobody_waiting(nothing_stays_in_memory, monkeypatch):
+    """Else the engine's end would tell somebody who has gone, and Python would complain that nobody looked."""
+
+    async def scenario(engine, store):
+        await engine.create_topic("dead")
+        subscription = await subscribed(engine, replace(ORDERED, dead_letter_topic="dead"))
+        await engine.publish("t", [Outgoing("a", b"0")])
+
+        def refuse():
+            raise StoreLost("the engine was closed")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(engine, "commit", refuse)
+            with pytest.raises(StoreLost):
+                await engine.dead_letter("s", "a")
+        assert not subscription.outcomes._waiters
+
+    with_unreadable_store(scenario)
+
+
+def test_an_engine_that_ends_while_a_dead_letter_is_read_leaves_its_error_to_the_next(
+    nothing_stays_in_memory, run_with_restarts, monkeypatch
+):
+    async def before(engine):
+        await engine.create_topic("dead")
+        retry = RetryPolicy.immediate(max_attempts=1)
+        subscription = await subscribed(engine, replace(ORDERED, retry=retry, dead_letter_topic="dead"))
+        await engine.publish("t", [Outgoing("a", b"0")])
+        collector = Collector()
+        subscription.deliveries.attach(collector.consumer)
+        (one,) = await collector.wait(1)
+
+        async def never(*_):
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(engine, "fetch", never)
+        subscription.outcomes.nack(one.lease, None, "boom")
+        await engine.drain()
+        assert await engine.dead_letters("s") == []
+
+    async def after(engine):
+        async with asyncio.timeout(30):
+            await engine.get_subscription("s").deliveries.until_empty()
+        assert [(letter.error, letter.attempts) for letter in await engine.dead_letters("s")] == [("boom", 1)]
+
+    run_with_restarts(before, after)
 
 
 def test_a_message_that_leaves_memory_while_its_neighbour_is_read_is_delivered_all_the_same(monkeypatch):
@@ -232,7 +268,7 @@ def test_a_message_that_leaves_memory_while_its_neighbour_is_read_is_delivered_a
 
         monkeypatch.setattr(engine, "fetch", publish_and_fetch)
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(4)
         assert {one.lease.attempt for one in collector.got} == {1}
 
@@ -243,11 +279,13 @@ def test_a_delivery_counts_only_once_it_is_handed_over(nothing_stays_in_memory):
     """Else processes that crash while they load could use up the attempts of a message that nobody ever saw."""
 
     async def scenario(engine, store):
-        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=3)))
+        subscription = await subscribed(
+            engine, SubscriptionOptions(message_ordering=True, retry=RetryPolicy.immediate(max_attempts=3))
+        )
         await engine.publish("t", [Outgoing("a", b"0")])
         store.failed_reads = 1
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await asyncio.sleep(0.1)  # it is leased, and could not be read
         await settle_down(engine)
         assert sum(row.failures for row in store.troubles(subscription.id)) == 0
@@ -261,14 +299,16 @@ def test_a_delivery_counts_only_once_it_is_handed_over(nothing_stays_in_memory):
 def test_a_dead_letter_that_can_not_be_read_is_buried_later(nothing_stays_in_memory):
     async def scenario(engine, store):
         await engine.create_topic("dead")
-        options = SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=1), dead_letter_topic="dead")
+        options = SubscriptionOptions(
+            message_ordering=True, retry=RetryPolicy.immediate(max_attempts=1), dead_letter_topic="dead"
+        )
         subscription = await subscribed(engine, options)
         await engine.publish("t", [Outgoing("k", b"bad"), Outgoing("k", b"good")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         (one,) = await collector.wait(1)
         store.failed_reads = 3
-        subscription.nack(one.lease)
+        subscription.outcomes.nack(one.lease)
         await collector.wait(2)
         assert collector.data == [b"bad", b"good"]
         assert [record.data for record in store.read(engine.get_topic("dead").id, 0, 9)] == [b"bad"]
@@ -280,13 +320,15 @@ def test_a_dead_letter_that_can_not_be_read_is_buried_later(nothing_stays_in_mem
 
 
 @pytest.mark.parametrize("max_attempts", [None, 5])
-def test_after_an_unknown_outcome_nothing_is_given_out_and_closing_gives_the_store_back(watched, max_attempts):
+def test_after_an_unknown_outcome_nothing_is_given_out_and_closing_gives_the_store_back(run_watched, max_attempts):
     async def scenario(engine, store):
-        retry = RetryPolicy(max_attempts=max_attempts)
-        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, ack_deadline=0.01, retry=retry))
+        retry = RetryPolicy.immediate(max_attempts=max_attempts)
+        subscription = await subscribed(
+            engine, SubscriptionOptions(message_ordering=True, ack_deadline=0.01, retry=retry)
+        )
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         (one,) = await collector.wait(1)
         await settle_down(engine)
         store.failures.append(OutcomeUnknown("who knows"))
@@ -294,13 +336,13 @@ def test_after_an_unknown_outcome_nothing_is_given_out_and_closing_gives_the_sto
             await engine.publish("t", [Outgoing("k", b"2")])
         given_out = len(collector.got)  # more than one if the machine is so busy that the lease expired before
         with pytest.raises(OutcomeUnknown):
-            subscription.ack(one.lease)
+            subscription.outcomes.ack(one.lease)
         with pytest.raises(OutcomeUnknown):
             engine.publish("t", [Outgoing("k", b"3")])
-        subscription.detach(collector.consumer)
+        subscription.deliveries.detach(collector.consumer)
         assert len(collector.got) == given_out
 
-    watched(scenario)
+    run_watched(scenario)
 
 
 def test_what_is_said_after_the_engine_was_closed_is_refused(tmp_path):
@@ -309,11 +351,11 @@ def test_what_is_said_after_the_engine_was_closed_is_refused(tmp_path):
         subscription = await subscribed(engine)
         await engine.publish("t", [Outgoing("k", b"0")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         (one,) = await collector.wait(1)
         await engine.close()
         with pytest.raises(StoreLost, match="was closed"):
-            subscription.ack(one.lease)
+            subscription.outcomes.ack(one.lease)
         with pytest.raises(StoreLost, match="was closed"):
             engine.publish("t", [Outgoing("k", b"1")])
 
@@ -367,7 +409,7 @@ def test_a_close_that_is_cancelled_at_any_moment_gives_the_store_back(tmp_path, 
     open_store(url).close()
 
 
-def test_whatever_happens_when_a_commit_is_told_the_next_one_is_written(watched):
+def test_whatever_happens_when_a_commit_is_told_the_next_one_is_written(run_watched):
     async def scenario(engine, store):
         await subscribed(engine)
         topic = engine.get_topic("t")
@@ -380,7 +422,7 @@ def test_whatever_happens_when_a_commit_is_told_the_next_one_is_written(watched)
         asyncio.get_running_loop().call_soon(store.gate.set)
         assert await written == 0
 
-    watched(scenario)
+    run_watched(scenario)
 
 
 class Faulty:
@@ -390,21 +432,21 @@ class Faulty:
         raise RuntimeError("a mistake")
 
 
-def test_options_that_wait_for_a_lease_do_not_outlive_the_engine(watched):
+def test_options_that_wait_for_a_lease_do_not_outlive_the_engine(run_watched):
     async def scenario(engine, store):
         subscription = await subscribed(engine)
         await engine.publish("t", [Outgoing("k", b"0")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(1)
-        changing = asyncio.create_task(engine.update_subscription("s", SubscriptionOptions(ordering=False)))
+        changing = asyncio.create_task(engine.update_subscription("s", SubscriptionOptions(message_ordering=False)))
         await asyncio.sleep(0)
         await settle_down(engine)
         await engine.close()
         with pytest.raises(StoreLost):
             await changing
 
-    watched(scenario)
+    run_watched(scenario)
 
 
 def test_a_delivery_under_way_at_a_crash_counts_once_its_record_is_written(tmp_path):
@@ -412,10 +454,12 @@ def test_a_delivery_under_way_at_a_crash_counts_once_its_record_is_written(tmp_p
 
     async def first() -> None:
         engine = await Engine.open(f"sqlite:///{tmp_path}/store.db")
-        subscription = await subscribed(engine, SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=2)))
+        subscription = await subscribed(
+            engine, SubscriptionOptions(message_ordering=True, retry=RetryPolicy.immediate(max_attempts=2))
+        )
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(1)
         await settle_down(engine)
         for suffix in ("", "-wal"):
@@ -425,10 +469,10 @@ def test_a_delivery_under_way_at_a_crash_counts_once_its_record_is_written(tmp_p
     async def second() -> None:
         engine = await Engine.open(f"sqlite:///{tmp_path}/crashed.db")
         subscription, collector = engine.get_subscription("s"), Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         (one,) = await collector.wait(1)
         assert (one.record.data, one.lease.attempt) == (b"0", 2)
-        subscription.nack(one.lease)
+        subscription.outcomes.nack(one.lease)
         await collector.wait(2)
         assert collector.data == [b"0", b"1"]
         await engine.close()
@@ -461,21 +505,21 @@ def test_in_a_forked_child_the_engine_refuses_everything_and_the_parent_goes_on(
         subscription = await subscribed(engine)
         await engine.publish("t", [Outgoing("k", b"0")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         (one,) = await collector.wait(1)
 
         def work() -> None:
             with pytest.raises(StoreLost, match="before a fork"):
                 engine.publish("t", [Outgoing("k", b"child")])
             with pytest.raises(StoreLost, match="before a fork"):
-                subscription.ack(one.lease)
+                subscription.outcomes.ack(one.lease)
             with pytest.raises(StoreLost, match="before a fork"):
                 asyncio.run(engine.create_topic("child"))
             asyncio.run(engine.close())
 
         in_child(work)
-        subscription.ack(one.lease)
-        assert await engine.publish("t", [Outgoing("k", b"1")]) == range(1, 2)
+        subscription.outcomes.ack(one.lease)
+        assert await engine.publish("t", [Outgoing("k", b"1")]) == ids(1, 2)
         await collector.wait(2)
         assert collector.data == [b"0", b"1"]
         await engine.close()

@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
@@ -164,7 +164,7 @@ class Machine(RuleBasedStateMachine):
     def attach(self, room) -> None:
         consumer = Consumer(self._take, max_messages=room)
         self.consumers.append(consumer)
-        self.subscription.attach(consumer)
+        self.subscription.deliveries.attach(consumer)
         self.settle_down()
 
     @rule(index=INDEX)
@@ -172,9 +172,11 @@ class Machine(RuleBasedStateMachine):
         if not self.consumers:
             return
         consumer = self.consumers.pop(index % len(self.consumers))
-        for lease in list(consumer.leases.values()):
+        for lease in [
+            one for one in self.subscription.lanes.leases() if self.subscription.lanes.holder(one.token) is consumer
+        ]:
             self._lose(self.ledger.out[lease.offset])
-        self.subscription.detach(consumer)
+        self.subscription.deliveries.detach(consumer)
         self.settle_down()
 
     @rule(index=INDEX, waits=st.booleans())
@@ -191,7 +193,7 @@ class Machine(RuleBasedStateMachine):
         ledger = self.ledger
         ledger.acking.add(number)
         self.ledger.out.pop(one.lease.offset)
-        self.subscription.ack(one.lease, durable)
+        self.subscription.outcomes.ack(one.lease, durable)
         if waits:
             self.settle_down()
 
@@ -202,7 +204,7 @@ class Machine(RuleBasedStateMachine):
         number, one = self._pick(index)
         self.ledger.out.pop(one.lease.offset)
         self.ledger.failures[number] += 1
-        self.subscription.nack(one.lease, delay, "on purpose")
+        self.subscription.outcomes.nack(one.lease, delay, "on purpose")
         self.settle_down()
 
     @rule(index=INDEX)
@@ -210,14 +212,14 @@ class Machine(RuleBasedStateMachine):
         if not self.held:
             return
         number = sorted(self.held)[index % len(self.held)]
-        self.deadlines[number] = self.subscription.extend(self.held[number].lease, 3.0)
+        self.deadlines[number] = self.subscription.outcomes.extend(self.held[number].lease, 3.0)
 
     @rule(index=INDEX)
     def say_something_stale(self, index) -> None:
         if not self.stale:
             return
         lease = self.stale[index % len(self.stale)]
-        for say in (self.subscription.ack, self.subscription.nack):
+        for say in (self.subscription.outcomes.ack, self.subscription.outcomes.nack):
             try:
                 say(lease)
             except StaleLease:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.broker import RETIRED, Document, Outgoing
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import FailedPrecondition, NotFound, StaleLease
@@ -46,14 +46,14 @@ def test_a_detached_subscription_drops_everything_for_good(run_with_restarts):
     async def detach(engine):
         subscription = await prepare(engine)
         got = Collector()
-        subscription.attach(got.consumer)
+        subscription.deliveries.attach(got.consumer)
         await publish(engine, "a", "b")
         (first,) = await got.wait(1)
         await engine.detach_subscription("s")
         assert got.fenced == [0]
         assert [type(error) for error in got.failures] == [FailedPrecondition]
         with pytest.raises(StaleLease):
-            subscription.ack(first.lease)
+            subscription.outcomes.ack(first.lease)
         await publish(engine, "c")
         assert len(subscription.lanes) == 0
 
@@ -104,15 +104,15 @@ def test_options_that_need_no_other_lanes_change_while_messages_are_out(run):
     async def scenario(engine):
         subscription = await prepare(engine)
         got = Collector()
-        subscription.attach(got.consumer)
+        subscription.deliveries.attach(got.consumer)
         await publish(engine, "a", "b")
         (first,) = await got.wait(1)
-        options = replace(ORDERED, retry=RetryPolicy(max_attempts=1), ack_deadline=99, resource="new")
+        options = replace(ORDERED, retry=RetryPolicy.immediate(max_attempts=1), ack_deadline=99, resource="new")
         async with asyncio.timeout(5):
             await engine.update_subscription("s", options)
-        subscription.nack(first.lease)
+        subscription.outcomes.nack(first.lease)
         assert (await got.wait(2))[-1].record.data == b"b", "one attempt is all that the first one had"
-        assert [letter.offset for letter in await engine.dead_letters("s")] == [0]
+        assert [letter.id for letter in await engine.dead_letters("s")] == ["0"]
 
     run(scenario)
 
@@ -121,7 +121,7 @@ def test_a_consumer_says_how_long_its_leases_last(run):
     async def scenario(engine):
         subscription = await prepare(engine)
         got = Collector(ack_deadline=0.05)
-        subscription.attach(got.consumer)
+        subscription.deliveries.attach(got.consumer)
         await publish(engine, "a")
         first, again = await got.wait(2)
         assert (first.record, again.lease.attempt) == (again.record, 2)
@@ -133,7 +133,7 @@ def test_a_consumer_hears_that_its_subscription_is_deleted(run):
     async def scenario(engine):
         subscription = await prepare(engine)
         got = Collector()
-        subscription.attach(got.consumer)
+        subscription.deliveries.attach(got.consumer)
         await engine.delete_subscription("s")
         assert [type(error) for error in got.failures] == [NotFound]
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from math import nan
 
 import pytest
 
-from seriatim.core.delivery import RetryMode, RetryPolicy
-from seriatim.core.lanes import Lanes
-from seriatim.engine.loading import Loaded, load_lanes, passes_retries
+from seriatim.core.lanes.lanes import Lanes
+from seriatim.core.lanes.types import RetryMode, RetryPolicy
+from seriatim.engine.commit import Commit
+from seriatim.engine.lane_loading import Loaded, load_lanes
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.sieve import Sieve
-from seriatim.store.base import Cursor, Position, Record, TroubleRow
+from seriatim.engine.subscription_filter import SubscriptionFilter
+from seriatim.errors import StoreFailed
+from seriatim.store.base import Cursor, MessageHeader, Record, TroubleRow
 from seriatim.store.memory import MemoryStore
 
 NOW = 1000.0
-BLOCK = SubscriptionOptions(ordering=True, retry=RetryPolicy(mode=RetryMode.BLOCK))
-OVERTAKE = SubscriptionOptions(ordering=True, retry=RetryPolicy(mode=RetryMode.OVERTAKE))
+BLOCK = SubscriptionOptions(message_ordering=True, retry=RetryPolicy.immediate(mode=RetryMode.BLOCK))
+OVERTAKE = SubscriptionOptions(message_ordering=True, retry=RetryPolicy.immediate(mode=RetryMode.OVERTAKE))
 
 
 class ReadStore(MemoryStore):
@@ -25,9 +29,9 @@ class ReadStore(MemoryStore):
 
     read_from: int | None = None
 
-    def positions(self, topic_id: int, first: int = 0) -> Iterator[Sequence[Position]]:
+    def headers(self, topic_id: int, first: int = 0) -> Iterator[Sequence[MessageHeader]]:
         self.read_from = first
-        return super().positions(topic_id, first)
+        return super().headers(topic_id, first)
 
 
 def stored(*records: Record, troubles: Sequence[TroubleRow] = (), cursor: Cursor | None = None) -> ReadStore:
@@ -45,7 +49,9 @@ def stored(*records: Record, troubles: Sequence[TroubleRow] = (), cursor: Cursor
 def load(store: MemoryStore, options: SubscriptionOptions, now: float = NOW) -> Loaded:
     lanes = Lanes(options.delivery)
     lanes.advance(now)
-    return load_lanes(lanes, store, 2, 1, options, Sieve(2, options.filter, lambda: pytest.fail("nothing to settle")))
+    return load_lanes(
+        lanes, store, 2, 1, options, SubscriptionFilter(2, options.filter, lambda: pytest.fail("nothing to settle"))
+    )
 
 
 def given_out(loaded: Loaded) -> list[int]:
@@ -77,7 +83,7 @@ def test_a_message_that_waits_for_its_retry_is_passed_only_if_it_was_and_still_m
     ("key", "options", "passes"), [(None, BLOCK, True), ("k", BLOCK, False), ("k", OVERTAKE, True)]
 )
 def test_later_messages_pass_one_that_waits_if_it_has_no_key_or_its_subscription_says_so(key, options, passes):
-    assert passes_retries(key, options) is passes
+    assert options.retry.lets_pass(key) is passes
 
 
 def test_a_time_that_is_none_holds_up_nothing(monkeypatch):
@@ -103,3 +109,23 @@ def test_without_ordering_messages_of_a_key_do_not_wait_for_each_other():
 def test_failed_attempts_and_the_last_error_are_kept():
     store = stored(Record(0, "k", b""), troubles=[TroubleRow(0, 3, 0.0, "why", False)])
     assert load(store, BLOCK).lanes.failures(0) == (3, "why")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_cycle_collector_rests_while_lanes_are_loaded_and_no_longer(fails):
+    seen = []
+
+    class Watched(MemoryStore):
+        def troubles(self, subscription_id: int) -> list[TroubleRow]:
+            seen.append(gc.isenabled())
+            if fails:
+                raise StoreFailed("the disk can't be read")
+            return super().troubles(subscription_id)
+
+    store, lanes = Watched(), Lanes()
+    with store.transaction() as work:
+        topic = work.create_topic("t", {}).id
+        subscription = work.create_subscription(topic, "s", {}, Cursor(0)).id
+    with pytest.raises(StoreFailed) if fails else nullcontext():
+        load_lanes(lanes, store, subscription, topic, BLOCK, SubscriptionFilter(subscription, None, Commit))
+    assert (seen, gc.isenabled()) == ([False], True)

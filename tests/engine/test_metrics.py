@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from seriatim.core.delivery import RetryPolicy
-from seriatim.engine.engine import Engine
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.metrics import BOUNDS, CommitTimes, DeliveryCounts, Metrics, TopicCounts
 from seriatim.errors import InvalidArgument, StoreFull
-from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, reads_held_up, settle_down
+from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down
 
 
 def test_what_happens_to_messages_is_counted(run):
     async def scenario(engine):
-        await prepare(engine, replace(ORDERED, ack_deadline=0.05, retry=RetryPolicy(max_attempts=3)))
+        await prepare(engine, replace(ORDERED, ack_deadline=0.05, retry=RetryPolicy.immediate(max_attempts=3)))
         got = Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "abc", "de")
@@ -39,11 +38,8 @@ def test_what_happens_to_messages_is_counted(run):
     run(scenario)
 
 
-def test_a_snapshot_does_not_change_any_more_and_failed_commits_are_counted(monkeypatch):
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_a_snapshot_does_not_change_any_more_and_failed_commits_are_counted(monkeypatch, run_watched):
+    async def scenario(engine, store):
         await prepare(engine)
         before = await engine.metrics()
         copy = replace(before.commits, buckets=list(before.commits.buckets))
@@ -54,9 +50,8 @@ def test_a_snapshot_does_not_change_any_more_and_failed_commits_are_counted(monk
         later = await engine.metrics()
         assert before.commits == copy
         assert (later.commits.failed, later.topics["t"].published) == (1, 1)
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
 def test_a_commit_is_sorted_into_the_first_bucket_that_is_large_enough():

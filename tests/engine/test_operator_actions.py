@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -10,12 +11,15 @@ from random import Random
 
 import pytest
 
-from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
+from seriatim.core.lanes.explanation import WaitsFor
+from seriatim.core.lanes.types import OnExhausted, RetryMode, RetryPolicy
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import FailedPrecondition, NotFound, StaleLease, StoreLost
-from tests.engine.conftest import ORDERED, Collector, WatchedStore, prepare, publish, settle_down
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreLost
+from seriatim.store import open_store
+from seriatim.testing import run_in_virtual_time
+from tests.engine.conftest import ORDERED, Collector, prepare, publish, settle_down
 
 BACKING_OFF = replace(ORDERED, retry=RetryPolicy(min_backoff=300, max_backoff=300))
 
@@ -76,14 +80,14 @@ def test_a_key_says_why_it_waits(run, monkeypatch):
         await engine.pause_key("s", "quiet")
         keys = await keys_of(engine)
         assert list(keys)[-2:] == ["working", "ready"], "those in trouble come first"
-        assert keys["working"].why == "message 1 is in flight (attempt 1)"
-        assert (keys["ready"].why, keys["ready"].depth, keys["ready"].head) == (None, 2, 2)
-        assert keys["held"].why == "paused: Ann looks into it"
-        assert keys["quiet"].why == "paused"
+        assert keys["working"].why.startswith("message 1 is in flight (attempt 1), since 20")
+        assert (keys["ready"].why, keys["ready"].depth, keys["ready"].head) == (None, 2, "2")
+        assert keys["held"].why.startswith("paused: Ann looks into it, since 20")
+        assert keys["quiet"].why.startswith("paused, since 20")
         retrying = keys["retrying"]
         assert retrying.why is not None
         assert retrying.why.startswith("waits for its retry until 20")
-        assert retrying.why.endswith("UTC: no such table")
+        assert retrying.why.partition(", since")[0].endswith("UTC: no such table")
         assert (retrying.state, retrying.attempts, retrying.error) == ("delayed", 1, "no such table")
         assert retrying.not_before is not None
         assert retrying.head_age is not None
@@ -92,17 +96,15 @@ def test_a_key_says_why_it_waits(run, monkeypatch):
         assert set(await keys_of(engine, blocked_only=True)) == {"held", "quiet", "retrying", "later"}
         assert len(await engine.list_keys("s", limit=2)) == 2
         await engine.pause("s")
-        assert (await keys_of(engine))["ready"].why == "the subscription is paused"
+        why = (await keys_of(engine))["ready"].why
+        assert re.fullmatch(r"the subscription is paused \(waiting since .* UTC\); an operator moves it", why)
 
-    monkeypatch.setattr("seriatim.engine.operations.PIECE", 2)
+    monkeypatch.setattr("seriatim.engine.operator_actions.PIECE", 2)
     run(scenario)
 
 
-def test_a_key_whose_ack_is_not_durable_yet_says_so():
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_a_key_whose_ack_is_not_durable_yet_says_so(run_watched):
+    async def scenario(engine, store):
         await prepare(engine)
         got = Collector()
         attachment = engine.attach("s", got.consumer)
@@ -112,13 +114,12 @@ def test_a_key_whose_ack_is_not_durable_yet_says_so():
         store.gate.clear()
         attachment.ack(first.lease)
         keys = await keys_of(engine)
-        assert keys["k"].why == "its acknowledgement is being written"
-        assert keys[None].why == "1 messages without a key are in flight"
+        assert keys["k"].why.startswith("its acknowledgement is being written, since 20")
+        assert keys[None].why == "1 messages without a key are in flight; keyless messages wait for no other"
         store.gate.set()
         await got.wait(3)
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
 def test_peeking_shows_messages_in_order_and_delivers_nothing(run, monkeypatch):
@@ -129,7 +130,10 @@ def test_peeking_shows_messages_in_order_and_delivers_nothing(run, monkeypatch):
         engine.attach("s", got.consumer)
         await got.wait(1)
         seen = await engine.peek("s", "k", limit=2)
-        assert [(message.offset, message.key, message.data) for message in seen] == [(0, "k", b"1"), (1, "k", b"2")]
+        assert [(message.id, message.ordering_key, message.data) for message in seen] == [
+            ("0", "k", b"1"),
+            ("1", "k", b"2"),
+        ]
         assert await engine.peek("s", "nobody") == []
         assert len(subscription.lanes) == 3
         assert len(got.got) == 1
@@ -152,7 +156,7 @@ def test_a_key_that_backs_off_is_retried_now_and_a_restart_does_not_bring_its_de
         attachment.detach()
         for key in ("a", "later"):
             await engine.retry_key("s", key)
-        with pytest.raises(FailedPrecondition, match="nothing of key 'a' waits for its retry"):
+        with pytest.raises(FailedPrecondition, match="key 'a' has no message that waits for a retry"):
             await engine.retry_key("s", "a")
 
     async def after(engine):
@@ -170,7 +174,7 @@ def test_skipping_a_head_in_flight_fences_it_and_lets_the_next_one_go(run):
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "1", "2")
         (stuck,) = await got.wait(1)
-        assert await engine.skip("s", "k") == 0
+        assert await engine.skip("s", "k") == "0"
         assert got.fenced == [0]
         with pytest.raises(StaleLease):
             attachment.ack(stuck.lease)
@@ -181,16 +185,32 @@ def test_skipping_a_head_in_flight_fences_it_and_lets_the_next_one_go(run):
     run(scenario)
 
 
+def test_a_key_is_skipped_or_dead_lettered_only_while_it_stands_at_the_message_that_is_meant(run):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1", "2", "3")
+        assert await engine.skip("s", "k", head="0") == "0"
+        for settle in (engine.skip, engine.dead_letter, partial(engine.dead_letter, rest=True)):
+            with pytest.raises(FailedPrecondition, match="key 'k' stands at message 1 now, no longer at 0: look again"):
+                await settle("s", "k", head="0")
+        assert await engine.dead_letter("s", "k", head="1") == ["1"]
+        assert await engine.dead_letter("s", "k", rest=True, head="2") == ["2"]
+        with pytest.raises(NotFound, match="key 'k' has no message to skip"):
+            await engine.skip("s", "k", head="2")
+
+    run(scenario)
+
+
 def test_what_was_skipped_or_removed_is_gone_after_a_restart(run_with_restarts):
     async def before(engine):
         await prepare(engine)
         await publish(engine, "1", "2", "3", "4")
-        assert await engine.skip("s", "k") == 0
-        await engine.remove("s", 2)
+        assert await engine.skip("s", "k") == "0"
+        await engine.remove("s", "2")
         with pytest.raises(NotFound, match="topic 't' keeps no message 99"):
-            await engine.remove("s", 99)
+            await engine.remove("s", "99")
         with pytest.raises(NotFound, match="has no message 2 waiting"):
-            await engine.remove("s", 2)
+            await engine.remove("s", "2")
 
     async def after(engine):
         assert [message.data for message in await engine.peek("s", "k")] == [b"2", b"4"]
@@ -206,16 +226,13 @@ def test_a_message_in_flight_is_not_removed(run):
         await publish(engine, "1")
         await got.wait(1)
         with pytest.raises(FailedPrecondition, match="message 0 is in flight"):
-            await engine.remove("s", 0)
+            await engine.remove("s", "0")
 
     run(scenario)
 
 
-def test_an_operator_who_comes_while_an_ack_is_written_is_told_so():
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_an_operator_who_comes_while_an_ack_is_written_is_told_so(run_watched):
+    async def scenario(engine, store):
         await prepare(engine)
         got = Collector()
         attachment = engine.attach("s", got.consumer)
@@ -224,30 +241,25 @@ def test_an_operator_who_comes_while_an_ack_is_written_is_told_so():
         store.gate.clear()
         attachment.ack(first.lease)
         with pytest.raises(FailedPrecondition, match="message 0 is just being settled: try again"):
-            await engine.remove("s", 0)
+            await engine.remove("s", "0")
         skipped = asyncio.ensure_future(engine.skip("s", "k"))  # what is next, although it is not out yet
         await asyncio.sleep(0)
         assert not skipped.done(), "it is not durable yet"
         store.gate.set()
-        assert await skipped == 1
-        await engine.close()
+        assert await skipped == "1"
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
-def test_an_operator_hears_when_the_engine_is_closed_before_the_word_was_written():
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_an_operator_hears_when_the_engine_is_closed_before_the_word_was_written(run_watched):
+    async def scenario(engine, store):
         await prepare(engine)
         await publish(engine, "1")
         store.failures.append(StoreLost("another owner took over"))
         with pytest.raises(StoreLost, match="another owner took over"):
             await engine.skip("s", "k")
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
 # -- pausing ------------------------------------------------------------------------------------------------------------
@@ -265,7 +277,7 @@ def test_a_paused_key_waits_across_a_restart_and_others_go_on(run_with_restarts)
         assert (await got.wait(1))[0].record.key == "b"
 
     async def between(engine):
-        assert (await keys_of(engine))["a"].why == "paused: second reason"
+        assert (await keys_of(engine))["a"].why == "paused: second reason; resuming the key moves it"
         await engine.resume_key("s", "a")
         with pytest.raises(FailedPrecondition, match="key 'a' of subscription 's' is not paused"):
             await engine.resume_key("s", "a")
@@ -326,15 +338,15 @@ def test_operators_and_changes_of_options_at_once_lose_nothing(run):
             engine.update_subscription("s", replace(ORDERED, ack_deadline=20)),
             engine.skip("s", "k"),
             engine.pause("s"),
-            engine.remove("s", 5),
+            engine.remove("s", "5"),
             engine.dead_letter("s", "k"),
             engine.update_subscription("s", replace(ORDERED, ack_deadline=30, paused=True)),
-            engine.remove("s", 7),
+            engine.remove("s", "7"),
             engine.resume("s"),
         ]
         await asyncio.gather(*work)
         gone = {0, 1, 5, 7}
-        assert [m.offset for m in await engine.peek("s", "k", 99)] == [n for n in range(20) if n not in gone]
+        assert [int(m.id) for m in await engine.peek("s", "k", 99)] == [n for n in range(20) if n not in gone]
         stored = (await engine.describe_subscription("s")).options
         assert (stored.ack_deadline, stored.paused) == (30, False)
         assert subscription.options == stored
@@ -342,11 +354,8 @@ def test_operators_and_changes_of_options_at_once_lose_nothing(run):
     run(scenario)
 
 
-def test_a_change_of_options_is_not_held_up_by_a_publisher_that_never_rests():
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_a_change_of_options_is_not_held_up_by_a_publisher_that_never_rests(run_watched):
+    async def scenario(engine, store):
         await prepare(engine, SubscriptionOptions())
 
         async def publish_always():
@@ -359,14 +368,13 @@ def test_a_change_of_options_is_not_held_up_by_a_publisher_that_never_rests():
         async with asyncio.timeout(10):
             await engine.update_subscription("s", ORDERED)
         publisher.cancel()
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
 @pytest.mark.parametrize("mode", RetryMode)
 def test_a_key_that_used_up_its_attempts_is_paused_by_policy_and_says_why(run_with_restarts, mode):
-    policy = RetryPolicy(max_attempts=2, on_exhausted=OnExhausted.PAUSE, mode=mode)
+    policy = RetryPolicy.immediate(max_attempts=2, on_exhausted=OnExhausted.PAUSE, mode=mode)
 
     async def before(engine):
         await prepare(engine, replace(ORDERED, retry=policy))
@@ -380,7 +388,7 @@ def test_a_key_that_used_up_its_attempts_is_paused_by_policy_and_says_why(run_wi
 
     async def after(engine):
         info = (await keys_of(engine))["k"]
-        assert (info.state, info.why) == ("paused", "paused: 2 delivery attempts failed")
+        assert (info.state, info.why) == ("paused", "paused: 2 delivery attempts failed; resuming the key moves it")
         assert (info.attempts, info.error, info.depth) == (2, "always", 2)
 
     run_with_restarts(before, after)
@@ -388,7 +396,7 @@ def test_a_key_that_used_up_its_attempts_is_paused_by_policy_and_says_why(run_wi
 
 @pytest.mark.parametrize("mode", RetryMode)
 def test_a_key_that_was_resumed_after_its_attempts_were_used_up_stays_so_across_restarts(run_with_restarts, mode):
-    policy = RetryPolicy(max_attempts=2, on_exhausted=OnExhausted.PAUSE, mode=mode)
+    policy = RetryPolicy.immediate(max_attempts=2, on_exhausted=OnExhausted.PAUSE, mode=mode)
 
     async def fail(engine, times):
         got = Collector()
@@ -474,16 +482,16 @@ class Crowd:
         key, engine = self.random.choice(["a", "b", None]), self.engine
         choice = self.random.randrange(8)
         if choice == 0:
-            self.removed.append(await engine.skip("s", key))
+            self.removed.append(int(await engine.skip("s", key)))
         elif choice == 1:
             offset = self.random.randrange(60)
-            await engine.remove("s", offset)
+            await engine.remove("s", str(offset))
             self.removed.append(offset)
         elif choice == 2:
-            self.doomed += await engine.dead_letter("s", key, rest=self.random.random() < 0.2)
+            self.doomed += map(int, await engine.dead_letter("s", key, rest=self.random.random() < 0.2))
         elif choice == 3 and self.doomed:
             offset = self.random.choice(self.doomed)
-            await engine.redrive("s", offset)
+            await engine.redrive("s", str(offset))
             self.doomed.remove(offset)
         elif choice == 4:
             await engine.pause_key("s", key)
@@ -511,8 +519,102 @@ def test_whatever_consumers_and_operators_do_at_once_every_message_is_accounted_
         assert crowd.refused > 0
 
     async def after(engine):
-        queued = [message.offset for key in ("a", "b", None) for message in await engine.peek("s", key, 99)]
-        letters = [letter.offset for letter in await engine.dead_letters("s")]
+        queued = [int(message.id) for key in ("a", "b", None) for message in await engine.peek("s", key, 99)]
+        letters = [int(letter.id) for letter in await engine.dead_letters("s")]
         assert sorted([*known, *queued, *letters]) == list(range(60))
 
     run_with_restarts(busy, after)
+
+
+def test_a_key_is_explained_as_data_and_in_the_sentence_of_the_list(run_linked) -> None:
+    async def scenario(link, client) -> None:
+        await publish(link.engine, *"ab")
+        nobody = await client.explain("s", "k")
+        (first,) = await client.peek("s", "k", 1)
+        assert (nobody.waits_for, nobody.since, nobody.until) == (WaitsFor.CONSUMER, first.publish_time, None)
+        assert nobody.sentence == (
+            "message 0 is ready, and nobody consumes the subscription "
+            f"(waiting since {first.publish_time:%Y-%m-%d %H:%M:%S} UTC); a consumer moves it"
+        )
+        assert (await client.explain("s", "unknown")).waits_for is WaitsFor.MESSAGES
+        got = Collector()
+        client.attach("s", got.consumer)
+        await got.wait(1)
+        explained = await client.explain("s", "k")
+        assert explained == await link.engine.explain("s", "k")
+        assert explained.waits_for is WaitsFor.OUTCOME
+        assert (explained.until - explained.since).total_seconds() == pytest.approx(10)
+        assert [key.why for key in await client.list_keys("s")] == [explained.sentence]
+        with pytest.raises(InvalidArgument):
+            await client.explain("s", "k" * 2000)
+
+    run_linked(scenario)
+
+
+def test_a_key_waits_for_each_reason_since_that_began() -> None:
+    async def scenario() -> None:
+        engine, got = Engine(open_store("memory://")), Collector()
+        await engine.start()
+        await prepare(engine, replace(ORDERED, retry=RetryPolicy(min_backoff=60)))
+        began = engine.now()
+
+        async def waits(key: str = "k") -> tuple[str, int | None]:
+            said = await engine.explain("s", key)
+            return str(said.waits_for), None if said.since is None else round(said.since.timestamp() - began)
+
+        await asyncio.sleep(10)
+        await publish(engine, *"abc")
+        await asyncio.sleep(100)
+        assert await waits() == ("consumer", 10)
+        attachment = engine.attach("s", got.consumer)
+        (message,) = await got.wait(1)
+        await asyncio.sleep(5)
+        assert await waits() == ("outcome", 110)
+        attachment.nack(message.lease)
+        attachment.detach()
+        await asyncio.sleep(5)
+        assert await waits() == ("time", 115)
+        await asyncio.sleep(300)
+        assert await waits() == ("consumer", 175)
+        await engine.update_subscription("s", replace(ORDERED, paused=True), ["paused"])
+        await asyncio.sleep(5)
+        assert await waits() == ("operator", 420)
+        assert (await engine.explain("s", "k")).sentence == (await engine.list_keys("s"))[0].why
+        await publish(engine, "x", key="later")
+        assert await waits("later") == ("operator", 425)
+        await asyncio.sleep(5)
+        await engine.pause_key("s", "k", "why not")
+        await asyncio.sleep(5)
+        assert await waits() == ("operator", 430)
+        assert "nothing is given out while" in (await engine.explain("s", "k")).moved_by
+        await engine.resume_key("s", "k")
+        await engine.update_subscription("s", ORDERED, ["paused"])
+        await asyncio.sleep(5)
+        assert await waits() == ("consumer", 435)
+        attachment = engine.attach("s", Collector().consumer)
+        attachment.detach()
+        await engine.skip("s", "k")
+        await asyncio.sleep(5)
+        assert await waits() == ("consumer", 440)
+        await engine.close()
+
+    run_in_virtual_time(scenario())
+
+
+def test_what_began_before_a_restart_or_a_seek_has_no_beginning(run_with_restarts) -> None:
+    async def before(engine: Engine) -> None:
+        await prepare(engine, replace(ORDERED, paused=True))
+        await publish(engine, *"ab")
+        await publish(engine, "c", key="delayed", delay=3600)
+        await engine.pause_key("s", "paused")
+        assert (await engine.explain("s", "k")).since is not None
+        await engine.seek_to_message("s", "1")
+        assert (await engine.explain("s", "k")).since is None
+
+    async def after(engine: Engine) -> None:
+        for key in ("k", "delayed", "paused"):
+            assert (await engine.explain("s", key)).since is None
+        await engine.update_subscription("s", ORDERED, ["paused"])
+        assert (await engine.explain("s", "k")).since is not None
+
+    run_with_restarts(before, after)

@@ -63,6 +63,20 @@ def test_a_move_from_elsewhere_is_refused_and_the_same_move_again_is_not(run):
     run(scenario)
 
 
+def test_a_reader_can_not_move_past_the_end_where_it_would_take_offsets_from_messages_to_come(run):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1", "2", "3")
+        await engine.register_reader("query", "t", 0)
+        with pytest.raises(InvalidArgument, match=r"can't move to 4, .* the next one is 3"):
+            await engine.move_reader("query", 0, 4)
+        await engine.move_reader("query", 0, 3)
+        await publish(engine, "4")
+        assert kept(engine) == [0, 1, 2, 3]
+
+    run(scenario)
+
+
 def test_a_reader_has_one_topic_and_stands_within_its_log(run):
     async def scenario(engine):
         await prepare(engine)

@@ -26,6 +26,7 @@ from seriatim.errors import (
     OutcomeUnknown,
     PublishingPaused,
     StaleLease,
+    StoreBroken,
     StoreFailed,
     StoreLost,
 )
@@ -34,7 +35,7 @@ from seriatim.store.sqlite.store import SqliteStore
 from tests.engine.conftest import Collector, work_off
 
 REAL_CONNECT = sqlite3.connect
-ORDERED = SubscriptionOptions(ordering=True)
+ORDERED = SubscriptionOptions(message_ordering=True)
 OUTCOMES = pytest.mark.parametrize("happens", [False, True], ids=["did not happen", "happened"])
 
 
@@ -79,9 +80,9 @@ def io_error() -> sqlite3.OperationalError:
 def disk(monkeypatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(sqlite3, "connect", disk.connect)
-    monkeypatch.setattr("seriatim.engine.reopening.FIRST_PAUSE", 0.001)
-    monkeypatch.setattr("seriatim.engine.reopening.LONGEST_PAUSE", 0.01)
-    monkeypatch.setattr("seriatim.engine.engine.UPKEEP_PAUSE", 3600)
+    monkeypatch.setattr("seriatim.engine.store_reopening.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("seriatim.engine.store_reopening.MAX_PAUSE_S", 0.01)
+    monkeypatch.setattr("seriatim.engine.upkeep.PAUSE_S", 3600)
     return disk
 
 
@@ -116,7 +117,7 @@ def publish(engine, *data: str, key: str | None = "k"):
 
 async def until_open_again(engine) -> None:
     await asyncio.sleep(0)
-    await engine.require_store()
+    await engine.recovery.require_store()
 
 
 def test_a_store_with_a_relative_path_is_opened_again_where_it_was(tmp_path, disk, monkeypatch):
@@ -147,10 +148,10 @@ def test_a_publish_of_unknown_outcome_says_so_and_the_consumers_see_what_is_true
         got = Collector(max_messages=1)
         attachment = engine.attach("s", got.consumer)
         disk.commits = [happens]
-        with pytest.raises(OutcomeUnknown, match=r"nobody can know whether .* look before you write the same again"):
+        with pytest.raises(OutcomeUnknown, match=r"it is unknown whether .* look before you write the same again"):
             await publish(engine, "unknown")
         (offset,) = await publish(engine, "after")
-        assert offset == 1, "an offset that may have been used is not given again"
+        assert offset == "1", "an offset that may have been used is not given again"
         expected = [b"unknown", b"after"] if happens else [b"after"]
         for number in range(len(expected)):
             attachment.ack((await got.wait(number + 1))[-1].lease)
@@ -233,7 +234,7 @@ def test_what_waited_for_the_failed_commit_fails_with_it_and_what_comes_later_wa
         ] * 2
         third, topics = publish(engine, "third"), asyncio.create_task(engine.list_topics())
         await engine.create_topic("another")
-        assert list(await third) == [2]
+        assert await third == ["2"]
         assert [topic.next_offset for topic in await topics] == [3]
         assert await work_off(engine, 2) == [b"first", b"third"]
         assert disk.openings == 5
@@ -247,7 +248,7 @@ def test_topics_and_subscriptions_of_unknown_outcome_are_there_or_not_as_the_sto
         for change in (
             lambda: engine.create_topic("new"),
             lambda: engine.create_subscription("t", "new"),
-            lambda: engine.update_subscription("s", SubscriptionOptions(ordering=True, ack_deadline=77)),
+            lambda: engine.update_subscription("s", SubscriptionOptions(message_ordering=True, ack_deadline=77)),
             lambda: engine.update_topic("t", TopicOptions(retention=5)),
         ):
             disk.commits = [happens]
@@ -283,7 +284,7 @@ def test_a_seek_of_unknown_outcome_leaves_the_subscription_where_the_store_has_i
 
         monkeypatch.setattr(engine, "move", fail_and_move)
         with pytest.raises(OutcomeUnknown):
-            await engine.seek_to_offset("s", 1)
+            await engine.seek_to_message("s", "1")
         await until_open_again(engine)
         assert await work_off(engine, 2 if happens else 0) == ([b"b", b"c"] if happens else [])
 
@@ -299,7 +300,7 @@ def test_a_seek_that_is_asked_for_while_the_store_is_opened_again_is_done_afterw
         disk.commits = [False]
         with pytest.raises(OutcomeUnknown):
             await publish(engine, "lost", key="other")
-        await engine.seek_to_offset("s", 1)
+        await engine.seek_to_message("s", "1")
         assert (await got.wait(2))[1].record.data == b"b"
         assert len(engine.get_subscription("s").lanes) == 1
 
@@ -314,12 +315,12 @@ def test_a_key_that_is_paused_while_the_store_is_opened_again_is_paused_here_and
             await publish(engine, "lost", key="other")
         await engine.pause_key("s", "k", "while it is opened")
         (view,) = await engine.list_keys("s")
-        assert (view.key, view.state, view.head) == ("k", "paused", 0)
+        assert (view.key, view.state, view.head) == ("k", "paused", "0")
         assert [row.key for row in engine._store.paused_keys(engine.get_subscription("s").id)] == ["k"]
         disk.commits = [False]
         with pytest.raises(OutcomeUnknown):
             await publish(engine, "lost", key="other")
-        assert await engine.skip("s", "k") == 0, "what waits is known again by then"
+        assert await engine.skip("s", "k") == "0", "what waits is known again by then"
 
     run(scenario)
 
@@ -332,11 +333,31 @@ def test_a_seek_while_the_store_is_opened_again_keeps_the_options_that_the_store
         changing = asyncio.ensure_future(
             engine.update_subscription("s", SubscriptionOptions(ack_deadline=1.0), ["ack_deadline"])
         )
-        seeking = asyncio.ensure_future(engine.seek_to_offset("s", 0))
+        seeking = asyncio.ensure_future(engine.seek_to_message("s", "0"))
         with pytest.raises(OutcomeUnknown):
             await changing
         await seeking
         assert engine.get_subscription("s").options.ack_deadline == (1.0 if happens else before)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("happens", [True, False])
+def test_a_change_of_options_while_the_store_is_opened_again_keeps_the_others_that_the_store_has(run, disk, happens):
+    """Else the lanes that were loaded with those and the options that are in force would be two different things."""
+
+    async def scenario(engine):
+        before = engine.get_subscription("s").options.ack_deadline
+        disk.commits = [happens]
+        changing = asyncio.ensure_future(
+            engine.update_subscription("s", SubscriptionOptions(ack_deadline=1.0), ["ack_deadline"])
+        )
+        pausing = asyncio.ensure_future(engine.update_subscription("s", SubscriptionOptions(paused=True), ["paused"]))
+        with pytest.raises(OutcomeUnknown):
+            await changing
+        await pausing
+        options = engine.get_subscription("s").options
+        assert (options.ack_deadline, options.paused) == (1.0 if happens else before, True)
 
     run(scenario)
 
@@ -350,7 +371,7 @@ def test_clean_up_that_fails_with_unknown_outcome_also_opens_the_store_again(run
         disk.commits = [False]
         with pytest.raises(OutcomeUnknown):
             await engine.clean_up()
-        engine.failed(OutcomeUnknown("as the upkeep task does"))
+        engine.recovery.failed(OutcomeUnknown("as the upkeep task does"))
         await until_open_again(engine)
         again = (await got.wait(2))[1]
         attachment.ack(again.lease)
@@ -415,6 +436,106 @@ def test_a_key_whose_publish_is_of_unknown_outcome_stays_paused_until_it_is_resu
             assert [type(error) for error in errors] == [OutcomeUnknown]
 
     asyncio.run(scenario())
+
+
+def test_a_failure_is_logged_and_that_the_store_was_opened_again(run, disk, caplog):
+    async def scenario(engine):
+        disk.commits = [False]
+        with pytest.raises(OutcomeUnknown) as unknown:
+            await publish(engine, "unknown")
+        assert "seriatim-reopening" in {task.get_name() for task in asyncio.all_tasks()}
+        await until_open_again(engine)
+        assert caplog.messages == [f"the store failed: {unknown.value}", "the store was opened again"]
+
+    run(scenario)
+
+
+def test_a_store_that_fails_twice_is_opened_again_once_and_meanwhile_nothing_is_held(run, disk):
+    async def scenario(engine):
+        got, broken = Collector(), StoreBroken("it is of no use any more")
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "first")
+        (first,) = await got.wait(1)
+        waiting = publish(engine, "waits")
+        for _ in range(2):
+            engine.recovery.failed(broken)
+        with pytest.raises(StaleLease):
+            attachment.ack(first.lease)
+        with pytest.raises(StoreBroken, match="of no use"):
+            await waiting
+        attachment.ack((await got.wait(2))[1].lease)
+        attachment.detach()
+        await publish(engine, "a")
+        assert disk.openings == 2
+        assert await work_off(engine, 1) == [b"a"]
+
+    run(scenario)
+
+
+def test_what_comes_while_the_last_commit_of_a_store_is_written_fails_with_the_store(run, disk):
+    async def scenario(engine):
+        broken, got = StoreBroken("it is of no use any more"), Collector(max_messages=1)
+        heard: list[BaseException | None] = []
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "first", key="first")
+        (first,) = await got.wait(1)
+        written = publish(engine, "written")
+        await asyncio.sleep(0)
+        assert engine.recovery.committer.is_writing
+        engine.recovery.failed(broken)
+        attachment.ack(first.lease, heard.append)
+        attachment.detach()
+        late = engine.recovery.committer.next().request(lambda work: work.create_topic("late", {}))
+        assert len(await written) == 1
+        with pytest.raises(StoreBroken) as told:
+            await late
+        assert told.value is broken
+        assert heard == [broken]
+        await until_open_again(engine)
+        assert await work_off(engine, 2) == [b"first", b"written"]
+
+    run(scenario)
+
+
+def test_an_engine_without_a_way_to_open_its_store_again_goes_down_when_its_last_commit_is_written(tmp_path):
+    async def scenario() -> None:
+        engine, lost = Engine(SqliteStore(tmp_path / "store.db")), StoreLost("taken")
+        got, heard = Collector(), list[BaseException | None]()
+        await engine.start()
+        await engine.create_topic("t")
+        await engine.create_subscription("t", "s", ORDERED)
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "first")
+        (first,) = await got.wait(1)
+        attachment.ack(first.lease, heard.append)
+        await asyncio.sleep(0)
+        assert engine.recovery.committer.is_writing
+        engine.recovery.failed(lost)
+        await engine.recovery.committer.drain()
+        await asyncio.sleep(0)
+        assert heard == [None]
+        with pytest.raises(StoreLost, match="taken"):
+            attachment.ack(first.lease)
+        await engine.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("verb", ["retire_topic", "delete_topic", "delete_subscription"])
+def test_what_was_deleted_although_nobody_knew_is_gone_when_the_store_is_opened_again(run, disk, verb):
+    async def scenario(engine):
+        disk.commits = [True]
+        with pytest.raises(OutcomeUnknown):
+            await getattr(engine, verb)("s" if verb == "delete_subscription" else "t")
+        await until_open_again(engine)
+        topics = [info.name for info in await engine.list_topics()]
+        subscriptions = [info.name for info in await engine.list_subscriptions()]
+        assert ("t" in topics, subscriptions) == (
+            verb == "delete_subscription",
+            ["s"] if verb == "retire_topic" else [],
+        )
+
+    run(scenario)
 
 
 # -- when it can't be opened again ----------------------------------------------------------------------------------------
@@ -517,16 +638,17 @@ def test_a_store_that_turns_out_to_be_damaged_is_not_tried_for_ever(run, disk, t
     run(scenario, opener)
 
 
-def test_without_a_way_to_open_it_again_the_engine_stays_down(run, disk, tmp_path):
+def test_without_a_way_to_open_it_again_the_engine_stays_down(run, disk, tmp_path, caplog):
     async def scenario():
         engine = Engine(SqliteStore(tmp_path / "store.db"))
         await engine.start()
         await engine.create_topic("t")
         disk.commits = [False]
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown) as unknown:
             await publish(engine, "unknown")
         with pytest.raises(OutcomeUnknown):
             publish(engine, "more")
+        assert caplog.messages == [f"the store failed: {unknown.value}", f"the engine is down: {unknown.value}"]
         await engine.close()
 
     asyncio.run(scenario())
@@ -556,21 +678,21 @@ def test_an_engine_can_be_closed_while_its_store_can_not_be_opened(run, disk, tm
 
 def test_a_seek_whose_lanes_can_not_be_loaded_opens_the_store_again(run, disk, monkeypatch):
     failures = [StoreFailed("the disk is gone for a moment")]
-    positions = SqliteStore.positions
+    headers = SqliteStore.headers
 
     def fail_once(self, *args):
         if failures:
             raise failures.pop()
-        return positions(self, *args)
+        return headers(self, *args)
 
     async def scenario(engine):
         await publish(engine, "a", "b")
         await work_off(engine, 2)
         got = Collector()
         attachment = engine.attach("s", got.consumer)
-        monkeypatch.setattr(SqliteStore, "positions", fail_once)
+        monkeypatch.setattr(SqliteStore, "headers", fail_once)
         with pytest.raises(StoreFailed, match="gone for a moment"):
-            await engine.seek_to_offset("s", 0)
+            await engine.seek_to_message("s", "0")
         reported = "subscription 's' could not be loaded again: the disk is gone for a moment"
         assert [str(failure) for failure in got.failures] == [reported]
         attachment.detach()
@@ -610,7 +732,8 @@ class Load:
             self.done.add((key, number))
 
     async def publish(self, key: str, count: int) -> None:
-        for number in range(count):
+        first = len(self.possible[key])
+        for number in range(first, first + count):
             self.possible[key].append(number)
             with suppress(OutcomeUnknown):
                 await publish(self.engine, str(number), key=key)
@@ -633,15 +756,15 @@ def test_under_load_nothing_is_lost_or_settled_twice_and_order_is_kept(run, disk
         async def break_things() -> None:
             for _ in range(10):
                 await asyncio.sleep(rng.random() * 0.01)
-                await engine.require_store()
+                await engine.recovery.require_store()
                 disk.commits = [rng.random() < 0.5, rng.random() < 0.5][
                     : rng.choice([1, 1, 2])
                 ]  # the second at the opening
                 disk.failing_openings = rng.choice([0, 0, 1])
 
-        await asyncio.gather(break_things(), *(load.publish(key, 60) for key in load.keys))
+        while disk.openings <= 4:  # on a slow machine little happens while things break
+            await asyncio.gather(break_things(), *(load.publish(key, 60) for key in load.keys))
         await load.finish()
-        assert disk.openings > 4
         for key in load.keys:
             first_deliveries = list(dict.fromkeys(load.delivered[key]))
             assert first_deliveries == sorted(first_deliveries), "in order"

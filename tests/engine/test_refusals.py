@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from math import inf, nan
 
 import pytest
 
-from seriatim.core.delivery import RetryPolicy
-from seriatim.core.limits import MAX_REASON_BYTES
-from seriatim.engine.broker import Document, Outgoing, Step
+from seriatim.core.lanes.types import Keep, RetryPolicy
+from seriatim.core.text_checks import MAX_REASON_BYTES
+from seriatim.engine.broker import Document, Outgoing, WriterMove
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.link.frames import Extend, Nack
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, NotFound
 from seriatim.store.base import TroubleRow
-from tests.engine.conftest import ORDERED, Collector, prepare, publish, settle_down, work_off
+from tests.engine.conftest import ORDERED, Collector, ids, prepare, publish, settle_down, work_off
 
 SURROGATE = "\ud800"
 NOT_NAMES = [None, 5, "", SURROGATE, "x" * 1025, ["t"]]
@@ -45,7 +46,7 @@ def verbs_with_a_name(engine, name):
         engine.delete_reader(name),
         engine.delete_snapshot(name),
         engine.position_of(name),
-        engine.publish_at("t", name, 0, 1, []),
+        engine.publish_once("t", [WriterMove(name, 0, 1)], []),
         engine.append_batch("t", name, 0, []),
         engine.put_document(Document("kind", name, "text")),
         engine.put_document(Document(name, "name", "text")),
@@ -61,7 +62,7 @@ def test_a_name_that_can_not_be_stored_is_refused_and_others_are_written(run):
         published = publish(engine, "good")
         for refusal in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(refusal, InvalidArgument)
-        assert await published == range(1)
+        assert await published == ids(1)
         assert await work_off(engine, 1) == [b"good"]
 
     run(scenario)
@@ -103,8 +104,8 @@ def test_a_number_that_can_not_be_stored_is_refused(run_memory, number):
         await engine.register_reader("r", "t", 0)
         for asked in (
             engine.append_batch("t", "w", number, []),
-            engine.publish_at("t", "w", 0, number, []),
-            engine.publish_steps("t", [Step("w", number, number)], []),
+            engine.publish_once("t", [WriterMove("w", 0, number)], []),
+            engine.publish_once("t", [WriterMove("w", number, number)], []),
             engine.move_reader("r", 0, number),
         ):
             with pytest.raises(InvalidArgument, match="must be a whole number"):
@@ -135,12 +136,12 @@ def test_a_message_that_can_not_be_stored_fails_alone_and_takes_no_offset(run):
             with pytest.raises(InvalidArgument):
                 engine.publish("t", [Outgoing("k", b"good"), message])
             for asked in (
-                engine.publish_at("t", "w", 0, 1, [message]),
-                engine.publish_at("t", "w", 0, 1, [], {"beside": [message]}),
+                engine.publish_once("t", [WriterMove("w", 0, 1)], [message]),
+                engine.publish_once("t", [WriterMove("w", 0, 1)], [], {"beside": [message]}),
             ):
                 with pytest.raises(InvalidArgument):
                     await asked
-        assert (await first, await publish(engine, "2")) == (range(1), range(1, 2))
+        assert (await first, await publish(engine, "2")) == (ids(1), ids(1, 2))
         assert await work_off(engine, 2) == [b"1", b"2"]
 
     run(scenario)
@@ -209,7 +210,7 @@ def test_an_error_text_that_can_not_be_stored_is_made_to_fit(run, target):
 
     async def scenario(engine):
         await engine.create_topic("graveyard")
-        retry = RetryPolicy(max_attempts=2)
+        retry = RetryPolicy.immediate(max_attempts=2)
         got, attachment = await leased(engine, SubscriptionOptions(True, retry=retry, dead_letter_topic=target))
         attachment.nack(got.got[0].lease, 0, error)
         await settle_down(engine)
@@ -219,7 +220,7 @@ def test_an_error_text_that_can_not_be_stored_is_made_to_fit(run, target):
         attachment.nack((await got.wait(2))[1].lease, 0, error)
         assert (await got.wait(3))[2].record.data == b"2"  # the key goes on
         assert [letter.error for letter in await engine.dead_letters("s")] == [kept]
-        assert await publish(engine, "4") == range(3, 4)
+        assert await publish(engine, "4") == ids(3, 4)
 
     run(scenario)
 
@@ -233,8 +234,8 @@ def test_a_reason_that_can_not_be_stored_is_made_to_fit(run):
         await engine.pause_key("s", "k", reason)
         assert (await engine.list_keys("s"))[0].why.startswith("paused: ")
         await engine.resume_key("s", "k")
-        assert await engine.dead_letter("s", "k", reason) == [0]
-        assert await publish(engine, "3") == range(2, 3)
+        assert await engine.dead_letter("s", "k", reason) == ["0"]
+        assert await publish(engine, "3") == ids(2, 3)
         assert await work_off(engine, 2) == [b"2", b"3"]
 
     run(scenario)
@@ -258,8 +259,8 @@ def test_a_key_that_can_not_be_stored_is_not_paused(run):
 @pytest.mark.parametrize(
     "option",
     [
-        {"ordering": "yes"},
-        {"ordering": None},
+        {"message_ordering": "yes"},
+        {"message_ordering": None},
         {"ack_deadline": "10"},
         {"retry": None},
         {"retry": {"max_attempts": 5}},
@@ -329,7 +330,7 @@ def test_a_linked_client_hears_at_once_what_can_never_work(run_linked):
         attachment.nack(lease, None, SURROGATE)
         attachment.ack((await got.wait(2))[1].lease)
         assert (await got.wait(3))[2].record.data == b"2"
-        assert await publish(broker, "3") == range(2, 3)
+        assert await publish(broker, "3") == ids(2, 3)
 
     run_linked(scenario)
 
@@ -342,12 +343,12 @@ def test_frames_of_a_linked_client_are_checked_by_the_owner(run_linked):
         lease = (await got.wait(1))[0].lease
         broker.send(Extend(attachment.channel, lease.offset, lease.token, nan))
         broker.send(Nack(attachment.channel, lease.offset, lease.token, inf, SURROGATE))
-        assert await publish(broker, "3") == range(2, 3)
+        assert await publish(broker, "3") == ids(2, 3)
         assert [type(failure) for failure in got.failures] == [InvalidArgument, InvalidArgument]
         broker.send(Nack(attachment.channel, lease.offset, lease.token, 0.0, SURROGATE))
         await got.wait(2)
         assert [key.error for key in await broker.list_keys("s")] == ["\\ud800"]
-        assert await publish(broker, "4") == range(3, 4)
+        assert await publish(broker, "4") == ids(3, 4)
 
     run_linked(scenario)
 
@@ -371,11 +372,11 @@ def test_what_nobody_checked_is_refused_by_the_database_and_harms_nothing_else(r
         subscription = await prepare(engine)
         await engine.create_topic("other")
         await publish(engine, "1")
-        engine.commit().note_trouble(subscription.id, row)
+        engine.commit().note_trouble(subscription.outcomes, row)
         elsewhere = engine.publish("other", [Outgoing(None, b"")])
         await engine.pause_key("s", "another key")
-        assert await elsewhere == range(1)
-        assert await publish(engine, "2") == range(1, 2)
+        assert await elsewhere == ids(1)
+        assert await publish(engine, "2") == ids(1, 2)
         assert await work_off(engine, 2) == [b"1", b"2"]
         assert [key.key for key in await engine.list_keys("s")] == ["another key"]
 
@@ -383,7 +384,7 @@ def test_what_nobody_checked_is_refused_by_the_database_and_harms_nothing_else(r
 
 
 def test_a_dead_letter_whose_copy_is_refused_is_buried_without_one(run, caplog, monkeypatch):
-    monkeypatch.setattr("seriatim.engine.dead_letters.DeadLetters._epitaph", lambda *_: {"error": SURROGATE})
+    monkeypatch.setattr("seriatim.engine.dead_letters.DeadLetters._attributes", lambda *_: {"error": SURROGATE})
 
     async def scenario(engine):
         await engine.create_topic("graveyard")
@@ -391,10 +392,12 @@ def test_a_dead_letter_whose_copy_is_refused_is_buried_without_one(run, caplog, 
         await publish(engine, "1", "2")
         await engine.dead_letter("s", "k", "why")
         (letter,) = await engine.dead_letters("s")
-        assert (letter.offset, letter.copy_topic) == (0, None)
+        assert (letter.id, letter.copy_topic) == ("0", None)
         assert letter.error is not None
         assert "can't be stored" in letter.error
-        assert "can't be copied to topic 'graveyard'" in caplog.text
+        (logged,) = [record for record in caplog.records if "can't be copied" in record.message]
+        assert logged.message.startswith("messages [0] can't be copied to topic 'graveyard': ")
+        assert (vars(logged)["subscription"], vars(logged)["message_ids"]) == ("s", ["0"])
         assert await work_off(engine, 1) == [b"2"]
 
     run(scenario)
@@ -427,10 +430,29 @@ def test_an_operator_hears_that_what_he_asked_for_is_refused(run, monkeypatch):
         await prepare(engine)
         with pytest.raises(ValueError, match="not this"):
             await engine.pause_key("s", "k")
-        assert await publish(engine, "1") == range(1)
+        assert await publish(engine, "1") == ids(1)
 
     run(scenario)
 
 
 def raise_value_error(*_: object) -> None:
     raise ValueError("not this")
+
+
+def test_what_is_logged_of_messages_names_them_and_their_subscription_in_fields(run_memory, caplog) -> None:
+    caplog.set_level(logging.DEBUG, "seriatim")
+
+    async def scenario(engine) -> None:
+        subscription = await prepare(engine, SubscriptionOptions(True, keep=Keep.LATEST))
+        subscription.outcomes.forgotten([3, 4], ValueError("no room"))
+        subscription.filter.refused([5], ValueError("no room"))
+        await publish(engine, "1", "2")
+
+    run_memory(scenario)
+    fields = [(vars(record)["subscription"], record.__dict__) for record in caplog.records]
+    assert [name for name, _ in fields] == ["s", "s", "s"]
+    assert [found.get("message_ids") for _, found in fields] == [["3", "4"], ["5"], None]
+    assert (fields[2][1]["ordering_key"], fields[2][1]["message_id"]) == ("k", "0")
+    assert caplog.messages[0].startswith(
+        "subscription 's': what is to be known about the messages 3, 4 can't be stored"
+    )

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
@@ -14,9 +14,9 @@ from seriatim.engine.seeking import first_published
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreFailed
 from seriatim.store.base import Record
 from seriatim.store.memory import MemoryStore, MemoryTransaction
-from tests.engine.conftest import Collector, WatchedStore, work_off
+from tests.engine.conftest import Collector, work_off
 
-ORDERED = SubscriptionOptions(ordering=True)
+ORDERED = SubscriptionOptions(message_ordering=True)
 FOR_EVER = TopicOptions(retain_settled=None)
 
 
@@ -39,7 +39,7 @@ def test_a_seek_back_delivers_settled_messages_again_in_order(run):
         await publish(engine, "a", "b", "c", "d")
         await work_off(engine, 4)
         await engine.clean_up()
-        await engine.seek_to_offset("s", 1)
+        await engine.seek_to_message("s", "1")
         assert await work_off(engine, 3) == [b"b", b"c", b"d"]
 
     run(scenario)
@@ -49,7 +49,7 @@ def test_a_seek_forward_settles_what_is_passed(run):
     async def scenario(engine):
         await prepare(engine, topic=TopicOptions())
         await publish(engine, "a", "b", "c", "d")
-        await engine.seek_to_offset("s", 3)
+        await engine.seek_to_message("s", "3")
         assert await work_off(engine, 1) == [b"d"]
         await engine.clean_up()
         assert (await engine.list_topics())[0].earliest == 4
@@ -67,7 +67,7 @@ def test_what_was_published_before_the_first_subscription_stays_and_can_be_repla
         await publish(engine, "c")
         assert await work_off(engine, 1) == [b"c"]
         await engine.clean_up()
-        await engine.seek_to_offset("s", 0)
+        await engine.seek_to_message("s", "0")
         assert await work_off(engine, 2) == [b"a", b"b"]
         await engine.clean_up()
         assert (await engine.describe_topic("t")).earliest == 0  # a replay does not shorten it either
@@ -80,7 +80,7 @@ def test_a_seek_survives_a_restart(run_with_restarts):
         await prepare(engine)
         await publish(engine, "a", "b", "c")
         await work_off(engine, 3)
-        await engine.seek_to_offset("s", 1)
+        await engine.seek_to_message("s", "1")
 
     async def after(engine):
         assert await work_off(engine, 2) == [b"b", b"c"]
@@ -96,18 +96,18 @@ def test_a_seek_before_what_is_kept_is_refused_and_names_the_earliest_offset(run
         await engine.clean_up()
         await publish(engine, "d")
         with pytest.raises(FailedPrecondition, match="from offset 2 on are no longer kept: the earliest offset is 3"):
-            await engine.seek_to_offset("s", 2)
+            await engine.seek_to_message("s", "2")
         assert await work_off(engine, 1) == [b"d"], "it stands where it stood"
 
     run(scenario)
 
 
-@pytest.mark.parametrize("offset", [-1, 1.0, True, "1"])
-def test_an_offset_that_can_be_none_is_refused(run, offset):
+@pytest.mark.parametrize("message_id", ["-1", "1.0", True, 1, "", "٣", "9" * 19, "1" * 9999])
+def test_an_id_that_can_be_none_is_refused(run, message_id):
     async def scenario(engine):
         await prepare(engine)
-        with pytest.raises(InvalidArgument, match="offset must be a whole number"):
-            await engine.seek_to_offset("s", offset)
+        with pytest.raises(InvalidArgument, match="is not the id of a message"):
+            await engine.seek_to_message("s", message_id)
 
     run(scenario)
 
@@ -116,9 +116,9 @@ def test_an_offset_that_no_message_has_yet_is_refused_because_it_would_settle_wh
     async def scenario(engine):
         await prepare(engine)
         await publish(engine, "a")
-        await engine.seek_to_offset("s", 1)
+        await engine.seek_to_message("s", "1")
         with pytest.raises(InvalidArgument, match="offset 2 was not given to any message yet: the next one is 1"):
-            await engine.seek_to_offset("s", 2)
+            await engine.seek_to_message("s", "2")
 
     run(scenario)
 
@@ -128,7 +128,7 @@ def test_an_offset_that_no_message_has_yet_is_refused_because_it_would_settle_wh
 
 def test_a_seek_fences_every_lease_and_its_consumer_is_told(run):
     async def scenario(engine):
-        await prepare(engine, SubscriptionOptions(ordering=True, window=3))
+        await prepare(engine, SubscriptionOptions(message_ordering=True, window=3))
         got = Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "a1", "a2", "a3", key="a")
@@ -137,7 +137,7 @@ def test_a_seek_fences_every_lease_and_its_consumer_is_told(run):
         refused: list[BaseException | None] = []
         second = next(one.lease for one in got.got if one.record.data == b"a2")
         attachment.ack(second, refused.append)  # provisional: a1 is still out
-        await engine.seek_to_offset("s", 0)
+        await engine.seek_to_message("s", "0")
         assert sorted(got.fenced) == [0, 2, 3], "the one that was acked is with nobody"
         assert [type(error) for error in refused] == [StaleLease]
         for lease in leases:
@@ -152,12 +152,17 @@ def test_a_seek_fences_every_lease_and_its_consumer_is_told(run):
 
 def test_a_seek_forgets_failed_attempts_and_delays(run):
     async def scenario(engine):
-        await prepare(engine, SubscriptionOptions(ordering=True, retry=RetryPolicy(min_backoff=600, max_attempts=2)))
+        await prepare(
+            engine,
+            SubscriptionOptions(
+                message_ordering=True, retry=RetryPolicy(min_backoff=600, max_backoff=600, max_attempts=2)
+            ),
+        )
         got = Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "a")
         attachment.nack((await got.wait(1))[0].lease, error="no")
-        await engine.seek_to_offset("s", 0)
+        await engine.seek_to_message("s", "0")
         again = (await got.wait(2))[1]
         assert again.lease.attempt == 1
         attachment.nack(again.lease)
@@ -169,7 +174,9 @@ def test_a_seek_forgets_failed_attempts_and_delays(run):
 
 def test_dead_letters_and_paused_keys_stay_through_a_seek(run):
     async def scenario(engine):
-        subscription = await prepare(engine, SubscriptionOptions(ordering=True, retry=RetryPolicy(max_attempts=1)))
+        subscription = await prepare(
+            engine, SubscriptionOptions(message_ordering=True, retry=RetryPolicy.immediate(max_attempts=1))
+        )
         got = Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "dead", "next")
@@ -179,7 +186,7 @@ def test_dead_letters_and_paused_keys_stay_through_a_seek(run):
         attachment.ack((await got.wait(3))[2].lease)
         subscription.lanes.pause("p")
         engine.commit().oblige(lambda work: work.pause_key(subscription.id, "p", "why not"), lambda: None)
-        await engine.seek_to_offset("s", 0)
+        await engine.seek_to_message("s", "0")
         assert (await got.wait(4))[3].record.data == b"next"
         assert [row.offset for row in engine._store.dead_letters(subscription.id)] == [0]
         assert subscription.lanes.view("p").state == "paused"
@@ -187,11 +194,8 @@ def test_dead_letters_and_paused_keys_stay_through_a_seek(run):
     run(scenario)
 
 
-def test_acks_under_way_are_written_before_the_seek_overrules_them():
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_acks_under_way_are_written_before_the_seek_overrules_them(run_watched):
+    async def scenario(engine, store):
         await prepare(engine)
         got = Collector()
         attachment = engine.attach("s", got.consumer)
@@ -201,16 +205,15 @@ def test_acks_under_way_are_written_before_the_seek_overrules_them():
         store.gate.clear()
         attachment.ack((await got.wait(1))[0].lease, acked.append)
         await store.until_writing()
-        seek = asyncio.create_task(engine.seek_to_offset("s", 0))
+        seek = asyncio.create_task(engine.seek_to_message("s", "0"))
         await asyncio.sleep(0)
         assert (acked, got.fenced) == ([], [])
         store.gate.set()
         await seek
         assert acked == [None], "it was durable before"
         assert (await got.wait(2))[1].record.data == b"a", "and overruled after"
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
 def test_what_is_published_during_a_seek_is_neither_lost_nor_doubled(run):
@@ -219,7 +222,7 @@ def test_what_is_published_during_a_seek_is_neither_lost_nor_doubled(run):
         published = [publish(engine, "before")]
         seeks = []
         for number in range(20):
-            seeks.append(asyncio.create_task(engine.seek_to_offset("s", 0)))
+            seeks.append(asyncio.create_task(engine.seek_to_message("s", "0")))
             published.append(publish(engine, str(number)))
             if number % 3 == 0:
                 await asyncio.sleep(0.001)
@@ -229,25 +232,21 @@ def test_what_is_published_during_a_seek_is_neither_lost_nor_doubled(run):
     run(scenario)
 
 
-def test_a_seek_is_finished_when_nobody_waits_for_it_any_more():
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_a_seek_is_finished_when_nobody_waits_for_it_any_more(run_watched):
+    async def scenario(engine, store):
         await prepare(engine)
         await publish(engine, "a", "b")
         await work_off(engine, 2)
         store.watch()
         store.gate.clear()
-        seek = asyncio.create_task(engine.seek_to_offset("s", 1))
+        seek = asyncio.create_task(engine.seek_to_message("s", "1"))
         await store.until_writing()
         seek.cancel()
         await asyncio.wait([seek])
         store.gate.set()
         assert await work_off(engine, 1) == [b"b"]
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
 def test_when_a_seek_can_not_be_written_the_subscription_goes_on_as_it_was(monkeypatch):
@@ -262,7 +261,7 @@ def test_when_a_seek_can_not_be_written_the_subscription_goes_on_as_it_was(monke
         with monkeypatch.context() as patch:
             patch.setattr(MemoryTransaction, "seek", fail)
             with pytest.raises(StoreFailed, match="not now"):
-                await engine.seek_to_offset("s", 2)
+                await engine.seek_to_message("s", "2")
         await publish(engine, "d")
         assert await work_off(engine, 4) == [b"a", b"b", b"c", b"d"]
         await engine.close()
@@ -419,7 +418,7 @@ def test_a_snapshot_name_is_given_once_also_at_the_same_time(run):
         taken = [asyncio.create_task(engine.create_snapshot("s", "snap")) for _ in range(2)]
         await asyncio.wait(taken)
         assert [type(task.exception()) for task in taken] == [type(None), AlreadyExists]
-        with pytest.raises(AlreadyExists, match="snapshot 'snap' exists already"):
+        with pytest.raises(AlreadyExists, match="snapshot 'snap' already exists"):
             await engine.create_snapshot("s", "snap")
 
     run(scenario)
@@ -441,13 +440,10 @@ def test_snapshots_survive_a_restart(run_with_restarts):
     run_with_restarts(before, after)
 
 
-def test_what_was_on_its_way_when_a_subscription_went_past_it_is_not_delivered():
-    async def scenario() -> None:
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_what_was_on_its_way_when_a_subscription_went_past_it_is_not_delivered(run_watched):
+    async def scenario(engine, store) -> None:
         await engine.create_topic("t")
-        await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True))
+        await engine.create_subscription("t", "s", SubscriptionOptions(message_ordering=True))
         store.watch()
         store.gate.clear()
         publishing = engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
@@ -460,6 +456,5 @@ def test_what_was_on_its_way_when_a_subscription_went_past_it_is_not_delivered()
         assert (await engine.stats("s")).total == 0
         await engine.publish("t", [Outgoing("k", b"2")])
         assert await work_off(engine, 1) == [b"2"]
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)

@@ -20,6 +20,7 @@ from seriatim.errors import AlreadyExists, FailedPrecondition, NotFound
 from seriatim.store import open_store
 from seriatim.store.base import Store
 from seriatim.store.memory import MemoryStore
+from tests.core.lanes.crashes import saved
 from tests.engine.conftest import Collector
 
 NAMES = st.sampled_from(["x", "y"])
@@ -56,7 +57,7 @@ class SeekMachine(RuleBasedStateMachine):
         async def begin() -> None:
             await self.start()
             await self.engine.create_topic("t", TopicOptions(retain_settled=None if keeps else 0))
-            await self.engine.create_subscription("t", "s", SubscriptionOptions(ordering=True))
+            await self.engine.create_subscription("t", "s", SubscriptionOptions(message_ordering=True))
             self.attach()
 
         self.do(begin())
@@ -92,11 +93,11 @@ class SeekMachine(RuleBasedStateMachine):
             self.log[record.offset] = (record.key, record.published)
         self.next_offset += len(keys)
 
-    @precondition(lambda self: self.got.consumer.leases)
+    @precondition(lambda self: self.got.consumer.outstanding)
     @rule(choice=st.integers(0, 3), wait=st.booleans())
     def ack(self, choice: int, wait: bool) -> None:
         async def ack() -> None:
-            leases = list(self.got.consumer.leases.values())
+            leases = self.engine.get_subscription("s").lanes.leases()
             lease = leases[choice % len(leases)]
             self.attachment.ack(lease)
             self.settled.add(lease.offset)
@@ -115,9 +116,9 @@ class SeekMachine(RuleBasedStateMachine):
             published = self.engine.publish("t", [Outgoing(key, b"") for key in keys]) if keys else None
             if offset < earliest:
                 with pytest.raises(FailedPrecondition, match=f"the earliest offset is {earliest}$"):
-                    await self.engine.seek_to_offset("s", offset)
+                    await self.engine.seek_to_message("s", str(offset))
             else:
-                await self.engine.seek_to_offset("s", offset)
+                await self.engine.seek_to_message("s", str(offset))
                 self.settled = set(range(offset))
             if published is not None:
                 await published
@@ -206,16 +207,16 @@ class SeekMachine(RuleBasedStateMachine):
     @invariant()
     def the_lanes_hold_what_is_kept_and_not_settled(self) -> None:
         lanes = self.engine.get_subscription("s").lanes
-        assert [message.offset for message in lanes.save().messages if message.offset not in self.settled] == sorted(
+        assert [message.offset for message in saved(lanes).messages if message.offset not in self.settled] == sorted(
             set(self.log) - self.settled
         )
 
     @invariant()
     def what_is_out_is_the_first_of_its_key(self) -> None:
-        for offset, lease in self.got.consumer.leases.items():
+        for lease in self.engine.get_subscription("s").lanes.leases():
             if lease.key is not None:
                 waiting = [at for at, (key, _) in self.log.items() if key == lease.key and at not in self.settled]
-                assert offset == min(waiting)
+                assert lease.offset == min(waiting)
 
     def teardown(self) -> None:
         self.do(self.engine.close())

@@ -27,7 +27,7 @@ from seriatim.errors import OutcomeUnknown, StoreError
 from seriatim.testing import run_in_virtual_time
 from tests import fire
 from tests.conftest import SOAK_KILLS, fast_folder
-from tests.store.faulty_sqlite import FAULTS, REAL_CONNECT, Injector, connect
+from tests.store.sqlite.faulty_sqlite import FAULTS, REAL_CONNECT, Injector, connect
 from tests.witness import KEYLESS, Name, Witness, what_waits
 
 KEYS = ["a", None, "a", "b"]
@@ -117,7 +117,7 @@ class Life:
 def run(template: Path, path: Path, monkeypatch, injector: Injector) -> Witness:
     shutil.copy(template, path)
     monkeypatch.setattr(sqlite3, "connect", partial(connect, injector))
-    life, witness = Life(f"sqlite:///{path}"), Witness(fire.MOST_ATTEMPTS)
+    life, witness = Life(f"sqlite:///{path}"), Witness(fire.MAX_DELIVERY_ATTEMPTS)
     run_in_virtual_time(life.run())
     monkeypatch.setattr(sqlite3, "connect", REAL_CONNECT)
     witness.forbid(life.refused)

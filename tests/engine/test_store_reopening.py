@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from seriatim.engine import reopening
-from seriatim.engine.reopening import open_again
+from seriatim.engine import store_reopening
+from seriatim.engine.store_reopening import open_again
 from seriatim.errors import (
     OutcomeUnknown,
     StoreBroken,
@@ -127,7 +127,7 @@ def test_an_old_store_that_can_not_be_closed_is_left_behind(caplog, monkeypatch)
 
 
 def test_a_store_that_can_not_be_used_is_closed_and_opened_once_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(reopening, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(store_reopening, "FIRST_PAUSE_S", 0.001)
     path, failures = tmp_path / "store.db", [StoreFailed("while it was loaded")]
 
     async def use(_: Store) -> None:

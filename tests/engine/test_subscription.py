@@ -7,16 +7,16 @@ import threading
 
 import pytest
 
-from seriatim.core.delivery import OnExhausted, RetryMode, RetryPolicy
+from seriatim.core.lanes.types import OnExhausted, RetryMode, RetryPolicy
 from seriatim.engine.broker import Outgoing, SubscriptionInfo
-from seriatim.engine.commit import RETRY_PAUSE
+from seriatim.engine.committer import RETRY_PAUSE_S
+from seriatim.engine.deliveries import SLICE
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.subscription import SLICE
 from seriatim.errors import DamagedStore, StoreFailed
 from seriatim.store.base import Record, TroubleRow
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down, work_off
 
-PIPELINED = SubscriptionOptions(ordering=True, window=2, retry=RetryPolicy(max_attempts=5))
+PIPELINED = SubscriptionOptions(message_ordering=True, window=2, retry=RetryPolicy.immediate(max_attempts=5))
 
 
 def forget_recent(engine, *offsets: int) -> None:
@@ -28,7 +28,7 @@ def test_a_subscription_says_what_it_is(run_memory):
     async def scenario(engine):
         subscription = await prepare(engine)
         assert subscription.info() == SubscriptionInfo("s", "t", ORDERED)
-        assert subscription.consumers == 0
+        assert len(subscription.deliveries) == 0
 
     run_memory(scenario)
 
@@ -61,7 +61,7 @@ def test_messages_are_handed_out_in_slices_so_that_acks_are_written_in_between(r
         subscription, got = await prepare(engine), Collector()
         await publish(engine, *map(str, range(SLICE + 10)), key=None)
         engine.attach("s", got.consumer)
-        subscription.pump()
+        subscription.deliveries.hand_out()
         assert len(got.got) == SLICE
         await got.wait(SLICE + 10)
 
@@ -94,9 +94,9 @@ def test_what_happens_to_messages_is_counted(run_memory):
 def test_a_subscription_is_empty_when_the_last_ack_is_durable(run_memory):
     async def scenario(engine):
         subscription = await prepare(engine)
-        await subscription.wait_until_empty()
+        await subscription.deliveries.until_empty()
         await publish(engine, "1", "2")
-        waiting = asyncio.ensure_future(subscription.wait_until_empty())
+        waiting = asyncio.ensure_future(subscription.deliveries.until_empty())
         got = Collector(max_messages=1)
         attachment = engine.attach("s", got.consumer)
         attachment.ack((await got.wait(1))[0].lease)
@@ -114,9 +114,9 @@ class SlowLoad:
     """Lets a subscription load its lanes only when the test says so, and then fails or not."""
 
     def __init__(self, monkeypatch, subscription, failure: StoreFailed | None = None) -> None:
-        self._load, self._failure = subscription.load, failure
+        self._load, self._failure = subscription.placement.load, failure
         self.go_on = threading.Event()
-        monkeypatch.setattr(subscription, "load", self._load_slowly)
+        monkeypatch.setattr(subscription.placement, "load", self._load_slowly)
 
     def _load_slowly(self, store, options):
         assert self.go_on.wait(10)
@@ -133,7 +133,7 @@ def test_a_subscription_whose_lanes_are_exchanged_is_not_called_empty_before_wha
         loading = SlowLoad(monkeypatch, subscription)
         changing = asyncio.ensure_future(engine.update_subscription("s", PIPELINED))
         await settle_down(engine)
-        waiting = asyncio.ensure_future(subscription.wait_until_empty())
+        waiting = asyncio.ensure_future(subscription.deliveries.until_empty())
         await publish(engine, "1")
         assert not waiting.done()
         loading.go_on.set()
@@ -211,7 +211,7 @@ def test_a_read_that_fails_is_reported_and_tried_again_after_a_pause(run_memory,
         engine.attach("s", got.consumer)
         (one,) = await got.wait(1)
         assert [str(failure) for failure in got.failures] == ["not now"]
-        assert asyncio.get_running_loop().time() - began == pytest.approx(RETRY_PAUSE)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(RETRY_PAUSE_S)
         assert (one.record.data, one.lease.attempt) == (b"1", 1)
 
     run_memory(scenario)
@@ -297,7 +297,7 @@ def test_with_a_limit_of_attempts_a_delivery_is_noted_when_it_begins(run_memory)
 
 def test_without_a_limit_of_attempts_nothing_is_noted_of_a_delivery_that_is_fenced(run_memory):
     async def scenario(engine):
-        subscription, got = await prepare(engine, SubscriptionOptions(ordering=True, window=2)), Collector()
+        subscription, got = await prepare(engine, SubscriptionOptions(message_ordering=True, window=2)), Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "0", "1")
         attachment.nack((await got.wait(2))[0].lease, 60, "the first")
@@ -322,10 +322,10 @@ def test_a_failed_message_without_a_key_is_passed_by_others_also_after_it_is_loa
 
 @pytest.mark.parametrize("mode", RetryMode)
 def test_a_key_that_used_up_its_attempts_is_paused_with_its_reason(run_memory, mode):
-    retry = RetryPolicy(max_attempts=1, on_exhausted=OnExhausted.PAUSE, mode=mode)
+    retry = RetryPolicy.immediate(max_attempts=1, on_exhausted=OnExhausted.PAUSE, mode=mode)
 
     async def scenario(engine):
-        subscription, got = await prepare(engine, SubscriptionOptions(ordering=True, retry=retry)), Collector()
+        subscription, got = await prepare(engine, SubscriptionOptions(message_ordering=True, retry=retry)), Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "0")
         attachment.nack((await got.wait(1))[0].lease, None, "why")
@@ -338,10 +338,10 @@ def test_a_key_that_used_up_its_attempts_is_paused_with_its_reason(run_memory, m
 
 
 def test_what_is_settled_behind_a_dead_letter_takes_the_places_of_earlier_ones(run_memory):
-    retry = RetryPolicy(max_attempts=1, mode=RetryMode.OVERTAKE)
+    retry = RetryPolicy.immediate(max_attempts=1, mode=RetryMode.OVERTAKE)
 
     async def scenario(engine):
-        options = SubscriptionOptions(ordering=True, window=2, retry=retry)
+        options = SubscriptionOptions(message_ordering=True, window=2, retry=retry)
         subscription, got = await prepare(engine, options), Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "0", "1", "2")
@@ -375,10 +375,10 @@ def test_with_a_window_only_the_first_of_the_leases_that_expire_is_an_attempt(ru
 def test_a_promise_is_kept_with_the_messages_that_belong_to_it_or_says_why_not(run_memory):
     async def scenario(engine):
         subscription, topic = await prepare(engine), engine.get_topic("t")
-        await subscription.promise_with(lambda _: None, {topic: [Record(topic.reserve(1), "k", b"copy")]})
+        await subscription.outcomes.write(lambda _: None, {topic: [Record(topic.reserve(1), "k", b"copy")]})
         assert await work_off(engine, 1) == [b"copy"]
         with pytest.raises(ValueError, match="not this"):
-            await subscription.promise_with(raise_value_error, {})
+            await subscription.outcomes.write(raise_value_error)
 
     run_memory(scenario)
 
@@ -391,11 +391,13 @@ def test_what_the_store_will_never_take_is_logged_and_reported(run_memory, caplo
         subscription, got = await prepare(engine), Collector()
         engine.attach("s", got.consumer)
         error = ValueError("not this")
-        subscription.refused([3, 4], error)
+        subscription.outcomes.refused([3, 4], error)
         assert caplog.messages == [
             "subscription 's': what became of the messages 3, 4 can't be stored; they are delivered again when the store is "  # noqa: ISC004
             "opened again, and their keys wait until then: not this"
         ]
+        fields = vars(caplog.records[0])
+        assert (fields["subscription"], fields["message_ids"]) == ("s", ["3", "4"])
         assert got.failures == [error]
 
     run_memory(scenario)
@@ -408,7 +410,7 @@ def test_an_operator_hears_that_a_redrive_is_refused(run_memory, monkeypatch):
         await engine.dead_letter("s", "k", "why")
         monkeypatch.setattr("seriatim.store.memory.MemoryTransaction.unbury", raise_value_error)
         with pytest.raises(ValueError, match="not this"):
-            await engine.redrive("s", 0)
+            await engine.redrive("s", "0")
 
     run_memory(scenario)
 
@@ -421,7 +423,7 @@ def test_whoever_takes_from_a_subscription_that_is_detached_hears_of_it(run_memo
     async def scenario(engine):
         subscription, got = await prepare(engine), Collector()
         engine.attach("s", got.consumer)
-        await subscription.cut_off()
+        await subscription.placement.detach()
         expected = "subscription 's' is detached: it gets no messages any more"
         assert [str(failure) for failure in got.failures] == [expected]
         assert subscription.info().problem is None
@@ -431,11 +433,11 @@ def test_whoever_takes_from_a_subscription_that_is_detached_hears_of_it(run_memo
 
 def test_seeks_that_wait_for_their_turn_when_the_subscription_ends_are_told_why(run_memory):
     async def scenario(engine):
-        subscription, got = await prepare(engine, SubscriptionOptions(ordering=True, window=2)), Collector()
+        subscription, got = await prepare(engine, SubscriptionOptions(message_ordering=True, window=2)), Collector()
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "1")
         attachment.ack((await got.wait(1))[0].lease)  # its commit is still to come, so the lanes are not quiet
-        seeks = [asyncio.ensure_future(engine.seek_to_offset("s", 0)) for _ in range(2)]
+        seeks = [asyncio.ensure_future(engine.seek_to_message("s", "0")) for _ in range(2)]
         await asyncio.sleep(0)
         subscription.close(StoreFailed("ended"))
         async with asyncio.timeout(60):

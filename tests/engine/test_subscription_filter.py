@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from seriatim.engine.broker import Outgoing
-from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument
-from tests.engine.conftest import WatchedStore, work_off
+from tests.engine.conftest import work_off
 
-RED = SubscriptionOptions(ordering=True, filter='attributes.colour = "red"')
-ORDERED = SubscriptionOptions(ordering=True)
+RED = SubscriptionOptions(message_ordering=True, filter='attributes.colour = "red"')
+ORDERED = SubscriptionOptions(message_ordering=True)
 
 
 async def prepare(engine, **subscriptions: SubscriptionOptions) -> None:
@@ -43,7 +40,7 @@ def test_a_filtered_subscription_gets_what_it_wants_in_order_and_the_other_one_e
 
 
 def test_a_filtered_subscription_does_not_pin_the_log(run, monkeypatch):
-    monkeypatch.setattr("seriatim.store.sql.upkeep.REWRITING_AGE", 0.0)  # a young pack would be left as it is
+    monkeypatch.setattr("seriatim.store.sql.cleanup.REWRITING_AGE", 0.0)  # a young pack would be left as it is
 
     async def scenario(engine):
         await prepare(engine, red=RED)
@@ -61,11 +58,8 @@ def test_a_filtered_subscription_does_not_pin_the_log(run, monkeypatch):
     run(scenario)
 
 
-def test_what_is_rejected_costs_no_commit_of_its_own():
-    async def scenario():
-        store = WatchedStore()
-        engine = Engine(store)
-        await engine.start()
+def test_what_is_rejected_costs_no_commit_of_its_own(run_watched):
+    async def scenario(engine, store):
         await prepare(engine, red=RED)
         store.watch()
         for _ in range(5):
@@ -75,13 +69,12 @@ def test_what_is_rejected_costs_no_commit_of_its_own():
         await engine.clean_up()
         assert store.commits == 6
         assert store.cursor(engine.get_subscription("red").id).floor == 5
-        await engine.close()
 
-    asyncio.run(scenario())
+    run_watched(scenario)
 
 
 def test_very_many_rejected_messages_do_not_wait_for_clean_up(run, monkeypatch):
-    monkeypatch.setattr("seriatim.engine.sieve.MANY", 3)
+    monkeypatch.setattr("seriatim.engine.subscription_filter.MANY", 3)
 
     async def scenario(engine):
         await prepare(engine, red=RED)
@@ -113,7 +106,7 @@ def test_what_was_rejected_and_never_settled_is_rejected_again_when_it_is_loaded
     async def before(engine):
         await prepare(engine, red=RED)
         await publish(engine, "blue", "red")
-        engine.get_subscription("red").sieve._rejected.clear()  # as after a crash
+        engine.get_subscription("red").filter._rejected.clear()  # as after a crash
 
     async def after(engine):
         subscription = engine.get_subscription("red")

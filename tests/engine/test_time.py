@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
@@ -58,7 +58,7 @@ async def with_engine(url, scenario) -> None:
 
 async def subscribed(engine: Engine, **options):
     await engine.create_topic("t")
-    await engine.create_subscription("t", "s", SubscriptionOptions(ordering=True, **options))
+    await engine.create_subscription("t", "s", SubscriptionOptions(message_ordering=True, **options))
     return engine.get_subscription("s")
 
 
@@ -88,14 +88,14 @@ def test_a_lease_expires_after_exactly_its_deadline(run, deadline):
         subscription = await subscribed(engine, ack_deadline=deadline)
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
         collector = Timed()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(4)
         assert collector.data == [b"0"] * 4
         assert collector.gaps() == [close_to(deadline)] * 3
         assert [one.lease.attempt for one in collector.got] == [1, 2, 3, 4]
         with pytest.raises(StaleLease):
-            subscription.ack(collector.got[2].lease)
-        subscription.ack(collector.got[3].lease)
+            subscription.outcomes.ack(collector.got[2].lease)
+        subscription.outcomes.ack(collector.got[3].lease)
         await collector.wait(5)
         assert collector.data[4] == b"1"
 
@@ -107,11 +107,11 @@ def test_a_lease_lasts_as_long_as_it_is_extended_and_no_longer(run):
         subscription = await subscribed(engine, ack_deadline=1.0)
         await engine.publish("t", [Outgoing("k", b"0")])
         collector = Timed()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(1)
         for _ in range(50):
             await asyncio.sleep(0.9)
-            subscription.extend(collector.got[0].lease, 1.0)
+            subscription.outcomes.extend(collector.got[0].lease, 1.0)
         assert len(collector.got) == 1
         await collector.wait(2)
         assert collector.gaps() == [close_to(50 * 0.9 + 1.0)]
@@ -125,11 +125,11 @@ def test_the_backoff_doubles_from_the_lower_to_the_upper_bound(run, fails_by):
         subscription = await subscribed(engine, ack_deadline=0.5, retry=RetryPolicy(min_backoff=1, max_backoff=10))
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1"), Outgoing("other", b"2")])
         deal = {
-            b"2": lambda one: subscription.ack(one.lease),
-            b"0": lambda one: subscription.nack(one.lease) if fails_by == "nack" else None,
+            b"2": lambda one: subscription.outcomes.ack(one.lease),
+            b"0": lambda one: subscription.outcomes.nack(one.lease) if fails_by == "nack" else None,
         }
         collector = Timed(lambda one: deal[one.record.data](one))
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(8)
         times = [at for at, one in zip(collector.times, collector.got, strict=True) if one.record.data == b"0"]
         spent = 0.5 if fails_by == "expiry" else 0
@@ -145,8 +145,10 @@ def test_the_delay_of_a_nack_overrides_the_backoff(run):
         subscription = await subscribed(engine, retry=RetryPolicy(min_backoff=100, max_backoff=100))
         await engine.publish("t", [Outgoing("k", b"0")])
         delays = iter([0.0, 7.5, None])
-        collector = Timed(lambda one: subscription.nack(one.lease, next(delays)) if one.lease.attempt < 4 else None)
-        subscription.attach(collector.consumer)
+        collector = Timed(
+            lambda one: subscription.outcomes.nack(one.lease, next(delays)) if one.lease.attempt < 4 else None
+        )
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(4)
         assert collector.gaps() == [close_to(0), close_to(7.5), close_to(100)]
 
@@ -165,8 +167,8 @@ def test_a_delay_on_publish_blocks_its_own_key_only(run):
         ]
         await engine.publish("t", messages)
         published = now()
-        collector = Timed(lambda one: subscription.ack(one.lease))
-        subscription.attach(collector.consumer)
+        collector = Timed(lambda one: subscription.outcomes.ack(one.lease))
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(5)
         came = {one.record.data: at - published for one, at in zip(collector.got, collector.times, strict=True)}
         assert came[b"b0"] == came[b"loose"] == close_to(0)
@@ -185,17 +187,19 @@ def test_the_number_of_attempts_is_exact(run, fails_by, most):
         await engine.create_subscription("dead", "graves")
         dead = engine.get_subscription("graves")
         subscription = await subscribed(
-            engine, ack_deadline=1, retry=RetryPolicy(max_attempts=most), dead_letter_topic="dead"
+            engine, ack_deadline=1, retry=RetryPolicy.immediate(max_attempts=most), dead_letter_topic="dead"
         )
         await engine.publish("t", [Outgoing("k", b"bad"), Outgoing("k", b"good")])
         collector = Timed(
             lambda one: (
-                subscription.nack(one.lease, error="no") if fails_by == "nack" and one.record.data == b"bad" else None
+                subscription.outcomes.nack(one.lease, error="no")
+                if fails_by == "nack" and one.record.data == b"bad"
+                else None
             )
         )
         graves = Timed()
-        subscription.attach(collector.consumer)
-        dead.attach(graves.consumer)
+        subscription.deliveries.attach(collector.consumer)
+        dead.deliveries.attach(graves.consumer)
         await graves.wait(1)
         await collector.wait(most + 1)
         assert [(one.record.data, one.lease.attempt) for one in collector.got] == [
@@ -224,8 +228,8 @@ def test_the_number_of_attempts_is_exact_across_restarts(run_with_restarts, fail
 
     async def two_attempts(engine):
         subscription = engine.get_subscription("s")
-        collector = Timed(lambda one: subscription.nack(one.lease) if fails_by == "nack" else None)
-        subscription.attach(collector.consumer)
+        collector = Timed(lambda one: subscription.outcomes.nack(one.lease) if fails_by == "nack" else None)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(2)
         attempts.extend(one.lease.attempt for one in collector.got)
         if fails_by == "expiry":
@@ -233,9 +237,9 @@ def test_the_number_of_attempts_is_exact_across_restarts(run_with_restarts, fail
 
     async def the_last(engine):
         subscription, graves = engine.get_subscription("s"), Timed()
-        collector = Timed(lambda one: subscription.nack(one.lease) if fails_by == "nack" else None)
-        subscription.attach(collector.consumer)
-        engine.get_subscription("graves").attach(graves.consumer)
+        collector = Timed(lambda one: subscription.outcomes.nack(one.lease) if fails_by == "nack" else None)
+        subscription.deliveries.attach(collector.consumer)
+        engine.get_subscription("graves").deliveries.attach(graves.consumer)
         await graves.wait(1)
         attempts.extend(one.lease.attempt for one in collector.got)
         deaths.extend(graves.data)
@@ -249,12 +253,12 @@ def test_a_delivery_that_a_clean_end_cut_short_is_not_an_attempt(run_with_restar
     seen: list[int] = []
 
     async def create(engine):
-        await subscribed(engine, retry=RetryPolicy(max_attempts=3))
+        await subscribed(engine, retry=RetryPolicy.immediate(max_attempts=3))
         await engine.publish("t", [Outgoing("k", b"0")])
 
     async def end_during_delivery(engine):
         collector = Collector()
-        engine.get_subscription("s").attach(collector.consumer)
+        engine.get_subscription("s").deliveries.attach(collector.consumer)
         await collector.wait(1)
         seen.append(collector.got[0].lease.attempt)
         await settle_down(engine)
@@ -271,14 +275,14 @@ def test_a_restart_forgets_no_backoff(tmp_path):
     async def first(engine):
         subscription = await subscribed(engine, retry=RetryPolicy(min_backoff=3600, max_backoff=3600))
         await engine.publish("t", [Outgoing("k", b"0"), Outgoing("k", b"1")])
-        collector = Timed(lambda one: subscription.nack(one.lease))
-        subscription.attach(collector.consumer)
+        collector = Timed(lambda one: subscription.outcomes.nack(one.lease))
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(1)
         times.append(engine.now())
 
     async def second(engine):
         collector = Timed()
-        engine.get_subscription("s").attach(collector.consumer)
+        engine.get_subscription("s").deliveries.attach(collector.consumer)
         await collector.wait(1)
         assert collector.data == [b"0"]
         times.append(engine.now())
@@ -326,7 +330,7 @@ def count_turns(loop: Any) -> Iterator[int]:
 def test_an_idle_engine_wakes_up_once_an_hour_and_does_nothing_in_between(run):
     async def scenario(engine):
         subscription = await subscribed(engine)
-        subscription.attach(Timed(lambda one: subscription.ack(one.lease)).consumer)
+        subscription.deliveries.attach(Timed(lambda one: subscription.outcomes.ack(one.lease)).consumer)
         await engine.publish("t", [Outgoing("k", b"0")])
         await asyncio.sleep(60)  # whatever follows from that is over
         turns = count_turns(asyncio.get_running_loop())
@@ -345,10 +349,10 @@ def test_closing_right_after_a_change_does_not_wait_for_the_next_clean_up(run):
         subscription = await subscribed(engine)
         await engine.publish("t", [Outgoing("k", b"0")])
         collector = Collector()
-        subscription.attach(collector.consumer)
+        subscription.deliveries.attach(collector.consumer)
         await collector.wait(1)
         await asyncio.sleep(60)  # clean-up waits for a change
-        subscription.detach(collector.consumer)
+        subscription.deliveries.detach(collector.consumer)
         begun = now()
         await engine.close()
         assert now() == begun

@@ -8,10 +8,10 @@ from sys import getsizeof
 import pytest
 
 from seriatim.engine import topic as topic_module
-from seriatim.engine.broker import TopicInfo
+from seriatim.engine.broker import Outgoing, TopicInfo
 from seriatim.engine.options import TopicOptions
 from seriatim.engine.topic import ENTRY_BYTES, RECORD_BYTES, TopicState, memory_of
-from seriatim.store.base import Position, Record, TopicRow
+from seriatim.store.base import MessageHeader, Record, TopicRow
 
 
 class Follower:
@@ -36,6 +36,15 @@ def new_topic(next_offset: int = 0) -> TopicState:
 def message(offset: int, size: int, attributes: int) -> Record:
     named = {f"name {n} of {offset}": f"value {n} of {offset}" for n in range(attributes)} or None
     return Record(offset, f"key-{offset}", bytes([offset % 251]) * size, named, offset + 0.5)
+
+
+def test_messages_are_numbered_and_keep_copies_of_their_attributes_and_the_time_until_which_they_are_delayed():
+    topic, attributes = new_topic(7), {"a": "b"}
+    ids, records = topic.number([Outgoing("k", b"1", attributes, 2.5), Outgoing(None, b"2", {})], 100.0)
+    attributes["a"] = "changed"
+    assert list(ids) == ["7", "8"]
+    assert records == [Record(7, "k", b"1", {"a": "b"}, 100.0, 102.5), Record(8, None, b"2", None, 100.0, 0.0)]
+    assert topic.next_offset == 9
 
 
 @pytest.mark.parametrize(("size", "attributes"), [(0, 0), (0, 5), (1, 1), (1000, 0), (1000, 20)])
@@ -71,9 +80,9 @@ def test_a_topic_is_what_the_store_says():
 def test_an_offset_is_given_out_once():
     topic = new_topic(5)
     assert (topic.reserve(3), topic.reserve(1), topic.next_offset) == (5, 8, 9)
-    topic.burn(7)
+    topic.skip_offsets_below(7)
     assert topic.next_offset == 9
-    topic.burn(20)
+    topic.skip_offsets_below(20)
     assert topic.reserve(1) == 20
 
 
@@ -105,7 +114,7 @@ def test_followers_are_shown_every_message_and_everything_is_counted():
     assert (was_followed, topic.is_followed) == (False, True)
     topic.appended([message(1, 10, 0), message(2, 5, 0)])
     topic.unfollow(second)
-    topic.batch_appended([Position(3, "k", None, 0.0)], 1, 100)
+    topic.batch_appended([MessageHeader(3, "k", None, 0.0)], 1, 100)
     assert (first.seen, second.seen) == ([1, 2, 3], [1, 2])
     assert (topic.counts.published, topic.counts.bytes) == (4, 125)
 
@@ -131,11 +140,11 @@ def test_what_its_only_follower_has_settled_leaves_at_once_and_otherwise_stays()
     topic.unfollow(follower)
     topic.settled([7, 1])
     assert cached(topic, range(3)) == [0, 2]
-    assert topic._recent_bytes == memory_of(message(0, 10, 0)) + memory_of(message(2, 10, 0))
+    assert topic._recent_bytes == memory_of([message(0, 10, 0), message(2, 10, 0)])
 
 
 def test_the_oldest_messages_make_room_for_the_newest(monkeypatch):
-    size = memory_of(message(10, 100, 0))
+    size = memory_of([message(10, 100, 0)])
     monkeypatch.setattr(topic_module, "CACHED_BYTES", 16 * size)
     topic = new_topic()
     topic.follow(Follower())
@@ -151,5 +160,5 @@ def test_the_oldest_messages_make_room_for_the_newest(monkeypatch):
 def test_the_memory_of_a_message_is_that_of_its_parts():
     record = Record(0, "key", b"data", {"a": "bc", "d": ""})
     attributes = 3 * ENTRY_BYTES + sum(map(getsizeof, ["a", "bc", "d", ""]))
-    assert memory_of(record) == RECORD_BYTES + getsizeof("key") + getsizeof(b"data") + attributes
-    assert memory_of(record._replace(attributes=None)) == RECORD_BYTES + getsizeof("key") + getsizeof(b"data")
+    assert memory_of([record]) == RECORD_BYTES + getsizeof("key") + getsizeof(b"data") + attributes
+    assert memory_of([record._replace(attributes=None)]) == RECORD_BYTES + getsizeof("key") + getsizeof(b"data")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import (
@@ -67,7 +67,7 @@ def test_a_subscription_with_unusable_options_is_stopped_and_says_why(with_store
         problem = "options that can't be used (retry must be a RetryPolicy, not None): set retry anew"
         assert (await engine.describe_subscription("s")).problem == problem
         assert (await engine.stats("s")).stopped == problem
-        assert (await engine.list_keys("s"))[0].why == f"the subscription is stopped: {problem}"
+        assert (await engine.list_keys("s"))[0].why == f"the subscription is stopped: {problem}; an operator moves it"
         assert f"subscription 's' is stopped, because it has {problem}" in caplog.messages
         got = Collector()
         engine.attach("s", got.consumer)
@@ -86,13 +86,13 @@ def test_a_stopped_subscription_goes_on_when_its_options_are_set_anew(with_store
         got = Collector(max_messages=1)
         attachment = engine.attach("s", got.consumer)
         await publish(engine, "3")
-        given = SubscriptionOptions(retry=RetryPolicy(max_attempts=7))
+        given = SubscriptionOptions(retry=RetryPolicy.immediate(max_attempts=7))
         await engine.update_subscription("s", given, ["retry"])
         for number in range(1, 4):
             attachment.ack((await got.wait(number))[-1].lease)
         assert got.data == [b"1", b"2", b"3"]
         info = await engine.describe_subscription("s")
-        assert (info.problem, info.options.ordering, info.options.retry.max_attempts) == (None, True, 7)
+        assert (info.problem, info.options.message_ordering, info.options.retry.max_attempts) == (None, True, 7)
         assert (await engine.stats("s")).stopped is None
         assert list(flaws_in(await engine.load(lambda store: store.catalog()))) == []
 
@@ -118,7 +118,7 @@ def test_a_change_must_give_everything_anew_that_can_not_be_used(with_store):
 def test_a_filter_that_can_not_be_used_can_be_replaced(with_store):
     async def scenario(engine):
         await engine.update_subscription("s", SubscriptionOptions(filter='attributes.a = "1"'), ["filter"])
-        assert engine.get_subscription("s").sieve.id == engine.get_subscription("s").id  # for which it settles
+        assert engine.get_subscription("s").filter.id == engine.get_subscription("s").id  # for which it settles
         assert await work_off(engine, 1) == [b"1"]
 
     with_store(holding({"filter": "this is no filter"}), scenario)
@@ -130,7 +130,7 @@ def test_a_stopped_subscription_can_be_detached_or_deleted(with_store):
         assert (await engine.describe_subscription("s")).problem is None
         await engine.delete_subscription("s")
 
-    with_store(holding({"ordering": "yes"}), scenario)
+    with_store(holding({"message_ordering": "yes"}), scenario)
 
 
 def test_a_topic_with_unusable_options_keeps_everything_until_they_are_set_anew(with_store):
@@ -143,7 +143,7 @@ def test_a_topic_with_unusable_options_keeps_everything_until_they_are_set_anew(
             await work_off(engine, 2, name)
         await engine.clean_up()
         assert (await engine.describe_topic("t")).earliest == 0
-        with pytest.raises(FailedPrecondition, match="set retain_settled anew, in the same change"):
+        with pytest.raises(FailedPrecondition, match=r"^topic 't' has .*set retain_settled anew, in the same change$"):
             await engine.update_topic("t", TopicOptions(), ["retention"])
         await engine.update_topic("t", TopicOptions(retain_settled=0.0), ["retain_settled"])
         await engine.clean_up()
@@ -160,7 +160,7 @@ def test_a_topic_with_unusable_options_keeps_everything_until_they_are_set_anew(
         ({"ack_deadline": nan, "window": 0}, ["ack_deadline", "window"]),
         ({"retry": {"max_attempts": "5"}}, ["retry"]),
         ({"release": "sometimes"}, ["release"]),
-        ({"ordering": 1, "paused": None, "detached": "no"}, ["ordering", "paused", "detached"]),
+        ({"message_ordering": 1, "paused": None, "detached": "no"}, ["message_ordering", "paused", "detached"]),
         ({"dead_letter_topic": 5, "resource": {}}, ["dead_letter_topic", "resource"]),
         ({"retry": {"max_attempts": 5, "of a newer version": 1}, "of a newer version": 1}, []),
     ],
@@ -168,7 +168,7 @@ def test_a_topic_with_unusable_options_keeps_everything_until_they_are_set_anew(
 def test_what_can_be_used_of_stored_options_is_used(values, flawed):
     options, flaws = read_subscription_options({**GOOD, **values})
     assert list(flaws) == flawed
-    assert options.ordering is ("ordering" not in flawed)
+    assert options.message_ordering is ("message_ordering" not in flawed)
 
 
 @pytest.mark.parametrize("values", [None, [], 5])
@@ -176,7 +176,7 @@ def test_options_that_are_no_object_are_unusable_as_a_whole(values):
     assert read_subscription_options(values)[0] == SubscriptionOptions()
     options, flaws = read_topic_options(values)
     assert (options.retention, options.retain_settled) == (None, None)
-    assert sorted(flaws) == ["resource", "retain_settled", "retention"]
+    assert sorted(flaws) == ["dedup_max_ids", "dedup_window", "resource", "retain_settled", "retention"]
 
 
 def test_times_that_an_earlier_version_stored_can_be_waited_for(with_store, monkeypatch):

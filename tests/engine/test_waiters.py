@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from seriatim.engine.promises import Promises, all_of
+from seriatim.engine.outcomes import Waiters, all_of
 from seriatim.errors import OutcomeUnknown
 
 LOST = OutcomeUnknown("who knows")
@@ -14,7 +14,7 @@ LOST = OutcomeUnknown("who knows")
 
 def run(scenario) -> None:
     async def main() -> None:
-        await scenario(Promises())
+        await scenario(Waiters())
 
     asyncio.run(main())
 
@@ -54,8 +54,8 @@ def test_all_that_is_still_open_is_broken_together_and_what_was_kept_stays_kept(
         about_message = promises.of(5)
         promises.expect(6, heard.append)
         keep(None)
-        promises.break_all(LOST)
-        promises.break_all(OutcomeUnknown("another"))
+        promises.fail_all(LOST)
+        promises.fail_all(OutcomeUnknown("another"))
         assert await kept is None
         for promise in (waiting, about_message):
             assert promise.exception() is LOST

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from enum import Enum
-from functools import cache
 from types import FunctionType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Copier = Callable[[Any], Any]
 
 _SHARED = (int, float, str, bytes, tuple, frozenset, Enum, FunctionType, type(None))
 """Tuples and frozensets too: nothing that a machine puts into them ever changes."""
@@ -17,26 +18,41 @@ _SHARED = (int, float, str, bytes, tuple, frozenset, Enum, FunctionType, type(No
 
 def clone(value: T) -> T:
     """A copy, and of whatever may change in it too."""
-    kind: Any = type(value)
-    if isinstance(value, _SHARED) or _is_frozen(kind):
-        return value
-    if isinstance(value, list | deque):
-        return kind(map(clone, value))
-    if isinstance(value, dict):
-        return kind((key, clone(each)) for key, each in value.items())
-    twin = kind.__new__(kind)
-    for name in _slots(kind):
-        setattr(twin, name, clone(getattr(value, name)))
-    for name, each in getattr(value, "__dict__", {}).items():
-        setattr(twin, name, clone(each))
-    return twin
+    copier = _COPIERS[type(value)]
+    copy: T = value if copier is None else copier(value)
+    return copy
 
 
-@cache
-def _is_frozen(kind: type) -> bool:
-    return is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+class _Copiers(dict[type, "Copier | None"]):
+    """How values of each class are copied; None for what is shared. Worlds spend most of their time here."""
+
+    def __missing__(self, kind: type) -> Copier | None:
+        copier = self[kind] = _copier_of(kind)
+        return copier
 
 
-@cache
-def _slots(kind: type) -> tuple[str, ...]:
-    return tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if name != "__weakref__")
+def _copier_of(kind: Any) -> Copier | None:
+    if issubclass(kind, _SHARED) or (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[union-attr]
+        return None
+    if issubclass(kind, list | deque):
+        return lambda value: kind(map(clone, value))
+    if issubclass(kind, dict):
+        return lambda value: kind((key, clone(each)) for key, each in value.items())
+    slots = tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()) if name != "__weakref__")
+    has_dict = bool(kind.__dictoffset__)
+
+    def copy_machine(value: Any) -> Any:
+        twin = kind.__new__(kind)
+        for name in slots:
+            each = getattr(value, name)
+            copier = _COPIERS[type(each)]
+            setattr(twin, name, each if copier is None else copier(each))
+        if has_dict:
+            for name, each in value.__dict__.items():
+                setattr(twin, name, clone(each))
+        return twin
+
+    return copy_machine
+
+
+_COPIERS = _Copiers()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from seriatim.core.edge_messages import Kind, NodeOrdering, Ordered, StatusChanged
-from seriatim.core.sparkplug import EdgeNode
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import Kind, NodeOrdering, Ordered, StatusChanged
 from tests.exhaustive.clones import clone
 from tests.exhaustive.edge_world import Command, Message, of_the_node
 from tests.exhaustive.explorer import Row, World

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
-from seriatim.core.resequencing import OnEpoch
-from seriatim.core.sparkplug import TABLE
-from tests.core.edge_script import dbirth, ddata, ddeath, nbirth, ndata, ndeath
+from seriatim.core.resequencing.options import OnEpoch
+from seriatim.core.sparkplug.edge_node import TABLE
+from seriatim.core.sparkplug.messages import BeforeBirth, NodeOrdering, OnTimeout
+from tests.core.sparkplug.edge_script import dbirth, ddata, ddeath, nbirth, ndata, ndeath
 from tests.exhaustive.edge_honest_world import HonestWorld, Sent, session
 from tests.exhaustive.edge_nodes_world import NodesScope, NodesWorld
 from tests.exhaustive.edge_world import EdgeScope, EdgeWorld, Message
@@ -80,6 +80,7 @@ def small() -> Iterator[EdgeWorld | HonestWorld | NodesWorld]:
     yield from correct_nodes()
     yield several("one place for two nodes", "birth", "data", "clear", "ask", "tick", max_nodes=1)
     yield several("two nodes take turns", "birth", "ask", "tick", "late", reorder_timeout=0.0, **AT_ONCE)
+    yield several("one node loses its connection", "birth", "ask", "tick", *CONNECTION, max_nodes=1)
 
 
 def large() -> Iterator[EdgeWorld | HonestWorld | NodesWorld]:

@@ -9,9 +9,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 
-from seriatim.core.edge_messages import EdgeMessage, Kind, NodeEffect, NodeOrdering, RebirthRequested
-from seriatim.core.edge_nodes import EdgeNodes
-from seriatim.core.sparkplug import EdgeNode
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import EdgeMessage, Kind, NodeEffect, NodeOrdering, RebirthRequested
+from seriatim.core.sparkplug.pool import EdgeNodes
 from seriatim.errors import CapacityExceeded
 from tests.exhaustive.clones import clone
 from tests.exhaustive.edge_world import TICK, Command, of_the_node

@@ -8,7 +8,9 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import LedgerEntry, Reason
+from seriatim.core.sparkplug.edge_node import NodeState
+from seriatim.core.sparkplug.messages import (
     BeforeBirth,
     EdgeMessage,
     Flag,
@@ -21,8 +23,6 @@ from seriatim.core.edge_messages import (
     ReleasedBy,
     Status,
 )
-from seriatim.core.resequencing import LedgerEntry, Reason
-from seriatim.core.sparkplug import NodeState
 
 
 class Stamps(NamedTuple):

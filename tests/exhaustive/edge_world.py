@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import LedgerEntry, Reason
+from seriatim.core.resequencing.resequencer import SavedResequencer
+from seriatim.core.sparkplug.edge_node import LEFT_OVER, EdgeNode, NodeEvent, NodeState
+from seriatim.core.sparkplug.messages import (
     Bookmark,
     DeathIgnored,
     EdgeMessage,
@@ -28,10 +31,7 @@ from seriatim.core.edge_messages import (
     Status,
     StatusChanged,
 )
-from seriatim.core.rebirth import RebirthGovernor
-from seriatim.core.resequencer import SavedResequencer
-from seriatim.core.resequencing import LedgerEntry, Reason
-from seriatim.core.sparkplug import LEFT_OVER, EdgeNode, NodeEvent, NodeState
+from seriatim.core.sparkplug.rebirth import RebirthGovernor
 from tests.exhaustive.clones import clone
 from tests.exhaustive.edge_reader import Reader
 from tests.exhaustive.explorer import Row, World

@@ -26,16 +26,30 @@ from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 from seriatim.core.deadlines import Deadlines, LeaseDeadlines
-from seriatim.core.delivery import Delivery, Effect, Lease, OnExhausted, Release, RetryMode, RetryPolicy, Settled
-from seriatim.core.lane import TABLE, Lane, LaneEvent, LaneState, LooseLane
-from seriatim.core.lanes import Lanes
-from seriatim.core.offsets import OffsetQueue
+from seriatim.core.lanes.lane import TABLE, Lane, LaneEvent, LaneState, LooseLane
+from seriatim.core.lanes.lanes import Lanes
+from seriatim.core.lanes.offset_queue import OffsetQueue
+from seriatim.core.lanes.tenants import TenantLanes, _Tenant
+from seriatim.core.lanes.types import (
+    Delivery,
+    Keep,
+    LaneEffect,
+    Lease,
+    OnExhausted,
+    ReleaseAfter,
+    RetryMode,
+    RetryPolicy,
+    Settled,
+)
 from seriatim.errors import FailedPrecondition, IllegalTransition, NotFound, RedriveRefused, StaleLease
-from seriatim.testing.naive_lanes import NaiveLanes, NaiveMessage
+from tests.core.lanes.crashes import crashed
+from tests.core.lanes.naive_lanes import NaiveLanes, NaiveMessage
 from tests.exhaustive.explorer import Row, Scope, World
+from tests.exhaustive.lanes_invariants import Key, check_naively, check_structure, deadlines_of, leases_of
+from tests.proof import counted
 
-Key = str | None
-
+BATCH_VERBS = frozenset({"give_back_somewhere", "settle_all", "give_up", "hand_back", "extend"})
+CRASHES = frozenset({"crash", "crash_before_leases"})  # which messages were in a batch is known to the store alone
 CORE_VERBS = frozenset({"push", "take", "settle", "give_back", "advance", "confirm", "pause", "resume", "stale"})
 
 CHANGES = {"settled": "settled", "dead-lettered": "dead", "removed": "removed", "redriven": "redriven"}
@@ -59,7 +73,7 @@ class Command(NamedTuple):
 WITHOUT_KEY = frozenset({"take", "advance", "crash", "crash_before_leases", "stale"})
 
 
-class WatchedLanes(Lanes):
+class Watched(Lanes):
     """Notes every transition. What most messages do is not decided by ``_refresh``, so it is watched as well."""
 
     rows: ClassVar[set[Row]] = set()
@@ -67,30 +81,44 @@ class WatchedLanes(Lanes):
     def _note(self, before: LaneState, event: LaneEvent, after: LaneState) -> None:
         self.rows.add((before.value, event.value, after.value))
 
-    def _refresh(self, lane: Lane, event: LaneEvent) -> None:
+    def _refresh(self, lane: Lane, event: LaneEvent, now: float | None) -> None:
         before = lane.state
-        super()._refresh(lane, event)
+        super()._refresh(lane, event, now)
         self._note(before, event, lane.state)
 
-    def _lease(self, lane: Lane, deadline: float) -> Lease:
-        before, lease = lane.state, super()._lease(lane, deadline)
-        self._note(before, LaneEvent.TAKE, lane.state)
-        return lease
+    def take(
+        self, now: float, lease_time: float, limit: int = 1, consumer: Hashable = None, batch: int = 1
+    ) -> list[Lease]:
+        leases: list[Lease] = []
+        while limit > 0 and (taken := super().take(now, lease_time, min(batch, limit), consumer, batch)):
+            leases += taken
+            for lease in taken:
+                limit -= len(lease.offsets)
+                self._note(LaneState.READY, LaneEvent.TAKE, self._lanes[lease.key].state)
+        return leases
 
-    def settle_into(self, settled: list[int], token: int) -> None:
-        lane = self._leased.get(token)
+    def settle_into(
+        self, settled: list[int], token: int, through: int | None = None, now: float | None = None
+    ) -> Hashable:
+        lease = self.lease(token)
+        lane = self._lanes[lease.key] if lease else None
         before = lane.state if lane else LaneState.EMPTY
-        super().settle_into(settled, token)
+        holder = super().settle_into(settled, token, through, now)
         assert lane is not None, "a token that is not held was accepted"
         self._note(before, LaneEvent.SETTLE, lane.state)
+        return holder
 
-    def confirm_all(self, offsets: Iterable[int]) -> None:
+    def confirm_all(self, offsets: Iterable[int], now: float | None = None) -> None:
         for offset in offsets:
             pending = self._unconfirmed.get(offset)
             before = pending[0].state if pending else LaneState.EMPTY
-            super().confirm_all([offset])
+            super().confirm_all([offset], now)
             assert pending is not None, "a confirmation that nobody waited for was accepted"
             self._note(before, LaneEvent.CONFIRM, pending[0].state)
+
+
+class WatchedTenantLanes(Watched, TenantLanes):
+    """The same, with a limit for each tenant."""
 
 
 @dataclass(slots=True)
@@ -113,6 +141,7 @@ class LanesWorld(World[Situation, Command]):
         verbs: frozenset[str] | None = None,
         lease_time: int = 1,
         symmetric: bool = True,
+        batch: int = 1,
     ) -> None:
         self.delivery = delivery
         self.keys = keys
@@ -121,6 +150,7 @@ class LanesWorld(World[Situation, Command]):
         self.verbs = verbs = ALL_VERBS if verbs is None else verbs
         self.lease_time = lease_time
         self.symmetric = symmetric
+        self.batch = batch
         self.ties = len(keys) * delivery.window > 1 or None in keys
         self.crashes = not verbs.isdisjoint({"crash", "crash_before_leases"})
         self.failure_cap = delivery.retry.max_attempts or 3
@@ -131,17 +161,20 @@ class LanesWorld(World[Situation, Command]):
         retry, delivery = self.delivery.retry, self.delivery
         attempts = "any number of attempts" if retry.max_attempts is None else f"attempts {retry.max_attempts}"
         verbs = "all verbs" if self.verbs == ALL_VERBS else f"{len(self.verbs)} verbs"
+        tenants = "" if delivery.tenant_limit is None else f"limit of a tenant {delivery.tenant_limit}, "
         keys = ", ".join("no key" if key is None else key for key in self.keys)
+        batch = f" in batches of {self.batch}" if self.batch > 1 else ""
         return (
-            f"{keys}: {self.messages} messages each, {len(self.consumers)} consumers, window {delivery.window}, "
-            f"{delivery.release}, {retry.mode}, {retry.on_exhausted}, {attempts}, {verbs}"
+            f"{keys}: {self.messages} messages each{batch}, {counted(len(self.consumers), 'consumers')}, "
+            f"window {delivery.window}, {delivery.release}, {retry.mode}, {retry.on_exhausted}, {attempts}, "
+            f"keep {delivery.keep}, {tenants}{verbs}"
         )
 
     # -- the machine ----------------------------------------------------------------------------------------------------
 
     def start(self) -> Situation:
-        WatchedLanes.rows = self.rows
-        lanes = WatchedLanes(self.delivery)
+        Watched.rows = self.rows
+        lanes = (Watched if self.delivery.tenant_limit is None else WatchedTenantLanes)(self.delivery)
         lanes.advance(0)
         return Situation(lanes)
 
@@ -158,6 +191,10 @@ class LanesWorld(World[Situation, Command]):
         accepted: bool = getattr(step, command.verb)(command)
         if accepted:
             assert_same_model(model_of(state), step.model)
+            if self.batch > 1:
+                assert under_suspicion(model_of(state)) == under_suspicion(step.model)
+            assert sorted(state.lanes.superseded) == sorted(step.model.superseded)
+            state.lanes.superseded = []
         return accepted
 
     def check(self, state: Situation) -> None:
@@ -183,10 +220,14 @@ def copy_of(lanes: Lanes) -> Lanes:
             copies[ghost] = _copy_of_lane(ghost)
     known["_lanes"] = {key: copies[lane] for key, lane in lanes._lanes.items()}
     known["_ring"] = deque([copies[lane] for lane in lanes._ring])
+    known["_blocked"] = {copies[lane]: None for lane in lanes._blocked}
     known["_held"] = {
         holder: OrderedDict((copies[lane], None) for lane in held) for holder, held in lanes._held.items()
     }
-    known["_leased"] = leased = {token: copies[lane] for token, lane in lanes._leased.items()}
+    known["_leased"] = leased = dict(lanes._leased)
+    known["_given"] = dict(lanes._given)
+    known["overtaken"] = list(lanes.overtaken)
+    known["superseded"] = list(lanes.superseded)
     known["_unconfirmed"] = {at: (copies[lane], change) for at, (lane, change) in lanes._unconfirmed.items()}
     known["_dead"] = {key: list(dead) for key, dead in lanes._dead.items()}
     known["_troubles"] = {
@@ -197,11 +238,22 @@ def copy_of(lanes: Lanes) -> Lanes:
             trouble.error,
             trouble.steps_aside,
             trouble.spent,
+            trouble.since,
         )
         for offset, trouble in lanes._troubles.items()
     }
     known["_expiry"] = _copy_of_expiry(lanes._expiry, leased)
     known["_delays"] = _copy_of_delays(lanes._delays)
+    if isinstance(lanes, TenantLanes):
+        tenants = {name: _copy_of_tenant(tenant, copies) for name, tenant in lanes._tenants.items()}
+        known["_tenants"], known["_standing"] = tenants, deque([tenants[one.name] for one in lanes._standing])
+    return new
+
+
+def _copy_of_tenant(tenant: _Tenant, copies: dict[Lane, Lane]) -> _Tenant:
+    new = _Tenant(tenant.name)
+    new.ready, new.out, new.stands = deque([copies[lane] for lane in tenant.ready]), set(tenant.out), tenant.stands
+    new.changed = tenant.changed
     return new
 
 
@@ -210,20 +262,22 @@ def _copy_of_lane(lane: Lane) -> Lane:
     new.key, new.window, new.in_flight, new.pending = lane.key, lane.window, lane.in_flight, lane.pending
     new.last_settled, new.paused, new.holder = lane.last_settled, lane.paused, lane.holder
     new.in_ring, new.is_held, new.turn, new.state = lane.in_ring, lane.is_held, lane.turn, lane.state
+    new.since, new.alone_until = lane.since, lane.alone_until
     new.waiting = queue = object.__new__(OffsetQueue)
     old = lane.waiting
-    queue._array, queue._first = old._array[:], old._first
+    queue.front, queue._first = old.front, old._first
+    queue._array = None if old._array is None else old._array[:]
     queue._removed = None if old._removed is None else set(old._removed)
-    new.flight = list(lane.flight)
-    new.acked = None if lane.acked is None else set(lane.acked)
+    new.flight = lane.flight
+    new.acked = None if lane.acked is None else dict(lane.acked)
     new.aside = None if lane.aside is None else set(lane.aside)
     if isinstance(lane, LooseLane):
         assert isinstance(new, LooseLane)
-        new._leases = dict(lane._leases)
+        new.holders = dict(lane.holders)
     return new
 
 
-def _copy_of_expiry(expiry: LeaseDeadlines, live: dict[int, Lane]) -> LeaseDeadlines:
+def _copy_of_expiry(expiry: LeaseDeadlines, live: dict[int, Lease]) -> LeaseDeadlines:
     new = object.__new__(LeaseDeadlines)
     new._live = live
     new._tokens, new._times = expiry._tokens.copy(), expiry._times.copy()
@@ -241,16 +295,6 @@ def _copy_of_delays(delays: Deadlines[int]) -> Deadlines[int]:
 # -- the machine's state as the model knows it --------------------------------------------------------------------------
 
 
-def deadlines_of(lanes: Lanes) -> dict[int, tuple[float, bool]]:
-    """When each lease falls due, and whether that was moved."""
-    expiry = lanes._expiry
-    queued = dict(zip(expiry._tokens, expiry._times, strict=True))
-    return {
-        token: (expiry._moved[token], True) if token in expiry._moved else (queued[token], False)
-        for token in lanes._leased
-    }
-
-
 def model_of(state: Situation) -> NaiveLanes:
     """The model in the state that the machine is in."""
     lanes = state.lanes
@@ -262,12 +306,14 @@ def model_of(state: Situation) -> NaiveLanes:
         if lane.paused:
             model.paused.add(key)
         model.messages += _queued_messages(lanes, lane)
-        for lease in lane.leases():
-            message = _message(lanes, key, lease.offset)
-            message.where = "out" if lease.token in lanes._leased else "acked"
-            message.token, message.consumer = lease.token, lane.holder
-            message.deadline = ties.get(lease.token, inf)
-            model.messages.append(message)
+        model.alone_until[key] = lane.alone_until
+        for lease in leases_of(lanes, lane):
+            for message in (_message(lanes, key, offset) for offset in lease.offsets):
+                message.where = "out" if lease.token in lanes._leased else "acked"
+                message.token, message.lease = lease.token, lease
+                message.consumer = lane.holder_of(lease.token)
+                message.deadline = ties.get(lease.token, inf)
+                model.messages.append(message)
     redriven = {message.offset: message for message in model.messages}
     for offset, (lane, change) in lanes._unconfirmed.items():
         changing = redriven[offset] if change == "redriven" else _message(lanes, lane.key, offset)
@@ -308,6 +354,11 @@ def assert_same_model(machine: NaiveLanes, model: NaiveLanes) -> None:
     assert seen == expected, f"the machine has\n  {seen}\nand the model\n  {expected}"
 
 
+def under_suspicion(model: NaiveLanes) -> set[int]:
+    """The messages that go one at a time, because they were in a batch that failed."""
+    return {m.offset for m in model.messages if m.offset <= model.alone_until.get(m.key, -1)}
+
+
 def _summary(model: NaiveLanes) -> tuple[object, ...]:
     messages = sorted(map(_shown(model), model.messages))
     pending = sorted((change, message.offset) for change, message in model.pending)
@@ -342,7 +393,7 @@ def known_offsets(lanes: Lanes, key: Key) -> list[int]:
     lane = lanes._lanes.get(key)
     known = set(lanes._dead.get(key, ()))
     if lane is not None:
-        known.update(lane.waiting, lane.aside or (), (lease.offset for lease in lane.leases()))
+        known.update(lane.waiting, lane.aside or (), lanes._out(lane))
         known.update(offset for offset, (changing, _) in lanes._unconfirmed.items() if changing is lane)
     return sorted(known)
 
@@ -350,7 +401,8 @@ def known_offsets(lanes: Lanes, key: Key) -> list[int]:
 def leased_offsets(lanes: Lanes, key: Key) -> dict[int, int]:
     """The tokens of what is in flight, by offset."""
     lane = lanes._lanes.get(key)
-    return {} if lane is None else {lease.offset: lease.token for lease in lane.leases()}
+    leases = [] if lane is None else leases_of(lanes, lane)
+    return {offset: lease.token for lease in leases for offset in lease.offsets}
 
 
 def _for_each_key(world: LanesWorld, state: Situation, verb: str) -> Iterator[Command]:
@@ -375,6 +427,13 @@ def _for_each_lease(world: LanesWorld, state: Situation, verb: str) -> Iterator[
         known = known_offsets(state.lanes, key)
         for offset in leased_offsets(state.lanes, key):
             yield Command(verb, key, known.index(offset))
+
+
+def _for_each_batch(world: LanesWorld, state: Situation, verb: str) -> Iterator[Command]:
+    batches = {lease.offset for lease in state.lanes.leases() if lease.behind}
+    for command in _for_each_lease(world, state, verb):
+        if known_offsets(state.lanes, command.key)[command.rank] in batches:
+            yield command
 
 
 def _extensions(world: LanesWorld, state: Situation, verb: str) -> Iterator[Command]:
@@ -407,6 +466,10 @@ COMMANDS: dict[str, Callable[[LanesWorld, Situation, str], Iterator[Command]]] =
     "settle": _for_each_lease,
     "give_back": _for_each_lease,
     "give_back_later": _for_each_lease,
+    "give_back_somewhere": _for_each_batch,
+    "settle_all": _for_each_batch,
+    "give_up": _for_each_lease,
+    "give_up_rest": _for_each_lease,
     "hand_back": _for_each_lease,
     "extend": _extensions,
     "advance": _steps_of_time,
@@ -453,7 +516,7 @@ class Step:
         known = known_offsets(self.lanes, command.key)
         return known[command.rank] if command.rank < len(known) else self.state.next_offset
 
-    def same(self, effects: Iterable[Effect], expected: Iterable[Effect]) -> bool:
+    def same(self, effects: Iterable[LaneEffect], expected: Iterable[LaneEffect]) -> bool:
         """The effects are those that the model has, and the caller remembers what is settled."""
         effects, expected = list(effects), list(expected)
         assert effects == expected, f"the machine said {effects}, and the model {expected}"
@@ -477,15 +540,18 @@ class Step:
     def take(self, command: Command) -> bool:
         """Up to as many messages as the argument has letters, which name the consumer."""
         wanted, consumer, first = len(str(command.argument)), str(command.argument)[0], self.lanes.next_token
-        leases = self.lanes.take(self.now, self.world.lease_time, wanted, consumer)
+        room, batch = wanted * self.world.batch, self.world.batch
+        leases = self.lanes.take(self.now, self.world.lease_time, room, consumer, batch)
         for lease in leases:
             assert (lease.key, lease.offset) in self.model.takeable(consumer), f"{lease} was not to be given out"
+            assert list(lease.offsets) == self.model.batch_of(lease.key, lease.offset, min(batch, room))
+            room -= len(lease.offsets)
             message = self.model.find(lease.key, lease.offset)
             assert message is not None
             assert lease.attempt == message.failures + 1
             assert lease.deadline == self.now + self.world.lease_time
             self.model.taken(lease, consumer)
-        assert len(leases) == wanted or not self.model.takeable(consumer), "something more could have been given out"
+        assert not room or not self.model.takeable(consumer), "something more could have been given out"
         assert [lease.token for lease in leases] == list(range(first, first + len(leases))), "tokens rise by 1"
         return True
 
@@ -493,17 +559,27 @@ class Step:
         return leased_offsets(self.lanes, command.key)[self.offset(command)]
 
     def settle(self, command: Command) -> bool:
-        token = self.token(command)
+        token, through = self.token(command), self.offset(command)
         if self.model.leased(token) is None:
             return refused(StaleLease, lambda: self.lanes.settle(token))
+        return self.same(self.lanes.settle(token, through), self.model.settle(token, through))
+
+    def settle_all(self, command: Command) -> bool:
+        token = self.token(command)
         return self.same(self.lanes.settle(token), self.model.settle(token))
 
-    def give_back(self, command: Command, delay: float | None = None, count: bool = True) -> bool:
-        token = self.token(command)
+    def give_back(
+        self, command: Command, delay: float | None = None, count: bool = True, somewhere: bool = False
+    ) -> bool:
+        token, at = self.token(command), None if somewhere else self.offset(command)
         if self.model.leased(token) is None:
             return refused(StaleLease, lambda: self.lanes.give_back(token, self.now, delay, ERROR, count))
-        effects = self.lanes.give_back(token, self.now, delay, ERROR, count)
-        return self.same(effects, self.model.give_back(token, self.now, delay, ERROR, count))
+        effects = self.lanes.give_back(token, self.now, delay, ERROR, count, at)
+        return self.same(effects, self.model.give_back(token, self.now, delay, ERROR, count, at))
+
+    def give_back_somewhere(self, command: Command) -> bool:
+        """A batch failed, and nobody says where."""
+        return self.give_back(command, somewhere=True)
 
     def give_back_later(self, command: Command) -> bool:
         return self.give_back(command, delay=1)
@@ -512,14 +588,24 @@ class Step:
         """Return a delivery that nobody tried."""
         return self.give_back(command, count=False)
 
+    def give_up(self, command: Command, rest: bool = False) -> bool:
+        token, at = self.token(command), self.offset(command)
+        if self.model.leased(token) is None:
+            return refused(StaleLease, lambda: self.lanes.give_up(token, self.now, ERROR, rest))
+        effects = self.lanes.give_up(token, self.now, ERROR, rest, at)
+        return self.same(effects, self.model.give_up(token, ERROR, rest, at, self.now))
+
+    def give_up_rest(self, command: Command) -> bool:
+        return self.give_up(command, rest=True)
+
     def extend(self, command: Command) -> bool:
         token, lease_time = self.token(command), command.argument
         assert isinstance(lease_time, int)
-        message = self.model.leased(token)
-        if message is None:
+        if self.model.leased(token) is None:
             return refused(StaleLease, lambda: self.lanes.extend(token, self.now, lease_time))
-        message.deadline = self.now + lease_time
-        assert self.lanes.extend(token, self.now, lease_time) == message.deadline
+        for message in self.model.batch(token):
+            message.deadline = self.now + lease_time
+        assert self.lanes.extend(token, self.now, lease_time) == self.now + lease_time
         return True
 
     def stale(self, command: Command) -> bool:
@@ -618,7 +704,7 @@ class Step:
     # -- crashes --------------------------------------------------------------------------------------------------------
 
     def crash(self, command: Command, count_leases: bool = True) -> bool:
-        self.state.lanes = type(self.lanes).restore(self.lanes.save(count_leases), self.world.delivery)
+        self.state.lanes = crashed(self.lanes, count_leases)
         self.model.crash(count_leases)
         self.state.settled = {}
         return True
@@ -626,121 +712,6 @@ class Step:
     def crash_before_leases(self, command: Command) -> bool:
         """The records of the leases that are out had not been written."""
         return self.crash(command, count_leases=False)
-
-
-# -- what holds in every state ------------------------------------------------------------------------------------------
-
-
-def check_structure(lanes: Lanes, delivery: Delivery) -> None:
-    """What the machine keeps twice agrees, and every message is in one place."""
-    all_lanes = list(lanes._lanes.values())
-    queued = [offset for lane in all_lanes for offset in (*lane.waiting, *(lane.aside or ()))]
-    flying = [lease.offset for lane in all_lanes for lease in lane.leases()]
-    gone = [offset for offset, (_, change) in lanes._unconfirmed.items() if change != "redriven"]
-    buried = [at for dead in lanes._dead.values() for at in dead if at not in lanes._unconfirmed]
-    places = queued + flying + gone + buried
-    assert len(places) == len(set(places)), f"a message is in two places: {sorted(places)}"
-    assert lanes._total == len(queued) + len(flying)
-    assert lanes._in_flight == len(flying)
-    assert lanes._ready_lanes == sum(lane.state is LaneState.READY for lane in all_lanes)
-    assert lanes._troubles.keys() <= set(places) - set(buried), "troubles of messages that are gone"
-    assert all(trouble.lane is lanes._lanes[trouble.lane.key] for trouble in lanes._troubles.values())
-    for lane in all_lanes:
-        _check_lane(lanes, lane, delivery)
-    _check_schedules(lanes)
-    ring = list(lanes._ring)
-    assert len(ring) == len(set(ring)), "a lane stands in the ring twice"
-    assert all(lane.in_ring for lane in ring)
-    held = [(holder, lane) for holder, each in lanes._held.items() for lane in each]
-    assert all(lane.is_held and lane.holder == holder for holder, lane in held)
-    assert len(held) == sum(lane.is_held for lane in all_lanes)
-
-
-def _check_lane(lanes: Lanes, lane: Lane, delivery: Delivery) -> None:
-    leases = lane.leases()
-    assert lane.in_flight == len(leases)
-    assert lane.pending == sum(changing is lane for changing, _ in lanes._unconfirmed.values())
-    tokens = {token for token, holder in lanes._leased.items() if holder is lane}
-    assert tokens | (lane.acked or set()) == {lease.token for lease in leases}
-    assert tokens.isdisjoint(lane.acked or ())
-    is_ready = lane.state is LaneState.READY
-    if lane.key is None:
-        assert is_ready <= lane.in_ring, "a ready lane waits for its turn"
-        return
-    assert len(leases) <= delivery.window, "more leases than the window allows"
-    if delivery.retry.mode is RetryMode.BLOCK:
-        order = [lease.offset for lease in leases] + list(lane.waiting)
-        assert order == sorted(order), f"out of order: {order}"
-    assert lane.is_held is (is_ready and lane.in_flight > 0)
-    assert is_ready <= (lane.in_ring or lane.is_held), "a ready lane waits for its turn"
-    assert not lane.in_ring or lane in lanes._ring
-    assert lane.in_flight or lane.holder is None
-
-
-def _check_schedules(lanes: Lanes) -> None:
-    expiry, delays = lanes._expiry, lanes._delays
-    for token, (when, moved) in deadlines_of(lanes).items():
-        assert when >= lanes._now, "a lease outlived its deadline"
-        assert not moved or (when, token) in expiry._heap
-    assert list(expiry._times) == sorted(expiry._times)
-    scheduled = {**delays._queue, **{offset: when for offset, (when, _, _) in delays._moved.items()}}
-    for offset, when in scheduled.items():
-        trouble = lanes._troubles[offset]
-        assert when == trouble.not_before or trouble.spent
-        assert offset in trouble.lane.waiting or offset in (trouble.lane.aside or ())
-
-
-def check_naively(lanes: Lanes, model: NaiveLanes) -> None:
-    """What the machine shows is what a look at every message says."""
-    counts, keys = lanes.counts(), {m.key for m in model.messages} | {m.key for _, m in model.pending} | model.paused
-    assert len(lanes) == counts.total == len(model.messages)
-    assert counts.leased == sum(m.where in ("out", "acked") for m in model.messages)
-    assert counts.total == counts.ready + counts.leased + counts.delayed + counts.blocked
-    assert min(counts.ready, counts.delayed, counts.blocked) >= 0
-    assert lanes.is_quiet() == (not counts.leased and not model.pending)
-    assert set(lanes.keys()) == keys, "lanes that are empty, or messages without a lane"
-    ready = dict(model.ready())
-    for view in lanes.views():
-        head = model.head(view.key)
-        assert view.state is naive_state(model, view.key, ready), f"{view.key} is {view.state}"
-        assert view.depth == len(model.of(view.key))
-        assert view.head == (head.offset if head else None)
-        assert lanes.offsets(view.key, 2) == [m.offset for m in model.of(view.key)][:2]
-    _check_next_deadline(lanes, model)
-    for dead in model.dead:
-        assert lanes.is_returnable(dead.key, dead.offset) == model.is_after_settled(dead)
-
-
-def naive_state(model: NaiveLanes, key: Key, ready: dict[Key, int]) -> LaneState:
-    if key in model.paused:
-        return LaneState.PAUSED
-    if key in ready:
-        return LaneState.READY
-    if model.of(key, "out", "acked"):
-        return LaneState.LEASED
-    if model.changing(key):
-        return LaneState.SETTLING
-    return LaneState.DELAYED if model.of(key) else LaneState.EMPTY
-
-
-def _check_next_deadline(lanes: Lanes, model: NaiveLanes) -> None:
-    """It is never later than what waits for its time, and never there for nothing."""
-    waits = [when for when, _ in deadlines_of(lanes).values()]
-    waits += [m.not_before for m in model.messages if m.where == "aside" and m.not_before > model.now]
-    waits += [model.now for m in model.messages if m.where == "spent"]
-    waits += [m.not_before for key in {m.key for m in model.messages} for m in _delayed_head(model, key)]
-    may_wait = waits + [m.not_before for m in model.messages if m.not_before > model.now]
-    deadline = lanes.next_deadline()
-    assert deadline is not None or not waits, f"nobody notices {waits}"
-    assert deadline is None or (may_wait and deadline <= min(waits, default=inf)), f"{deadline} and not {waits}"
-
-
-def _delayed_head(model: NaiveLanes, key: Key) -> list[NaiveMessage]:
-    """The head, when its time is all that its key waits for."""
-    waiting = model.of(key, "waiting", "spent")[:1] if key is not None else []
-    busy = len(model.of(key, "out", "acked")) + len(model.changing(key))
-    free = key not in model.paused and busy < model.delivery.window
-    return [m for m in waiting if free and m.where == "waiting" and m.not_before > model.now]
 
 
 # -- when two states are one --------------------------------------------------------------------------------------------
@@ -767,7 +738,16 @@ class Fingerprint:
         lanes = self.lanes
         several = len(self.world.keys) > 1  # a lane that is alone is next wherever it stands
         ring = tuple(place[lane.key] for lane in lanes._ring if several and lane.state is not LaneState.EMPTY)
-        return tuple(part for part, _ in parts), ring, self._holders(place), self._expiry(place), self._delays()
+        turns = (ring, *self._tenants(place)) if isinstance(lanes, TenantLanes) else ring
+        return tuple(part for part, _ in parts), turns, self._holders(place), self._expiry(place), self._delays()
+
+    def _tenants(self, place: dict[Key, int]) -> Iterator[tuple[int, ...]]:
+        """The lanes of each tenant, in turn: first the tenants that have turns, in their order, then the others."""
+        assert isinstance(self.lanes, TenantLanes)
+        assert not self.world.symmetric, "which keys belong together makes a difference"
+        waiting = [tenant for tenant in self.lanes._tenants.values() if not tenant.stands]
+        for tenant in (*self.lanes._standing, *sorted(waiting, key=lambda one: str(one.name))):
+            yield tenant.stands, *(place[lane.key] for lane in tenant.ready)
 
     def _key(self, key: Key) -> tuple[Any, ...]:
         lane, known = self.lanes._lanes.get(key), self.known[key]
@@ -779,7 +759,10 @@ class Fingerprint:
         changes = sorted(
             (self.ranks[at], str(self.lanes._unconfirmed[at][1])) for at in known if at in self.lanes._unconfirmed
         )
-        flight = tuple((self.ranks[lease.offset], lease.token in self.lanes._leased) for lease in lane.leases())
+        flight = tuple(
+            (*(self.ranks[offset] for offset in lease.offsets), lease.token in self.lanes._leased)
+            for lease in leases_of(self.lanes, lane)
+        )
         return (
             key is None,
             settled,
@@ -791,6 +774,7 @@ class Fingerprint:
             tuple(changes),
             tuple(trouble for offset in known if (trouble := self._trouble(offset)) is not None),
             sum(offset < lane.last_settled for offset in known),
+            sum(offset <= lane.alone_until for offset in known) if self.world.batch > 1 else 0,
         )
 
     def _places(self, offsets: Iterable[int]) -> tuple[int, ...]:
@@ -827,12 +811,11 @@ class Fingerprint:
 
         New leases are queued behind the others as long as no lease in the queue, live or not, ends later than they do.
         """
-        offsets = {lease.token: lease.offset for lane in self.lanes._lanes.values() for lease in lane.leases()}
         order = sorted((when, moved, token) for token, (when, moved) in deadlines_of(self.lanes).items())
         leases = tuple(
             (
                 place[self.lanes._leased[token].key],
-                self.ranks[offsets[token]],
+                self.ranks[self.lanes._leased[token].offset],
                 when - self.now,
                 moved and self.world.ties,
             )
@@ -857,37 +840,59 @@ class Fingerprint:
 
 def delivery(
     window: int = 1,
-    release: Release = Release.DURABLE,
+    release: ReleaseAfter = ReleaseAfter.DURABLE,
     mode: RetryMode = RetryMode.BLOCK,
     on_exhausted: OnExhausted = OnExhausted.DEAD_LETTER,
     max_attempts: int | None = 2,
     backoff: int = 0,
+    keep: Keep = Keep.ALL,
+    tenant_limit: int | None = None,
 ) -> Delivery:
     retry = RetryPolicy(backoff, 2 * backoff, mode, max_attempts, on_exhausted)
-    return Delivery(retry, window, release)
+    return Delivery(retry, window, release, keep, tenant_limit)
 
 
 def _small() -> Iterator[LanesWorld]:
     yield LanesWorld(delivery(), messages=2)
-    yield LanesWorld(delivery(2, Release.RECEIPT, RetryMode.OVERTAKE, OnExhausted.PAUSE), messages=2)
-    yield LanesWorld(delivery(2, Release.RECEIPT, on_exhausted=OnExhausted.DEAD_LETTER_REST), messages=2)
+    yield LanesWorld(delivery(2, ReleaseAfter.RECEIPT, RetryMode.OVERTAKE, OnExhausted.PAUSE), messages=2)
+    yield LanesWorld(delivery(2, ReleaseAfter.RECEIPT, on_exhausted=OnExhausted.DEAD_LETTER_REST), messages=2)
     yield LanesWorld(delivery(2, max_attempts=1), keys=("a", "b"), messages=1, consumers="xy", verbs=CORE_VERBS)
+    yield LanesWorld(delivery(keep=Keep.LATEST), messages=2)
+    yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT), messages=3, batch=3, verbs=CORE_VERBS | BATCH_VERBS)
+
+
+def tenants_world(
+    limit: int,
+    keys: tuple[Key, ...],
+    messages: int,
+    verbs: frozenset[str] | None = CORE_VERBS,
+    keep: Keep = Keep.ALL,
+    release: ReleaseAfter = ReleaseAfter.DURABLE,
+) -> LanesWorld:
+    options = delivery(release=release, keep=keep, tenant_limit=limit)
+    return LanesWorld(options, keys=keys, messages=messages, verbs=verbs, symmetric=False)
 
 
 def _large() -> Iterator[LanesWorld]:
     """Every combination of options with one key and every verb; then more messages, more keys, and messages without a key."""
-    for window, release, mode, policy in product((1, 2), Release, RetryMode, OnExhausted):
+    for window, release, mode, policy in product((1, 2), ReleaseAfter, RetryMode, OnExhausted):
         yield LanesWorld(delivery(window, release, mode, policy), messages=2)
+        yield LanesWorld(delivery(window, release, mode, policy, keep=Keep.LATEST), messages=2)
     yield LanesWorld(delivery(), messages=3)
     for mode, policy in product(RetryMode, OnExhausted):
-        yield LanesWorld(delivery(1, Release.RECEIPT, mode, policy), messages=3)
-    yield LanesWorld(delivery(2, Release.RECEIPT, max_attempts=None, backoff=1), messages=2)
-    yield LanesWorld(delivery(1, Release.RECEIPT, RetryMode.OVERTAKE, max_attempts=None, backoff=1), messages=2)
+        yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT, mode, policy), messages=3)
+    yield LanesWorld(delivery(2, ReleaseAfter.RECEIPT, max_attempts=None, backoff=1), messages=2)
+    yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT, RetryMode.OVERTAKE, max_attempts=None, backoff=1), messages=2)
     yield LanesWorld(delivery(), keys=(None,), messages=2)
-    yield LanesWorld(delivery(1, Release.RECEIPT), keys=("a", None), messages=2, verbs=CORE_VERBS)
+    yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT), keys=("a", None), messages=2, verbs=CORE_VERBS)
     yield LanesWorld(delivery(), keys=("a", "b"), messages=1, consumers="xy")
-    yield LanesWorld(delivery(2, Release.RECEIPT), keys=("a", "b"), messages=2, consumers="xy", verbs=CORE_VERBS)
-    yield LanesWorld(delivery(1, Release.RECEIPT, max_attempts=1), keys=("a", "b"), messages=3, verbs=CORE_VERBS)
+    yield LanesWorld(delivery(2, ReleaseAfter.RECEIPT), keys=("a", "b"), messages=2, consumers="xy", verbs=CORE_VERBS)
+    yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT, max_attempts=1), keys=("a", "b"), messages=3, verbs=CORE_VERBS)
+    for release, mode, policy in product(ReleaseAfter, RetryMode, OnExhausted):
+        yield LanesWorld(delivery(1, release, mode, policy), messages=2, batch=2, verbs=ALL_VERBS - CRASHES)
+    for mode, policy in product(RetryMode, OnExhausted):
+        without_operators = CORE_VERBS | BATCH_VERBS
+        yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT, mode, policy), messages=3, batch=3, verbs=without_operators)
     # What needs three messages at once, or a window with room for two changes, with as few verbs as lead there.
     for window, verbs in (
         (3, "crash"),
@@ -896,6 +901,11 @@ def _large() -> Iterator[LanesWorld]:
     ):
         few = frozenset({"push", "take", "confirm", "advance"} | set(verbs.split()))
         yield LanesWorld(delivery(window, max_attempts=1), messages=3, verbs=few)
+    yield tenants_world(1, ("a/1", "a/2"), messages=1, verbs=None)
+    yield tenants_world(1, ("a/1", "a/2"), messages=2, release=ReleaseAfter.RECEIPT, keep=Keep.LATEST)
+    yield tenants_world(1, ("a/1", "a/2", "b/1"), messages=1, release=ReleaseAfter.RECEIPT)
+    yield tenants_world(1, ("a/1", "a/2", None), messages=1, release=ReleaseAfter.RECEIPT)
+    yield tenants_world(2, ("a/1", "a/2", "a/3"), messages=1, release=ReleaseAfter.RECEIPT)
 
 
 SCOPE = Scope("lanes", TABLE, small=list(_small()), large=list(_large()))

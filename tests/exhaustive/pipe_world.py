@@ -15,26 +15,27 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from seriatim.core import pipe_receiver, pipe_sender
 from seriatim.core.guarantees import Guarantee, Stage
-from seriatim.core.pipe_intake import InAnyOrder, InOrder, Intake
-from seriatim.core.pipe_receiver import MAX_RANGES, PipeReceiver, ReceiverEvent
-from seriatim.core.pipe_sender import PipeSender, SenderEvent
-from seriatim.core.pipes import (
+from seriatim.core.pipes import receiver as pipe_receiver
+from seriatim.core.pipes import sender as pipe_sender
+from seriatim.core.pipes.handover_order import InAnyOrder, InOrder, Intake
+from seriatim.core.pipes.protocol import (
     FRAMES,
     Confirm,
     Data,
-    Delivered,
-    Effect,
+    DeliveredRun,
     Finished,
     Frame,
     Hello,
+    PipeEffect,
     PipeOptions,
     across_crashes,
     pipe_stage,
 )
-from seriatim.core.resequencing import LedgerEntry, OnGap
-from seriatim.core.table import TransitionTable
+from seriatim.core.pipes.receiver import MAX_RANGES, PipeReceiver, ReceiverEvent
+from seriatim.core.pipes.sender import PipeSender, SenderEvent
+from seriatim.core.resequencing.options import LedgerEntry, OnGap
+from seriatim.core.transitions import TransitionTable
 from seriatim.errors import CapacityExceeded
 from tests.exhaustive.clones import clone
 from tests.exhaustive.explorer import Row, World
@@ -304,7 +305,7 @@ class PipeState:
 
     # -- what comes of it ---------------------------------------------------------------------------------------------
 
-    def _of_sender(self, effects: list[Effect]) -> None:
+    def _of_sender(self, effects: list[PipeEffect]) -> None:
         for effect in effects:
             if isinstance(effect, Finished):
                 early = self._not_taken(effect.first, effect.end)
@@ -312,22 +313,22 @@ class PipeState:
             else:
                 self._of_either(effect)
 
-    def _of_receiver(self, effects: list[Effect], held: set[int]) -> None:
+    def _of_receiver(self, effects: list[PipeEffect], held: set[int]) -> None:
         """``held``: the indexes that waited behind a gap before."""
         handed_over = {
-            index for effect in effects if isinstance(effect, Delivered) for index in range(effect.first, effect.end)
+            index for effect in effects if isinstance(effect, DeliveredRun) for index in range(effect.first, effect.end)
         }
         forgotten = held - _held(self.receiver) - handed_over
         assert not forgotten, f"{forgotten} had come, and were not handed over"
         for effect in effects:
-            if isinstance(effect, Delivered):
+            if isinstance(effect, DeliveredRun):
                 self.waiting += tuple(enumerate(effect.messages, effect.first))
             else:
                 self._of_either(effect)
         while self.waiting and self.scope.prompt_output:
             self._take()
 
-    def _of_either(self, effect: Effect) -> None:
+    def _of_either(self, effect: PipeEffect) -> None:
         if isinstance(effect, LedgerEntry):
             self.given_up |= set(range(effect.first, effect.last + 1))
             return

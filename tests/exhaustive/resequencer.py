@@ -19,8 +19,7 @@ from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 from seriatim.core.ranges import RangeSet
-from seriatim.core.resequencer import TABLE, Event, Resequencer, State
-from seriatim.core.resequencing import (
+from seriatim.core.resequencing.options import (
     Effect,
     LedgerEntry,
     OnDuplicate,
@@ -30,13 +29,14 @@ from seriatim.core.resequencing import (
     OnOverflow,
     Reason,
     Released,
-    Resequencing,
+    ResequenceOptions,
     Start,
     StartRule,
 )
+from seriatim.core.resequencing.resequencer import TABLE, Event, Resequencer, State
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, IllegalTransition, LateMessage
-from seriatim.testing.naive_resequencer import NaiveResequencer, _Missing
+from tests.core.resequencing.naive_resequencer import NaiveResequencer, _Missing
 from tests.exhaustive.explorer import Row, Scope, World
 
 FIRST = 100
@@ -85,7 +85,7 @@ class Situation:
 
 
 class ResequencerWorld(World[Situation, Command]):
-    def __init__(self, name: str, options: Resequencing, *, behind: int = 2, ahead: int = 3) -> None:
+    def __init__(self, name: str, options: ResequenceOptions, *, behind: int = 2, ahead: int = 3) -> None:
         self.name = name
         self.options = options
         self.rows = set()
@@ -353,7 +353,7 @@ def check_order(effects: Sequence[Effect[int]], first: int, end: int | None, spa
     assert end is None or not effects or position in (end, first)
 
 
-def check_structure(machine: Resequencer[int], options: Resequencing) -> None:
+def check_structure(machine: Resequencer[int], options: ResequenceOptions) -> None:
     """Each number from the expected one to the end is held or missing, in rising gaps with rising deadlines."""
     assert machine.held_count <= options.held_limit
     assert machine.state is machine._derived_state()
@@ -382,8 +382,8 @@ def check_structure(machine: Resequencer[int], options: Resequencing) -> None:
 def worlds(ahead: int, span: int) -> list[ResequencerWorld]:
     circle = SequenceSpace(span)
     options = {
-        "first seen, skip": Resequencing(gap_timeout=2, remember=2),
-        "at a number, request, discard epochs": Resequencing(
+        "first seen, skip": ResequenceOptions(gap_timeout=2, remember=2),
+        "at a number, request, discard epochs": ResequenceOptions(
             start=Start.at(FIRST),
             gap_timeout=2,
             on_gap=OnGap.REQUEST,
@@ -391,10 +391,10 @@ def worlds(ahead: int, span: int) -> list[ResequencerWorld]:
             on_epoch=OnEpoch.DISCARD,
             remember=2,
         ),
-        "lowest within 1, capacity 2": Resequencing(
+        "lowest within 1, capacity 2": ResequenceOptions(
             start=Start.lowest_within(1), gap_timeout=1, capacity=2, remember=2
         ),
-        "lowest within 1, drop what finds no room": Resequencing(
+        "lowest within 1, drop what finds no room": ResequenceOptions(
             start=Start.lowest_within(1),
             gap_timeout=1,
             capacity=2,
@@ -402,23 +402,23 @@ def worlds(ahead: int, span: int) -> list[ResequencerWorld]:
             on_epoch=OnEpoch.DISCARD,
             remember=2,
         ),
-        "hold, refuse what finds no room": Resequencing(
+        "hold, refuse what finds no room": ResequenceOptions(
             gap_timeout=1, on_gap=OnGap.HOLD, capacity=2, on_late=OnLate.RAISE, on_epoch=OnEpoch.DISCARD, remember=2
         ),
-        "hold, drop what finds no room": Resequencing(
+        "hold, drop what finds no room": ResequenceOptions(
             start=Start.at(FIRST), gap_timeout=1, on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP, capacity=2, remember=2
         ),
-        "dead-letter, last duplicate wins": Resequencing(
+        "dead-letter, last duplicate wins": ResequenceOptions(
             gap_timeout=1,
             on_gap=OnGap.DEAD_LETTER,
             on_late=OnLate.SIDE_OUTPUT,
             on_duplicate=OnDuplicate.LAST,
             remember=1,
         ),
-        "conflicts, timeout 0": Resequencing(gap_timeout=0, on_duplicate=OnDuplicate.CONFLICT, remember=2),
-        "no timeout, steps of 3": Resequencing(space=SequenceSpace(increment=3), capacity=1, remember=1),
-        f"circle of {span}": Resequencing(space=circle, gap_timeout=1, resync_after=2, remember=2),
-        f"circle of {span}, lowest within 1, hold": Resequencing(
+        "conflicts, timeout 0": ResequenceOptions(gap_timeout=0, on_duplicate=OnDuplicate.CONFLICT, remember=2),
+        "no timeout, steps of 3": ResequenceOptions(space=SequenceSpace(increment=3), capacity=1, remember=1),
+        f"circle of {span}": ResequenceOptions(space=circle, gap_timeout=1, resync_after=2, remember=2),
+        f"circle of {span}, lowest within 1, hold": ResequenceOptions(
             space=circle,
             start=Start.lowest_within(1),
             gap_timeout=1,
@@ -426,7 +426,7 @@ def worlds(ahead: int, span: int) -> list[ResequencerWorld]:
             on_overflow=OnOverflow.DROP,
             remember=2,
         ),
-        f"circle of {span}, at a number, refuse late ones": Resequencing(
+        f"circle of {span}, at a number, refuse late ones": ResequenceOptions(
             space=circle, start=Start.at(3), gap_timeout=1, on_late=OnLate.RAISE, capacity=2, remember=2
         ),
     }

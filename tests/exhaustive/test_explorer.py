@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from seriatim.core.table import TransitionTable
+from seriatim.core.transitions import TransitionTable
 from tests.exhaustive.explorer import NotExhausted, Violation, World, assert_table_is_exact, explore, replay
 
 

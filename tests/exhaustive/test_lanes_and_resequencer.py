@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.delivery import Release, RetryMode
-from seriatim.core.lane import Lane, LooseLane
-from seriatim.core.lanes import Lanes
-from seriatim.core.resequencer import TABLE, Resequencer
-from seriatim.core.resequencing import Resequencing
+from seriatim.core.lanes.lane import Lane, LooseLane
+from seriatim.core.lanes.lanes import Lanes
+from seriatim.core.lanes.types import ReleaseAfter, RetryMode
+from seriatim.core.resequencing.options import ResequenceOptions
+from seriatim.core.resequencing.resequencer import TABLE, Resequencer
 from seriatim.core.sequence import SequenceSpace
 from tests.exhaustive import lanes, resequencer
 from tests.exhaustive.explorer import assert_table_is_exact, explore, replay
@@ -28,6 +28,14 @@ def test_everything_holds_in_every_state_of_the_small_worlds_of(machine: str) ->
     if machine == "resequencer":  # of other tables, some rows need larger worlds
         rows = set().union(*(world.rows for world in SCOPES[machine].small))
         assert_table_is_exact(TABLE, rows)
+
+
+@pytest.mark.parametrize("keys", [("a/1", "a/2"), ("a/1", "b/1")], ids=["one tenant", "two tenants"])
+def test_everything_holds_in_every_state_of_a_small_world_of_tenants(keys: tuple[str, ...]) -> None:
+    world = lanes.tenants_world(1, keys, messages=1, verbs=lanes.CORE_VERBS | {"skip"})
+    found = explore(world, most_states=20_000)
+    sys.stdout.write(f"{found}\n")
+    assert found.depth > 3
 
 
 def test_a_message_that_was_dead_lettered_behind_a_settled_one_can_not_go_back_after_a_crash_either() -> None:
@@ -55,7 +63,7 @@ def test_what_is_the_same_for_the_explorer_is_the_same_map_of_lanes() -> None:
         lanes.LanesWorld(lanes.delivery(max_attempts=1), messages=1),
         lanes.LanesWorld(lanes.delivery(2, max_attempts=1), messages=2, verbs=lanes.CORE_VERBS),
         lanes.LanesWorld(lanes.delivery(2), keys=("a", "b"), messages=1, verbs=lanes.CORE_VERBS, symmetric=False),
-        lanes.LanesWorld(lanes.delivery(release=Release.RECEIPT, max_attempts=1), messages=2, verbs=verbs),
+        lanes.LanesWorld(lanes.delivery(release=ReleaseAfter.RECEIPT, max_attempts=1), messages=2, verbs=verbs),
     ):
         assert explore(world, check_merges=True).merges_checked > 5
 
@@ -111,7 +119,7 @@ def slots(lane: Lane) -> list[str]:
 
 
 def test_a_copy_of_a_resequencer_knows_every_attribute() -> None:
-    options = Resequencing(space=SequenceSpace(16), gap_timeout=1)
+    options = ResequenceOptions(space=SequenceSpace(16), gap_timeout=1)
     machine: Resequencer[int] = Resequencer(options, "k")
     for sequence in (5, 7, 9, 12, 3):
         machine.push(sequence, sequence, now=0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.edge_messages import Status
-from seriatim.core.pipe_intake import InOrder
-from seriatim.core.sparkplug import EdgeNode
+from seriatim.core.pipes.handover_order import InOrder
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import Status
 from tests.exhaustive import edge_nodes, pipes
 from tests.exhaustive.clones import clone
 from tests.exhaustive.explorer import Row, Scope, Violation, World, assert_table_is_exact, explore

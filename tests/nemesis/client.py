@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import json
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import inf, nan
@@ -32,12 +34,15 @@ from seriatim.errors import (
     StoreError,
     StoreLost,
 )
+from seriatim.log import configure
 from tests.nemesis.history import Recorder
 
 KEYS = 4
 MAX_ATTEMPTS = 6
 ACK_DEADLINE_S = 1.5
 NUMBERS_OF_A_LIFE = 1_000_000
+BEAT_S, STALLED_S = 0.2, 1.0
+"""So often a client looks whether it runs, and from then on it was held up."""
 STRICT, LIMITED, GRAVES = "strict", "limited", "graves"
 NASTY_TEXTS = ("\ud800", "\x00", "x" * 100_000, "", "\udce9é")
 
@@ -241,7 +246,8 @@ class Client:
             lambda: subscription.set_options(window=1, ack_deadline=self._deadline + random.random()),
             lambda: self._set_wrong_option(subscription),
             lambda: asyncio.gather(subscription.resume(), subscription.set_options(ack_deadline=self._deadline)),
-            lambda: self._take_out(subscription, key),
+            lambda: self._take_out(subscription),
+            lambda: self._take_out(subscription),
             self._churn,
             self._churn,
         ]
@@ -261,7 +267,10 @@ class Client:
         with contextlib.suppress(SeriatimError, TypeError, ValueError):
             await subscription.set_options(**wrong)  # type: ignore[arg-type]
 
-    async def _take_out(self, subscription: Subscription, key: str) -> None:
+    async def _take_out(self, subscription: Subscription) -> None:
+        """Skip the head of a key that has one, or dead-letter it."""
+        key = self._random.choice([view.key for view in await subscription.keys(limit=100)] or ["none"])
+        assert key is not None
         self._record("take-out", sub=subscription.name, key=key)
         if subscription.name == LIMITED and self._random.random() < 0.5:
             ids = await subscription.dead_letter(key, self._random.choice(NASTY_TEXTS))
@@ -281,6 +290,14 @@ class Client:
             subscription.delete,
         ]
         await self._random.choice([acts[0], acts[2], *acts])()
+
+    async def watch(self) -> None:
+        """Write down when this process got no processor for a while: what it does then, it does late."""
+        while True:
+            begun = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+            if (stalled := time.monotonic() - begun) > STALLED_S:
+                self._record("stalled", body=f"{stalled:.3f}")
 
     # -- the end --------------------------------------------------------------------------------------------------------
 
@@ -321,6 +338,7 @@ def _show_tasks() -> None:
     """Say on standard error where everything stands: asked for when this client does not end."""
     for task in asyncio.all_tasks():
         task.print_stack(limit=8)
+    faulthandler.dump_traceback()  # of the threads
 
 
 async def live(life: Life) -> None:
@@ -334,10 +352,15 @@ async def live(life: Life) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, client.stopping.set)
         client.consume()
         can_operate = not life.url.startswith("pubsub:")
-        await asyncio.gather(client.publish(), client.operate() if can_operate else client.stopping.wait())
+        watching = asyncio.ensure_future(client.watch())
+        try:
+            await asyncio.gather(client.publish(), client.operate() if can_operate else client.stopping.wait())
+        finally:
+            watching.cancel()
 
 
 if __name__ == "__main__":
+    configure("warning", "text")
     try:
         asyncio.run(live(Life(**json.loads(sys.argv[1]))))
     except StoreError as error:  # its store was taken away or could not be had: the next life tries again

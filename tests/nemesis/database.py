@@ -24,7 +24,7 @@ import psycopg
 from tests import postgres
 from tests.nemesis.clock import Clock
 from tests.nemesis.disk import Disk, why_no_mounts
-from tests.nemesis.fault import Fault
+from tests.nemesis.fault import Fault, Stop
 from tests.nemesis.network import SUBNET, Link
 from tests.nemesis.program import Program, Surroundings
 
@@ -83,7 +83,7 @@ class Database(Program):
         ) as connection:
             yield connection
 
-    def wait_until_ready(self, seconds: float = 60.0) -> None:
+    def wait_until_ready(self, seconds: float = 180.0) -> None:
         end = time.monotonic() + seconds
         while True:
             try:
@@ -93,6 +93,13 @@ class Database(Program):
                 if time.monotonic() > end:
                     raise
                 time.sleep(0.1)
+
+    def owner(self, schema: str) -> int | None:
+        """The process that owns the store in a schema; None while it can't be asked, or where there is no store."""
+        with suppress(psycopg.Error), self.asked() as connection:
+            row = connection.execute(f"SELECT process FROM {schema}.owner WHERE renewed IS NOT NULL").fetchone()
+            return int(row[0]) if row else None
+        return None
 
     def backends(self) -> list[int]:
         """The processes that serve clients; none while it can't be asked."""
@@ -141,6 +148,25 @@ class KillBackend(_DatabaseFault):
             with suppress(ProcessLookupError):
                 os.kill(random.choice(backends), signal.SIGKILL)
         return 0
+
+
+class OutlastLease(Stop):
+    """The owner of the store is stopped until its lease has run out and a standby has taken over. Then it goes on.
+
+    It does not know that. Whatever it has under way, and begins before it learns of it, must be refused.
+    """
+
+    name, counted_as, weight = "outlast the lease", "owners stopped past their lease", 10
+
+    def __init__(self, database: Database, schema: str) -> None:
+        self._database, self._schema = database, schema
+
+    def fits(self, program: Program) -> bool:
+        return program.pid == self._database.owner(self._schema)
+
+    def apply(self, program: Program, random: Random) -> float:
+        program.send(signal.SIGSTOP)
+        return LEASE_S + random.choice([0.5, 1.0, 2.0, 4.0])
 
 
 DATABASE: list[Fault] = [Restart(), BreakConnections(), KillBackend()]

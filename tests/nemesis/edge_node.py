@@ -8,8 +8,9 @@ over before anything else happens: nothing is left over from one birth to the ne
 with every birth.
 
 Stamps are unique and rise with the numbers, so a stamp says which message it is. The last life of a node begins before the
-host does: it goes on until it is asked for a rebirth. From then on everything that it sends must arrive. It sends a few
-blocks, says that it has settled, and stays connected until SIGTERM.
+host does: it goes on until it is asked for a rebirth. From then on everything that it sends must arrive, unless its connection
+breaks all the same, which it records. It sends a few blocks, slowly enough that the host has room for all that may wait behind
+a dropped message, says that it has settled, and stays connected until SIGTERM.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ GROUP, HOST = "g", "seriatim"
 DEVICE = "d"
 HELD_BACK_S = 1.0
 """Longer than the host waits for a number while it is disturbed."""
-SETTLING_BLOCKS = 25
+SETTLING_BLOCKS = 12
+BLOCK, CALM_BLOCK = 12, 8
+"""How many messages a block has at most."""
+PAUSES_S, CALM_PAUSES_S = (0.01, 0.05, 0.1, 0.3), (0.2, 0.3)
 RECONNECT_S = 0.2
 KEEPALIVE_S = 10
 ALIASES = (1, 2)
@@ -86,7 +90,8 @@ class EdgeNode:
         while not self.stopping.is_set():
             try:
                 await self._session()
-            except aiomqtt.MqttError:  # the broker is gone
+            except aiomqtt.MqttError:  # the broker is gone, and perhaps what was under way
+                self._record("broken", key=self._key, number=self._bd_seq)
                 await asyncio.sleep(RECONNECT_S)
 
     async def _session(self) -> None:
@@ -135,7 +140,7 @@ class EdgeNode:
             calm_blocks += self._is_calm
             if calm_blocks >= SETTLING_BLOCKS:
                 await self._settle(client)
-            await asyncio.sleep(self._random.choice([0.01, 0.05, 0.1, 0.3]))
+            await asyncio.sleep(self._random.choice(CALM_PAUSES_S if self._is_calm else PAUSES_S))
 
     async def _settle(self, client: aiomqtt.Client) -> None:
         """End with a message that was not displaced, and go on only if another birth is asked for."""
@@ -153,7 +158,7 @@ class EdgeNode:
         await self._send(client, self._birth("DBIRTH"))
 
     async def _send_block(self, client: aiomqtt.Client) -> None:
-        messages = [self._data() for _ in range(self._random.randint(1, 12))]
+        messages = [self._data() for _ in range(self._random.randint(1, CALM_BLOCK if self._is_calm else BLOCK))]
         sent = [message for message in messages if self._random.random() > 0.03]
         sent += [message for message in sent if self._random.random() < 0.06]
         places = {index: index + self._random.choice([0, 0, 0, 3]) for index in range(len(sent))}
@@ -234,15 +239,16 @@ async def _first_of(*waits: Awaitable[object]) -> None:
         task.cancel()
 
 
-def _ignore_closed_sockets(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """aiomqtt may try to watch a socket that the broker has just closed; the connection then ends by itself."""
-    if not isinstance(context.get("exception"), OSError):
+def _ignore_ended_connections(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """aiomqtt may try to watch a socket that the broker has just closed, or leave the end of a connection in a future that
+    nobody awaits any more; the connection ends by itself."""
+    if not isinstance(context.get("exception"), OSError | aiomqtt.MqttError):
         loop.default_exception_handler(context)
 
 
 async def live(life: NodeLife) -> None:
     node = EdgeNode(life)
-    asyncio.get_running_loop().set_exception_handler(_ignore_closed_sockets)
+    asyncio.get_running_loop().set_exception_handler(_ignore_ended_connections)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, node.stopping.set)
     await node.run()
 

@@ -34,8 +34,11 @@ class Fault(ABC):
         return True
 
     @abstractmethod
-    def apply(self, program: Program, random: Random) -> float:
-        """Do it. Returns for how many seconds it lasts: then it is healed; 0 where there is nothing to heal."""
+    def apply(self, program: Program, random: Random) -> float | None:
+        """Do it. Returns for how many seconds it lasts: then it is healed; 0 where there is nothing to heal.
+
+        None: there was no occasion, and nothing was done.
+        """
 
     def heal(self, program: Program) -> None:  # noqa: B027 - most faults are over at once
         """Undo it. The program may have ended and been started again since."""

@@ -19,6 +19,7 @@ Every line is one ``write`` to a file opened for appending, so whatever a client
 | `unsure`     | sub, key, number, lease         | an ack was refused, perhaps because an earlier try was accepted |
 | `impaired`   |                                 | this client is cut off from now on (written by the nemesis) |
 | `continued`  |                                 | this client was stopped or cut off, and goes on (written by the nemesis) |
+| `stalled`    | body                            | this client got no processor for that many seconds, until now |
 | `read`       | sub, key, id, body              | a reader got this message of a topic (`reader.py`); `body` is the message |
 | `sent`       | key, number, body               | an edge node is about to send this message (`edge_node.py`) |
 | `reborn`     | key, number                     | an edge node was asked for this birth |

@@ -24,13 +24,26 @@ from google.api_core.exceptions import AlreadyExists, GoogleAPICallError, RetryE
 from google.cloud.pubsub_v1.publisher.exceptions import PublishToPausedOrderingKeyException
 from google.cloud.pubsub_v1.subscriber.exceptions import AcknowledgeError, AcknowledgeStatus
 
-from tests.nemesis.client import GRAVES, KEYS, LIMITED, MAX_ATTEMPTS, NUMBERS_OF_A_LIFE, STRICT, Life, Seen
+from tests.nemesis.client import (
+    BEAT_S,
+    GRAVES,
+    KEYS,
+    LIMITED,
+    MAX_ATTEMPTS,
+    NUMBERS_OF_A_LIFE,
+    STALLED_S,
+    STRICT,
+    Life,
+    Seen,
+)
 from tests.nemesis.history import Recorder
 from tests.server.served import Clients
 
 PROJECT = "projects/seriatim"
 EVENTS, DEAD = f"{PROJECT}/topics/events", f"{PROJECT}/topics/dead"
-ANSWER_S = 30.0
+ANSWER_S = 10.0
+"""How long a handler waits for the answer to its ack. Later messages of its key are on hold meanwhile, and may be lost by then:
+so this is less than NOTICED_AFTER_S in official.py, with room for a slow handler."""
 AT_ONCE = 20
 
 
@@ -140,6 +153,14 @@ class Client:
         if done.exception() is None:
             self._record("published", key=key, number=number, id=done.result())
 
+    def watch(self) -> None:
+        """Write down when this process got no processor for a while: what it does then, it does late."""
+        while True:
+            begun = time.monotonic()
+            time.sleep(BEAT_S)
+            if (stalled := time.monotonic() - begun) > STALLED_S:
+                self._record("stalled", body=f"{stalled:.3f}")
+
     def close(self) -> NoReturn:
         """Give back what was delivered, and end.
 
@@ -156,6 +177,7 @@ def live(life: Life) -> None:
     signal.signal(signal.SIGTERM, lambda *_: client.stopping.set())
     client.prepare()
     client.consume()
+    threading.Thread(target=client.watch, daemon=True).start()
     client.publish()
     client.close()
 

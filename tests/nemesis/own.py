@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -13,16 +12,19 @@ from typing import ClassVar
 from tests.nemesis.checker import Anomaly, Promises, check
 from tests.nemesis.client import GRAVES, LIMITED, MAX_ATTEMPTS, STRICT, Life
 from tests.nemesis.clock import Clock, ClockJump
-from tests.nemesis.database import DATABASE, PORT, Database
+from tests.nemesis.database import DATABASE, PORT, Database, OutlastLease
 from tests.nemesis.disk import Disk, FullDisk, SlowDisk, why_no_mounts
 from tests.nemesis.history import Event
 from tests.nemesis.mode import Arena, Mode, python
 from tests.nemesis.network import NETWORK, Link, Network, why_not
 from tests.nemesis.program import Program, Surroundings
+from tests.ports import free_port
 
 CLIENTS = "abc"
 DRAIN_S = 180.0
 DISK_MEGABYTES = 48
+NOTICED_AFTER_S = 5.0
+"""A client that has to share its processor with many others may take as long as that to read what waited for it."""
 SCHEMA = "nemesis"
 SERVER_PORT = 8085
 
@@ -56,7 +58,7 @@ class OwnClients(Mode):
             self.arena.troubles.append(f"the store was not drained within {DRAIN_S:.0f} s")
         self.arena.troubles += [*last.suspicious(), *check_store(url)]
 
-    promises: ClassVar[Promises] = Promises(STRICT, is_stored_once=True)
+    promises: ClassVar[Promises] = Promises(STRICT, is_stored_once=True, noticed_after_s=NOTICED_AFTER_S)
     """What is promised to a subscription; the one with a limit of attempts has that promise, too."""
 
     def judge(self, events: Sequence[Event]) -> list[Anomaly]:
@@ -104,6 +106,7 @@ class Standby(OwnClients):
         self.life = replace(self.life, is_standby=True)
         network = network_of(arena)
         self._database = make_database(arena, network)
+        self.faults.append(OutlastLease(self._database, SCHEMA))
         self.programs.append(self._database)
         for name in CLIENTS:
             machine = machine_of(name, arena, network)
@@ -119,7 +122,7 @@ class Served(OwnClients):
     """Our own client against ``seriatim serve``."""
 
     name = "served"
-    promises = Promises(STRICT, orders_unconfirmed=False, is_stored_once=True)
+    promises = replace(OwnClients.promises, orders_unconfirmed=False)
 
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena)
@@ -149,6 +152,7 @@ class ServedStandby(OwnClients):
         self.faults += [*NETWORK, *DATABASE]
         network = network_of(arena)
         self._database = make_database(arena, network)
+        self.faults.append(OutlastLease(self._database, SCHEMA))
         options = ["--store", self._database.url(SCHEMA), "--standby"]
         servers = [make_server(name, arena, network, options) for name in ("server", "standby")]
         depended_on: list[Program] = [self._database, *(server for server, _ in servers)]
@@ -203,12 +207,6 @@ def store_folder(arena: Arena) -> tuple[Path, *tuple[Disk, ...]]:
 
 
 def check_store(url: str) -> list[str]:
-    """What ``seriatim check`` objects to."""
-    checked = subprocess.run(python("seriatim", "check", "--store", url), capture_output=True, check=False)
+    """What ``seriatim store check`` objects to."""
+    checked = subprocess.run(python("seriatim", "store", "check", "--store", url), capture_output=True, check=False)
     return [] if checked.returncode == 0 else [f"check: {checked.stdout.decode()} {checked.stderr.decode()}"]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

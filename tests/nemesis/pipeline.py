@@ -1,6 +1,7 @@
-"""The mode of a pipeline: a producer, ``seriatim run`` on Spark between topics and tables, and a reader of the topics.
+"""The mode of a pipeline: a producer, ``seriatim pipeline run`` on Spark between topics and tables, and a reader of the topics.
 
-The whole driver is killed (Python, Java and its workers), or one of these processes alone; it is stopped, and ended politely.
+The whole driver is killed (Python, Java and its workers), often between a sink and the commit of a batch, or one of these
+processes alone; it is stopped, and ended politely.
 So are the producer and the reader, one of which owns the store. Spark needs many seconds to start, so a driver is mostly left
 alone until it has done a batch. Afterwards an undisturbed run finishes what is left, and ``pipeline_checker`` judges the
 sinks.
@@ -39,6 +40,7 @@ GAP_TIMEOUT = 20.5
 """In blocks of the producer. No time lies between two blocks, so nothing falls due in the middle of one."""
 LONGEST_WORK_S = 10.0
 LONGEST_START_S = 12.0
+LONGEST_BATCH_S = 20.0
 FINISH_S = 400.0
 DRAIN_S = 120.0
 
@@ -96,12 +98,13 @@ spark.driver.extraJavaOptions = "-Dlog4j2.configurationFile={log4j} -Djava.io.tm
 
 
 class Driver(Program):
-    """``seriatim run`` with all its processes. Signals reach each of them, except for the polite one."""
+    """``seriatim pipeline run`` with all its processes. Signals reach each of them, except for the polite one."""
 
     def __init__(self, folder: Path, declaration: Path, random: Random, disk: Sequence[Disk]) -> None:
-        command = python("seriatim", "run", str(declaration))
+        command = python("seriatim", "pipeline", "run", str(declaration))
         super().__init__("driver", folder, lambda _: command, surroundings=disk)
         self._commits = declaration.parent / "work" / "telemetry" / "commits"
+        self._table = declaration.parent / ORDERED
         self._random = random
         self._waits_for_work, self._patience, self._begun, self._done = True, 0.0, 0.0, 0
 
@@ -113,6 +116,12 @@ class Driver(Program):
 
     def _batches(self) -> int:
         return sum(1 for name in self._commits.glob("[0-9]*")) if self._commits.exists() else 0
+
+    @property
+    def is_before_a_commit(self) -> bool:
+        """Whether a batch is in the first topic and the first table, and not committed yet: if it dies now, it comes again."""
+        written = max((int(path.name.partition("=")[2]) for path in self._table.glob("batch=*")), default=-1)
+        return not (self._commits / str(written)).exists() if written >= 0 else False
 
     @property
     def may_be_disturbed(self) -> bool:
@@ -159,6 +168,28 @@ class KillPart(Fault):
         return 0
 
 
+class KillBeforeCommit(Fault):
+    """The whole driver dies after it has written a batch to some of its sinks, and before it has committed the batch.
+
+    The next one does that batch again. Whoever has it already must not take it twice.
+    """
+
+    name, counted_as, weight = "kill before a commit", "drivers killed before a commit", 8
+
+    def fits(self, program: Program) -> bool:
+        return isinstance(program, Driver)
+
+    def apply(self, program: Program, random: Random) -> float | None:
+        assert isinstance(program, Driver)
+        end = time.monotonic() + LONGEST_BATCH_S
+        while program.is_running and time.monotonic() < end:
+            if program.is_before_a_commit:
+                program.kill()
+                return 0
+            time.sleep(0.005)
+        return None
+
+
 class Pipeline(Mode):
     """A pipeline on Spark, its producer and its reader."""
 
@@ -179,7 +210,7 @@ class Pipeline(Mode):
             Program("reader", self._folder, lambda _: self._reading.command(), surroundings=disk),
             Driver(self._folder, self._declare("pipeline", ""), arena.random, disk),
         ]
-        self.faults += [KillPart(), FullDisk()]
+        self.faults += [KillPart(), KillBeforeCommit(), FullDisk()]
         self._tables: dict[str, list[dict[str, Any]]] = {}
 
     def _declare(self, name: str, trigger: str) -> Path:
@@ -208,7 +239,7 @@ class Pipeline(Mode):
     def _run_to_the_end(self) -> None:
         """The pipeline, undisturbed, until everything is done."""
         path = self._declare("finish", 'trigger = "available-now"')
-        command = [*WITH_ITS_PARENT, *python("seriatim", "run", str(path))]
+        command = [*WITH_ITS_PARENT, *python("seriatim", "pipeline", "run", str(path))]
         try:
             done = subprocess.run(command, capture_output=True, timeout=FINISH_S, check=False)
         except subprocess.TimeoutExpired:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from tests.nemesis.program import Program
 BEGIN_S = 300.0
 LONGEST_PAUSE_S = 2.0
 MOST_TROUBLES = 10
+MOST_MORE = 10
+"""How many times longer a round may last in which nothing could be disturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Round:
             self._begin(mode)
             self._torment(mode, faults)
             self._heal(float("inf"))
+            _start_missing([program for program in mode.programs if not program.is_client])  # clients may wait for them
             mode.finish()
             mode.drain()
         report = self._judge(mode, time.monotonic() - begun)
@@ -111,13 +114,14 @@ class Round:
                 raise RuntimeError(
                     f"nothing happened within {BEGIN_S:.0f} s although nothing was disturbed: {mode.arena.folder}"
                 )
-            _start_missing(mode)
+            _start_missing(mode.programs)
             time.sleep(0.1)
 
     def _torment(self, mode: Mode, faults: list[Fault]) -> None:
+        """Disturb for as long as the round lasts, and on a slow machine until something was disturbed at all."""
         end = time.monotonic() + self._seconds
-        while time.monotonic() < end:
-            _start_missing(mode)
+        while (now := time.monotonic()) < end or (not self._counts and now < end + MOST_MORE * self._seconds):
+            _start_missing(mode.programs)
             self._heal(time.monotonic())
             time.sleep(self._random.uniform(0.05, LONGEST_PAUSE_S))
             self._disturb(self._random.choice(mode.programs), faults)
@@ -133,6 +137,8 @@ class Round:
         if fault.needs_calm:
             self._heal(float("inf"))
         lasts = fault.apply(program, self._random)
+        if lasts is None:
+            return
         if lasts > 0:
             self._ongoing.append(_Ongoing(fault, program, time.monotonic() + lasts))
         self._counts[fault.counted_as] += 1
@@ -160,8 +166,8 @@ class Round:
         )
 
 
-def _start_missing(mode: Mode) -> None:
-    for program in mode.programs:
+def _start_missing(programs: Iterable[Program]) -> None:
+    for program in programs:
         if not program.is_running:
             program.start()
 

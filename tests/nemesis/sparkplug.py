@@ -1,4 +1,4 @@
-"""The mode of a Sparkplug host: edge nodes, a real MQTT broker, ``seriatim sparkplug`` and a reader of its topics.
+"""The mode of a Sparkplug host: edge nodes, a real MQTT broker, ``seriatim sparkplug host`` and a reader of its topics.
 
 Everybody is disturbed, including the broker. Afterwards everything is started once more, the host last: it has to ask every
 node for a rebirth, and what the nodes send from then on must all arrive. Each node has to be online in the end, with its last
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +83,7 @@ class SparkplugHost(Mode):
 
     def _host(self, name: str, reorder_timeout: str, *surroundings: Surroundings) -> Program:
         options = ["--mqtt", self._mosquitto.url, "--store", self._store, "--reorder-timeout", reorder_timeout]
-        command = python("seriatim", "sparkplug", "--host-id", HOST, *options)
+        command = python("seriatim", "sparkplug", "host", "--host-id", HOST, *options)
         around = [*self._links["host"], *self._disk, *surroundings]
         return Program(name, self._folder, lambda _: command, surroundings=around, is_client=False)
 
@@ -176,7 +176,8 @@ class SparkplugHost(Mode):
 
     def judge(self, events: Sequence[Event]) -> list[Anomaly]:
         stored, entries = (messages_read(events, AUDIT, topic) for topic in (TELEMETRY, LEDGER))
-        sent = [_as_sent(event) for event in events if event.what == "sent"]
+        broken = {(event.key, event.number) for event in events if event.what == "broken"}
+        sent = [_as_sent(event, broken) for event in events if event.what == "sent"]
         return [
             *check_same(messages_read(events, LIVE, TELEMETRY), stored, TELEMETRY),
             *check_same(messages_read(events, LIVE, LEDGER), entries, LEDGER),
@@ -191,10 +192,12 @@ def _address(link: Link) -> str:
 # -- what the histories say ---------------------------------------------------------------------------------------------
 
 
-def _as_sent(event: Event) -> Sent:
+def _as_sent(event: Event, broken: Collection[tuple[str, int]] = ()) -> Sent:
+    """``broken``: the sessions of nodes whose connections broke. What was under way then may be lost."""
     said = json.loads(event.body)
     seq = None if said["seq"] < 0 else said["seq"]
-    return Sent(event.key, event.number, said["kind"], seq, said["birth"], said["bd_seq"], said["is_calm"])
+    is_calm = said["is_calm"] and (event.key, said["bd_seq"]) not in broken
+    return Sent(event.key, event.number, said["kind"], seq, said["birth"], said["bd_seq"], is_calm)
 
 
 def _attributes(event: Event) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from copy import deepcopy
 
 import pytest
 
@@ -26,7 +27,7 @@ class History:
 
     def publish(self, *numbers: int) -> History:
         for number in numbers:
-            self("publish", number)("published", number, id=f"m{number}")
+            self("publish", number)("published", number, id=f"{number}")
         return self
 
     def deliver(self, number: int, lease: int = 0, **fields) -> History:
@@ -78,9 +79,9 @@ def test_what_nobody_published_is_a_ghost() -> None:
 
 
 def test_one_publish_that_comes_as_two_messages_is_duplicated() -> None:
-    history = History().publish(1).deliver(1, id="m1").ack(1).deliver(1, 7, id="m2").ack(1, 7)
+    history = History().publish(1).deliver(1, id="1").ack(1).deliver(1, 7, id="2").ack(1, 7)
     assert "duplicated" in kinds(history, is_stored_once=True)
-    assert kinds(History().publish(1).deliver(1, id="other").ack(1), is_stored_once=True) == ["duplicated"]
+    assert kinds(History().publish(1).deliver(1, id="3").ack(1), is_stored_once=True) == ["duplicated"]
 
 
 def test_the_place_of_a_message_that_was_never_confirmed_is_promised_unless_a_network_is_between() -> None:
@@ -98,13 +99,21 @@ def test_a_delivery_past_an_unsettled_message_is_reordered() -> None:
 
 def test_other_keys_may_pass() -> None:
     history = History().publish(1)
-    history("publish", 1, key="other")("published", 1, key="other", id="o1")
+    history("publish", 1, key="other")("published", 1, key="other", id="9")
     history("delivered", 1, key="other", lease=5, attempt=1)("ack", 1, key="other", lease=5).handle(1)
     assert kinds(history) == []
 
 
 def test_a_delivery_after_a_confirmed_ack_is_repeated() -> None:
-    assert kinds(History().publish(1).handle(1).deliver(1, 7, attempt=2)) == ["repeated"]
+    assert kinds(History().publish(1).handle(1)("returned", 1).deliver(1, 7, attempt=2)) == ["repeated"]
+
+
+def test_a_handler_of_an_old_lease_that_began_just_after_its_message_was_acked_is_no_anomaly_unless_it_settles_something() -> (
+    None
+):
+    history = History().publish(1).handle(1).deliver(1, 7, attempt=2)
+    assert kinds(history) == []
+    assert kinds(history.ack(1, 7)) == ["repeated", "stale accepted"]
 
 
 def test_a_delivery_after_an_ack_of_unknown_outcome_is_fine() -> None:
@@ -131,9 +140,30 @@ def test_a_handler_in_a_client_that_is_cut_off_is_no_anomaly_unless_it_settles_s
     assert "repeated" in kinds(history.ack(1, 7, who="b"))
 
 
-def test_a_handler_long_after_its_client_was_connected_again_counts() -> None:
-    history = History().publish(1).handle(1)("impaired", who="b", key="")("continued", who="b", key="")
-    assert kinds(history.deliver(1, 7, who="b", attempt=2)) == ["repeated"]
+def test_a_handler_counts_once_its_client_was_connected_again_for_longer_than_it_was_cut_off() -> None:
+    cut = History().publish(1).handle(1)("impaired", who="b", key="").publish(2)("continued", who="b", key="")
+    late = deepcopy(cut).handle(2).publish(3).handle(3)
+    assert kinds(cut.deliver(1, 7, who="b", attempt=2), is_drained=False) == []
+    assert "repeated" in kinds(late.deliver(1, 7, who="b", attempt=2))
+
+
+def test_a_handler_in_a_client_that_got_no_processor_is_no_anomaly_unless_it_settles_something() -> None:
+    acked = History().publish(1).deliver(1).ack(1)
+
+    def late(body: str = "6.0", who: str = "a") -> History:
+        history = deepcopy(acked)
+        for _ in range(5):
+            history("waiting")
+        return history.deliver(1, 9)("stalled", body=body, who=who)
+
+    assert kinds(late()) == []
+    assert kinds(late(body="0.5")) == ["repeated"]  # it had been at work before
+    assert kinds(late(who="b")) == ["repeated"]
+    assert "repeated" in kinds(late().ack(1, 9))
+    again = late()
+    for _ in range(9):
+        again("waiting")
+    assert kinds(again.deliver(1, 10)) == ["repeated"]  # by then it must have known
 
 
 def test_an_ack_whose_refusal_may_come_from_its_own_repetition_may_have_settled_the_message() -> None:
@@ -154,6 +184,14 @@ def test_overlapping_handlers_whose_acks_both_hold_are_two_in_flight() -> None:
     assert "two in flight" in kinds(overlapping)
 
 
+def test_messages_of_a_batch_begin_together_and_nothing_else_of_their_key_does() -> None:
+    batch = History().publish(1, 2, 3).deliver(1, 7).deliver(2, 7)
+    assert kinds(deepcopy(batch).ack(1, 7).ack(2, 7).handle(3)) == []
+    assert kinds(deepcopy(batch).deliver(3, 8).ack(1, 7).ack(2, 7).ack(3, 8)) == ["reordered", "two in flight"]
+    behind = History().publish(1, 2, 3).deliver(2, 7).deliver(3, 7).ack(2, 7).ack(3, 7).handle(1)
+    assert kinds(behind) == ["reordered", "reordered"]
+
+
 def test_more_attempts_than_promised() -> None:
     history = History().publish(1).deliver(1).deliver(1, 8, attempt=2).deliver(1, 9, attempt=3).ack(1, 9)
     assert kinds(history, max_attempts=3) == []
@@ -167,8 +205,72 @@ def test_a_dead_letter_is_not_lost() -> None:
 
 
 def test_what_an_operator_took_out_is_not_lost() -> None:
-    taken = History().publish(1, 2)("take-out")("taken-out", id="m1").handle(2)
+    taken = History().publish(1, 2)("take-out")("taken-out", id="1").handle(2)
     assert kinds(taken) == []
+
+
+def test_a_delivery_after_a_confirmed_take_out_is_brought_back() -> None:
+    taken = History().publish(1, 2)("take-out")("taken-out", id="1").handle(2)
+    assert kinds(taken.deliver(1, 7, id="1")) == ["brought back"]
+
+
+def test_what_was_under_way_when_it_was_taken_out_may_still_be_handled_but_not_be_acked() -> None:
+    taken = History().publish(1)("take-out")("taken-out", id="1").deliver(1, 7, id="1")
+    patient = {"noticed_after_s": 1.5}
+    assert kinds(taken, **patient) == []
+    assert kinds(taken.ack(1, 7), **patient) == ["brought back", "settled twice"]
+
+
+def test_a_delivery_after_a_later_message_was_acked_goes_back() -> None:
+    """The first ack was never answered. It may have been accepted, and the delivery of the second shows that it was."""
+    history = History().publish(1, 2).deliver(1)("ack", 1, lease=1).handle(2)
+    assert kinds(history) == []
+    assert kinds(history("returned", 2).deliver(1, 7, attempt=2)) == ["went back"]
+    unconfirmed = (
+        History()("publish", 1).publish(2).deliver(1)("ack", 1, lease=1).handle(2)("returned", 2).deliver(1, 7)
+    )
+    assert kinds(unconfirmed) == ["went back"]
+    assert kinds(unconfirmed, orders_unconfirmed=False) == [], "through a network it may have come after the second"
+
+
+def test_a_handler_of_an_old_lease_that_began_just_after_a_later_ack_is_no_anomaly_unless_it_settles_something() -> (
+    None
+):
+    history = History().publish(1, 2).deliver(1)("ack", 1, lease=1).handle(2).deliver(1, 7, attempt=2)
+    assert kinds(history) == []
+    assert kinds(history.ack(1, 7)) == ["went back"]
+
+
+def test_an_ack_and_a_dead_letter_of_one_message_are_settled_twice() -> None:
+    assert kinds(History().publish(1).handle(1), dead=[("k", 1)]) == ["settled twice"]
+
+
+def test_an_ack_and_a_take_out_of_one_message_are_settled_twice() -> None:
+    history = History().publish(1).deliver(1, id="1")("take-out")("ack", 1, lease=1)("taken-out", id="1")
+    assert kinds(history) == []
+    assert kinds(history("acked", 1, lease=1)) == ["settled twice"]
+
+
+def test_two_take_outs_of_one_message_are_settled_twice() -> None:
+    history = History().publish(1)("take-out")("taken-out", id="1")
+    assert kinds(history, dead=[("k", 1)]) == [], "the operator made it a dead letter"
+    assert kinds(history("take-out", who="b")("taken-out", id="1", who="b")) == ["settled twice"]
+
+
+def test_a_dead_letter_that_was_appended_again_is_a_message_of_its_own() -> None:
+    """Its topic's other subscriptions get it a second time, long after later messages, and so does its own."""
+    history = History().publish(1, 2)
+    for number in (1, 2):
+        history.deliver(number, id=f"{number}").ack(number)
+    copy = history.deliver(1, 7, id="50").ack(1, 7)
+    assert kinds(copy) == []
+    assert kinds(copy, dead=[("k", 1)]) == [], "either of the two may be the dead letter"
+    assert kinds(copy("returned", 1).deliver(1, 8, id="50")) == ["repeated"]
+
+
+def test_a_dead_letter_that_was_never_delivered_before_it_was_appended_keeps_the_place_of_neither() -> None:
+    history = History().publish(1, 2)("take-out")("taken-out", id="1").deliver(2, id="2").ack(2)
+    assert kinds(history.deliver(1, 7, id="50").ack(1, 7)) == []
 
 
 def test_a_refused_ack_settles_nothing() -> None:

@@ -17,14 +17,15 @@ import pytest
 from tests.needs import lacking
 from tests.nemesis import clock, network
 from tests.nemesis.clock import Clock
-from tests.nemesis.database import Database, KillBackend, Restart
+from tests.nemesis.database import LEASE_S, Database, KillBackend, OutlastLease, Restart
 from tests.nemesis.disk import Disk, SlowDisk, why_no_mounts, why_no_tracing
 from tests.nemesis.leftovers import remove_leftovers
 from tests.nemesis.network import PREFIX, Link, Network, ip
-from tests.nemesis.own import free_port
+from tests.nemesis.pipeline import Driver
 from tests.nemesis.program import Program
+from tests.ports import free_port
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture
@@ -89,10 +90,9 @@ def test_nothing_passes_a_link_that_is_cut_until_it_is_mended(cut, tmp_path: Pat
     start(ASK.format(address=server.address, said=said), client)
     eventually(lambda: said.exists() and said.stat().st_size > 3)
     cut(client)
-    time.sleep(0.2)
     before = said.stat().st_size
     time.sleep(0.5)
-    assert said.stat().st_size == before
+    assert said.stat().st_size <= before + 1, "one answer may have been there already"
     client.mend()
     eventually(lambda: said.stat().st_size > before + 3)
 
@@ -189,9 +189,16 @@ def test_a_database_is_restarted_and_recovers_from_a_killed_backend(cleanup: Exi
     database.wait_until_ready()
     with database.asked() as connection:
         connection.execute("CREATE TABLE t (x int)")
-        KillBackend().apply(database, Random(1))
-        with pytest.raises(psycopg.OperationalError):
-            connection.execute("SELECT 1")
+
+        def is_ended() -> bool:  # the victim may have been on its way out, and its death is noticed a moment later
+            KillBackend().apply(database, Random(1))
+            try:
+                connection.execute("SELECT 1")
+            except psycopg.OperationalError:
+                return True
+            return False
+
+        eventually(is_ended)
     database.wait_until_ready()
     Restart().apply(database, Random(1))
     assert not database.is_running
@@ -199,3 +206,44 @@ def test_a_database_is_restarted_and_recovers_from_a_killed_backend(cleanup: Exi
     database.wait_until_ready()
     with database.asked() as connection:
         assert connection.execute("SELECT count(*) FROM t").fetchall() == [(0,)]
+
+
+def test_the_owner_of_a_store_is_found_and_stopped_for_longer_than_its_lease(cleanup: ExitStack, start):
+    folder = cleanup.enter_context(TemporaryDirectory())
+    database = Database(Path(folder), cleanup, free_port(), None)
+    cleanup.callback(database.kill)
+    outlast = OutlastLease(database, "nemesis")
+    assert database.owner("nemesis") is None, "it does not run"
+    database.start()
+    database.wait_until_ready()
+    assert database.owner("nemesis") is None, "there is no store"
+    code = "import time, seriatim\nwith seriatim.PubSub.blocking({url!r}):\n    time.sleep(600)"
+    owner = start(code.format(url=database.url("nemesis")))
+    bystander = start("import time; time.sleep(600)")
+    eventually(lambda: outlast.fits(owner))
+    assert not outlast.fits(bystander)
+    assert outlast.apply(owner, Random(1)) > LEASE_S
+    eventually(lambda: _state_of(owner) == "T")
+    outlast.heal(owner)
+    eventually(lambda: _state_of(owner) in "SR")
+
+
+def _state_of(program: Program) -> str:
+    return Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "committed", "is_before"),
+    [([], [], False), ([2], [], True), ([2], [1, 2], False), ([2], [1, 2, 3], False), ([2, 10], [1, 2, 3], True)],
+)
+def test_a_driver_is_before_a_commit_while_a_batch_is_in_a_sink_and_not_committed(
+    tmp_path: Path, written: list[int], committed: list[int], is_before: bool
+):
+    """A batch without rows is committed, and in no table."""
+    commits = tmp_path / "work" / "telemetry" / "commits"
+    commits.mkdir(parents=True)
+    for batch in committed:
+        (commits / str(batch)).touch()
+    for batch in written:
+        (tmp_path / "ordered" / f"batch={batch:012d}").mkdir(parents=True)
+    assert Driver(tmp_path, tmp_path / "pipeline.toml", Random(1), []).is_before_a_commit is is_before

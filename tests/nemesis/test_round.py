@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from tests.nemesis.__main__ import announce, round_seconds
 from tests.nemesis.checker import Anomaly
 from tests.nemesis.fault import Fault
 from tests.nemesis.history import Event
@@ -27,7 +28,7 @@ class Impossible(Fault):
     def missing(self) -> str | None:
         return "nobody can"
 
-    def apply(self, program: Program, random: Random) -> float:
+    def apply(self, program: Program, random: Random) -> float | None:
         raise AssertionError("it was applied")
 
 
@@ -115,3 +116,33 @@ def test_a_fault_that_this_machine_cant_do_is_left_out_and_named(reports, monkey
     monkeypatch.setenv("CI", "true")
     with pytest.raises(RuntimeError, match="nobody can"):
         run(Limited, reports)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "modes", "seconds"), [(2, 7, 8), (3, 7, pytest.approx(13.7, abs=0.1)), (10, 7, 30), (2, 1, 30)]
+)
+def test_a_short_run_has_short_rounds_so_that_it_reaches_more_modes(minutes, modes, seconds):
+    assert round_seconds(minutes, modes) == seconds
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"), [(2, "reach about 4 of 7 modes"), (2, "MINUTES=6 reaches all"), (6, "in 7 modes in turn")]
+)
+def test_a_run_says_at_once_how_many_modes_it_reaches(minutes, said):
+    assert said in announce([Calm] * 7, minutes, round_seconds(minutes, 7))
+
+
+def test_a_fault_without_an_occasion_is_not_counted(reports):
+    class Never(Impossible):
+        def missing(self) -> str | None:
+            return None
+
+        def apply(self, program: Program, random: Random) -> float | None:
+            return None
+
+    class Uneventful(Calm):
+        def __init__(self, arena: Arena) -> None:
+            super().__init__(arena)
+            self.faults = [Never()]
+
+    assert run(Uneventful, reports).faults == {}

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from seriatim.engine.broker import Broker
-from seriatim.engine.opening import open_broker
+from seriatim.engine.connect import open_broker
 from seriatim.pipes import Outbox, Pipe, TopicOutput, Udp
 
 NAME = "p"

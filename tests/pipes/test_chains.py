@@ -6,7 +6,7 @@ import pytest
 
 from seriatim.core.guarantees import Guarantee, Level
 from seriatim.errors import GuaranteeNotMet
-from seriatim.pipes import InProcess, Pipe, Several, Udp, Watch, ordered_map, sequential
+from seriatim.pipes import InProcess, Multipath, Pipe, Udp, Watch, ordered_map, sequential
 from seriatim.testing import run_in_virtual_time
 from tests.pipes.chains import Scripted, bad_route
 
@@ -40,7 +40,7 @@ def test_a_pipe_is_absolute_while_its_ends_live_and_weaker_across_crashes():
     assert sequential(Udp()).explain(crashes=True).level is Level.MONOTONIC
     assert (Pipe(Udp()) | ordered_map(echo)).explain().level is Level.ABSOLUTE
     assert InProcess().explain(crashes=True).level is Level.STRICT
-    assert Several(InProcess(), InProcess()).explain(crashes=True).guarantee == Guarantee.NO_DUPLICATE
+    assert Multipath(InProcess(), InProcess()).explain(crashes=True).guarantee == Guarantee.NO_DUPLICATE
 
 
 class Untouched(Scripted):
@@ -53,8 +53,8 @@ class Untouched(Scripted):
 @pytest.mark.parametrize(
     ("needed", "crashes", "complaint"),
     [
-        (Level.ABSOLUTE, False, "absolute is required, but the chain gives strict: no loss is lost at 'radio'"),
-        (Level.MONOTONIC, True, "no inversion is lost at 'absolute indexed pipe over in process'"),
+        (Level.ABSOLUTE, False, "absolute is required, but the chain gives strict: no loss is given up at 'radio'"),
+        (Level.MONOTONIC, True, "no inversion is given up at 'absolute indexed pipe over in process'"),
     ],
 )
 def test_a_chain_that_is_asked_for_more_than_it_gives_is_refused_before_anything_runs(needed, crashes, complaint):

@@ -185,7 +185,7 @@ def test_resend_around_index_is_reported_as_the_weaker_result():
     assert wrong.explain().guarantee == Guarantee.NO_DUPLICATE | Guarantee.NO_LOSS
     verdict = verdict_on(wrong)
     assert verdict.guarantee == Guarantee.NO_DUPLICATE | Guarantee.NO_LOSS, "and that is what it is"
-    with pytest.raises(GuaranteeNotMet, match="no inversion is lost at 'resend pipe over strict indexed pipe"):
+    with pytest.raises(GuaranteeNotMet, match="no inversion is given up at 'resend pipe over strict indexed pipe"):
         wrong.explain().require(Level.ABSOLUTE)
 
 

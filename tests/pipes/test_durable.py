@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
 
 from seriatim.core.guarantees import Guarantee, Level
+from seriatim.core.pipes.protocol import DeliveredRun
 from seriatim.engine.broker import Broker, Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, OutcomeUnknown, StoreFailed
@@ -129,15 +130,29 @@ def test_a_drained_outbox_remembers_how_far_it_was():
     run(scenario)
 
 
+def test_what_a_restarted_receiver_gets_again_is_not_reported_as_given_up(caplog):
+    async def scenario(engine: Broker) -> None:
+        pipe = durable_pipe(engine, InProcess())
+        async with pipe.sending() as out:
+            for number in range(10):
+                await out.send(b"%d" % number)
+        writer = await TopicOutput(engine, "out", key="k").begin("pipe", None)
+        await writer.take(DeliveredRun(0, tuple(b"%d" % number for number in range(5))), lambda _: None)
+        async with pipe.receiving(), pipe.sending() as out:  # of the first five the sender has not heard
+            await out.drain()
+        assert await written(engine) == list(range(10))
+
+    run(scenario)
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 def test_a_receiver_that_was_overtaken_by_another_writes_nothing():
     async def scenario(engine: Broker) -> None:
         output = TopicOutput(engine, "out")
         first, second = await output.begin("p", None), await output.begin("p", None)
-        from seriatim.core.pipes import Delivered
-
-        await second.take(Delivered(0, (b"0",)), lambda _: None)
+        await second.take(DeliveredRun(0, (b"0",)), lambda _: None)
         with pytest.raises(FailedPrecondition, match="another program writes under this name"):
-            await first.take(Delivered(0, (b"0", b"1")), lambda _: None)
+            await first.take(DeliveredRun(0, (b"0", b"1")), lambda _: None)
         assert await written(engine) == [0]
 
     run(scenario)
@@ -151,11 +166,11 @@ def test_a_write_with_unknown_outcome_is_looked_up_and_not_repeated():
             self._engine, self._loses, self.position_of = engine, loses, engine.position_of
             self.asked = 0
 
-        async def publish_at(self, *arguments) -> range:
+        async def publish_once(self, *arguments) -> Sequence[str]:
             self.asked += 1
             if self.asked == 1 and self._loses:
                 raise OutcomeUnknown("the disk was pulled out")
-            result = await self._engine.publish_at(*arguments)
+            result = await self._engine.publish_once(*arguments)
             if self.asked == 1:
                 raise OutcomeUnknown("the answer was lost")
             return result
@@ -199,7 +214,7 @@ def test_a_hole_in_the_outbox_is_noticed_and_said():
         async with pipe.sending() as out:
             for number in range(3):
                 await out.send(b"%d" % number)
-        await engine.remove("pipe-pipe", 1)
+        await engine.remove("pipe-pipe", "1")
         async with pipe.receiving(), pipe.sending() as out:
             with pytest.raises(FailedPrecondition, match="message 1 of pipe 'pipe' is missing from its outbox"):
                 await out.drain()
@@ -229,7 +244,7 @@ def test_an_end_whose_epoch_does_not_rise_is_not_listened_to_and_that_is_logged(
         return got
 
     assert run_in_virtual_time(scenario()) == [b"first"]
-    assert "a pipe heard a former life of its sender" in caplog.text
+    assert "a pipe received a frame from an earlier session of its sender" in caplog.text
 
 
 def test_a_resend_pipe_has_no_place_that_a_topic_could_keep():
@@ -251,7 +266,7 @@ def test_a_topic_as_a_bare_route_is_continuous():
     async def scenario(engine: Broker) -> None:
         route = TopicRoute(engine, "t")
         assert route.explain().level is route.explain(crashes=True).level is Level.CONTINUOUS
-        assert TopicRoute(engine, "t", ordered=False).explain().guarantee == Guarantee.NO_LOSS
+        assert TopicRoute(engine, "t", enable_message_ordering=False).explain().guarantee == Guarantee.NO_LOSS
         assert await pass_through(route, 100) == list(range(1, 101))
 
     run(scenario)
@@ -283,7 +298,7 @@ def test_a_message_of_a_topic_route_that_was_not_taken_comes_again_in_its_place(
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_pipe_over_a_topic(ordered):
     async def scenario(engine: Broker) -> None:
-        pipe = Pipe(TopicRoute(engine, "t", ordered=ordered), frame_messages=5)
+        pipe = Pipe(TopicRoute(engine, "t", enable_message_ordering=ordered), frame_messages=5)
         assert await pass_through(pipe, 200) == list(range(1, 201))
 
     run(scenario)
@@ -297,7 +312,7 @@ def test_the_epoch_of_a_file_is_higher_after_every_restart(tmp_path):
     assert [asyncio.run(FileEpochs(path).next()) for _ in range(3)] == [1, 2, 3]
     assert [found.name for found in tmp_path.iterdir()] == ["epoch"]
     path.write_text("not a number")
-    with pytest.raises(DamagedStore, match="holds no epoch"):
+    with pytest.raises(DamagedStore, match="contains no epoch"):
         asyncio.run(FileEpochs(path).next())
 
 

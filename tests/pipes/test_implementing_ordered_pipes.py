@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from seriatim.core.guarantees import Level
-from seriatim.core.pipes import Confirm, Data
+from seriatim.core.pipes.protocol import Confirm, Data
 from seriatim.core.traces import classify
 from seriatim.errors import CapacityExceeded, FailedPrecondition, InvalidArgument
 from seriatim.pipes import InProcess, Pipe, PipeOptions, indexed, resend, sequential
-from seriatim.pipes.wire import decode
+from seriatim.pipes.frames import decode
 from seriatim.testing import FaultyRoute, run_in_virtual_time
 from tests.pipes.chains import bad_route, received_through
 

@@ -59,7 +59,7 @@ def test_an_end_that_is_open_is_not_opened_twice():
     async def scenario() -> None:
         route = InProcess()
         await route.open_receiver(lambda _: None)
-        with pytest.raises(FailedPrecondition, match="open already"):
+        with pytest.raises(FailedPrecondition, match="already open"):
             await route.open_receiver(lambda _: None)
 
     asyncio.run(scenario())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import pytest
 from seriatim.core.traces import classify
 from seriatim.store import open_store
 from tests.conftest import fast_folder
+from tests.ports import free_port
 
 CHILD = Path(__file__).with_name("pipe_child.py")
 COUNT = 2_000
@@ -24,12 +24,6 @@ COUNT = 2_000
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=fast_folder()) as name:
         yield Path(name)
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Ends:

@@ -9,7 +9,7 @@ import pytest
 
 from seriatim.core.guarantees import Level
 from seriatim.core.traces import classify
-from seriatim.pipes import Pipe, PipeKind, Several
+from seriatim.pipes import Multipath, Pipe, PipeKind
 from tests.pipes.chains import bad_route, received_through
 
 Trace = Sequence[int]
@@ -103,7 +103,7 @@ def test_ordering_holds_per_route_and_not_across_routes():
     """Two routes, each absolutely ordered, one slower than the other."""
     fast = bad_route(1, drop=0, duplicate=0, shuffle=0, delay=(0.01, 0.01))
     slow = bad_route(2, drop=0, duplicate=0, shuffle=0, delay=(0.03, 0.03))
-    both = Several(fast, slow)
+    both = Multipath(fast, slow)
     trace = received_through(both, 20)
     assert not is_monotonic(trace)
     assert is_absolute([(number + 1) // 2 for number in trace if number % 2])

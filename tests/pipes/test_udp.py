@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from seriatim.core.guarantees import DeliveryMode, Guarantee, Level
-from seriatim.core.pipes import Confirm, Data, Hello, Welcome
+from seriatim.core.pipes.protocol import Confirm, Data, Hello, Welcome
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.pipes import Pipe, Udp, Watch, indexed, sequential
-from seriatim.pipes.wire import HEAD_BYTES, encode, seal
+from seriatim.pipes.frames import HEAD_BYTES, encode, seal
 from tests.pipes.chains import pass_through
 from tests.pipes.test_wire import garbage
 
@@ -150,13 +150,13 @@ def test_a_sender_hears_nobody_but_its_receiver():
         heard: list[bytes] = []
         arrived = {"there": asyncio.Event(), "back": asyncio.Event()}
 
-        def hear(frame: bytes) -> None:
+        def on_frame(frame: bytes) -> None:
             heard.append(frame)
             arrived["back"].set()
 
         route = Udp()
         receiver = await route.open_receiver(lambda _: arrived["there"].set())
-        sender = await route.open_sender(hear)
+        sender = await route.open_sender(on_frame)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.sendto(seal(b"stranger"), sender.local_address)  # type: ignore[attr-defined]
         sender.send(b"hello")

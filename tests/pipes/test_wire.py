@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.core.pipe_receiver import MAX_RANGES
-from seriatim.core.pipes import Confirm, Data, Hello, Welcome
-from seriatim.pipes.wire import HEAD_BYTES, MAX_BITS, SEAL_BYTES, VERSION, Aside, decode, encode, seal, unseal
+from seriatim.core.pipes.protocol import Confirm, Data, Hello, Welcome
+from seriatim.core.pipes.receiver import MAX_RANGES
+from seriatim.pipes.frames import HEAD_BYTES, MAX_BITS, SEAL_BYTES, VERSION, Aside, decode, encode, seal, unseal
 
 NUMBERS = st.integers(0, (1 << 100) - 1)
 SMALL = st.integers(0, 1 << 40)

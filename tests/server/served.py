@@ -22,11 +22,12 @@ from google.pubsub_v1.services.publisher.transports import PublisherGrpcTranspor
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from seriatim.engine.engine import Engine
-from seriatim.server.access import Access
+from seriatim.engine.tokens import Access
 from seriatim.server.options import ServerOptions
 from seriatim.server.server import Server, Tls
 from seriatim.store.base import Store
 from seriatim.wire.services import SERVICES
+from tests.fast import refuse
 
 PATIENCE = 20.0
 PROJECT = "projects/demo"
@@ -228,6 +229,7 @@ class ServerThread:
     def __init__(
         self, url: str, options: ServerOptions | None, access: Access | None, tls: Tls | None, store: Store | None
     ) -> None:
+        refuse("a Pub/Sub server")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
@@ -266,6 +268,7 @@ class ServerProcess:
     """``seriatim serve`` in a process of its own, which may have to wait until it can serve."""
 
     def __init__(self, url: str, port: int = 0, *more: str) -> None:
+        refuse("a Pub/Sub server")
         command = [sys.executable, "-m", "seriatim", "serve", "--json", "--store", url, "--port", str(port), *more]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
@@ -306,17 +309,17 @@ class Inbox:
 
     def __init__(self) -> None:
         self.got: list[Any] = []
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def add(self, message: Any) -> None:
-        with self._news:
+        with self._changed:
             self.got.append(message)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def wait(self, count: int) -> list[str]:
         """The data of everything that came, once it is ``count`` messages."""
-        with self._news:
-            assert self._news.wait_for(lambda: len(self.got) >= count, PATIENCE), f"only {self.data} came"
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.got) >= count, PATIENCE), f"only {self.data} came"
             return self.data
 
     @property

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from seriatim.engine.tokens import Access
 from seriatim.errors import FailedPrecondition, InvalidArgument
-from seriatim.server.access import Access
 from seriatim.server.options import ServerOptions
 from seriatim.server.server import Tls
 from tests.certificates import new_certificate
@@ -149,7 +149,8 @@ def test_a_topic_that_an_older_version_deleted_is_left_to_administrators(tmp_pat
         ("[a]\nadmin = true", r"\[a\] needs a token"),
         ('[a]\ntoken = ""', r"\[a\] needs a token"),
         ('a = "b"', r"\[a\] needs a token"),
-        ('[a]\ntoken = "x"\nadmn = true', r"\[a\] has admn; known are admin, metrics, publish, subscribe, token"),
+        ('[a]\ntoken = "x"\nadmn = true', r"\[a\] has admn; known are admin, console, metrics, payloads, pub"),
+        ('[a]\ntoken = "x"\nconsole = "root"', r'console of \[a\] is "viewer" or "operator"'),
         ('[a]\ntoken = "x"\npublish = "topic"', r"publish of \[a\] is a list of topics"),
         ('[a]\ntoken = "x"\nadmin = "yes"', r"admin of \[a\] is true or false"),
         ('[a]\ntoken = "x"\nmetrics = 1', r"metrics of \[a\] is true or false"),

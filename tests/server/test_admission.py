@@ -45,14 +45,16 @@ def get_topic(port: int, source: str, **headers: str) -> bool:
     return answered
 
 
-async def open_silently(address: str, path: str, count: int, first: bytes | None = None) -> Counter[Any]:
-    """Open calls on which nothing more is said, and count with what they have ended a little later; None: not at all."""
+async def open_silently(
+    address: str, path: str, count: int, first: bytes | None = None, seconds: float = 1.0
+) -> Counter[Any]:
+    """Open calls on which nothing more is said, and count with what they have ended by then; None: not at all."""
     async with grpc.aio.insecure_channel(address) as channel:
         calls = [channel.stream_stream(path)() for _ in range(count)]
         if first is not None:
             await asyncio.gather(*(call.write(first) for call in calls), return_exceptions=True)
         ended = [asyncio.create_task(call.code()) for call in calls]
-        await asyncio.wait(ended, timeout=1.0)
+        await asyncio.wait(ended, timeout=seconds)
         codes = Counter(task.result() if task.done() else None for task in ended)
         for task in ended:
             task.cancel()
@@ -61,23 +63,25 @@ async def open_silently(address: str, path: str, count: int, first: bytes | None
         return codes
 
 
-def silent(server: ServerThread, path: str, count: int, first: bytes | None = None) -> Counter[Any]:
-    return asyncio.run(open_silently(server.clients.address, path, count, first))
+def silent(
+    server: ServerThread, path: str, count: int, first: bytes | None = None, seconds: float = 1.0
+) -> Counter[Any]:
+    return asyncio.run(open_silently(server.clients.address, path, count, first, seconds))
 
 
 def test_a_stream_without_a_token_ends_before_it_has_said_anything(tmp_path):
     with server_in_thread(options=ServerOptions(max_calls=50), access=tokens_in(tmp_path)) as server:
-        codes = silent(server, STREAMING_PULL, 200)
+        codes = silent(server, STREAMING_PULL, 200, seconds=20.0)
         assert codes[None] == 0, "none of them is left"
         assert codes[grpc.StatusCode.UNAUTHENTICATED] > 0
         assert server.clients.raw("root").CreateTopic(name=TOPIC).name == TOPIC
 
 
 def test_silent_streams_of_one_address_leave_room_for_others_and_end_after_a_while():
-    options = ServerOptions(max_calls=50, max_calls_per_client=20, max_streams_per_client=10, first_request_timeout=0.5)
+    options = ServerOptions(max_calls=50, max_calls_per_client=20, max_streams_per_client=10, first_request_timeout=5.0)
     with server_in_thread(options=options) as server:
         server.clients.raw().CreateTopic(name=TOPIC)
-        flood = threading.Thread(target=lambda: codes.update(silent(server, STREAMING_PULL, 200)))
+        flood = threading.Thread(target=lambda: codes.update(silent(server, STREAMING_PULL, 200, seconds=20.0)))
         codes: Counter[Any] = Counter()
         flood.start()
         assert get_topic(server.port, ELSEWHERE)
@@ -91,7 +95,7 @@ def test_silent_streams_of_one_address_leave_room_for_others_and_end_after_a_whi
 def test_who_watches_health_leaves_room_for_others():
     with server_in_thread(options=ServerOptions(max_calls=100)) as server:
         server.clients.raw().CreateTopic(name=TOPIC)
-        codes = silent(server, WATCH, 90, health_pb2.HealthCheckRequest().SerializeToString())
+        codes = silent(server, WATCH, 90, health_pb2.HealthCheckRequest().SerializeToString(), seconds=3.0)
         assert codes[None] == 32
         assert codes[grpc.StatusCode.RESOURCE_EXHAUSTED] == 58
         assert get_topic(server.port, ELSEWHERE)

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from seriatim.server.connections import connected
+from seriatim.server.ended_streams import connected
 from seriatim.server.options import ServerOptions
 from tests.server.conftest import publish
 from tests.server.node.client import node_command
@@ -182,7 +182,7 @@ def test_nothing_is_left_of_ended_streams_when_their_messages_are_settled(server
     while len(subscriber._ended_streams) or subscriber._members._members:
         assert time.monotonic() < give_up
         time.sleep(0.05)
-    assert server.engine.get_subscription("projects/demo/subscriptions/work").consumers == 0
+    assert len(server.engine.get_subscription("projects/demo/subscriptions/work").deliveries) == 0
 
 
 # -- connections --------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_who_has_no_tcp_address_counts_as_connected():
 
 
 def test_everybody_counts_as_connected_where_there_is_no_table(monkeypatch):
-    monkeypatch.setattr("seriatim.server.connections._TABLES", ("/no/such/table",))
+    monkeypatch.setattr("seriatim.server.ended_streams._TABLES", ("/no/such/table",))
     assert connected(["ipv4:192.0.2.1:9"]) == {"ipv4:192.0.2.1:9"}
 
 

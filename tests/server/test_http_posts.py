@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.server.posting import Poster
+from seriatim.server.push_delivery import Poster
 
 
 class Endpoint:

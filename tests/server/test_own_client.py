@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from seriatim import PubSub
+from seriatim import PubSub, PubSubMessage
+from seriatim.client import channel
 from seriatim.client.channel import Address, Channel
 from seriatim.client.message import Message
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import Keep, RetryPolicy
 from seriatim.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -52,6 +53,25 @@ def run(request) -> Callable[[Program], None]:
 async def ordered(pubsub: PubSub, **options: Any):
     topic = await pubsub.topic("orders").create()
     return topic, await topic.subscription("work").create(enable_message_ordering=True, **options)
+
+
+def test_the_same_id_is_stored_once_and_is_no_attribute_of_what_is_delivered(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub)
+        first = await topic.publish(b"paid", ordering_key="k", dedup_id="a", attributes={"b": "c"})
+        assert await topic.publish(b"paid", ordering_key="k", dedup_id="a") == first
+        with pytest.raises(AlreadyExists, match="dedup_id 'a' belongs to another message"):
+            await topic.publish(b"unpaid", ordering_key="other", dedup_id="a")
+        await topic.publish(b"next", ordering_key="k")
+        got = []
+        async for message in subscription.messages():
+            got.append((message.data, dict(message.attributes)))
+            await message.ack_durable()
+            if len(got) == 2:
+                break
+        assert got == [(b"paid", {"b": "c"}), (b"next", {})]
+
+    run(program)
 
 
 def test_messages_come_in_order_with_everything_that_was_said(run):
@@ -128,7 +148,7 @@ def test_an_ack_that_is_waited_for(run):
 def test_what_comes_while_handlers_are_waited_for_is_given_back_untried(run):
     async def program(pubsub):
         await pubsub.topic("graves").create()
-        options = {"dead_letter_topic": "graves", "retry": RetryPolicy(max_attempts=5)}
+        options = {"dead_letter_topic": "graves", "retry": RetryPolicy.immediate(max_attempts=5)}
         topic, subscription = await ordered(pubsub, **options)
         begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -170,7 +190,7 @@ def test_an_ack_that_is_waited_for_and_comes_too_late_is_refused(run):
 
 
 def test_a_durable_ack_that_can_not_be_sent_before_the_end_has_an_unknown_outcome(monkeypatch):
-    monkeypatch.setattr("seriatim.client.served_stream.FAREWELL", 0.1)
+    monkeypatch.setattr("seriatim.client.server_stream.CLOSE_TIMEOUT_S", 0.1)
 
     server = ServerProcess("memory://")
 
@@ -217,6 +237,13 @@ def test_resources_and_their_errors(run):
         options = await subscription.options()
         assert (options.ack_deadline, options.window, options.dead_letter_topic) == (33, 5, "graves")
         assert options.retry == RetryPolicy(min_backoff=11, max_backoff=22, max_attempts=6)
+        await subscription.set_options(keep="latest")
+        await subscription.set_options(window=6)
+        options = await subscription.options()
+        assert (options.keep, options.window) == (Keep.LATEST, 6)
+        await subscription.set_options(keep="all")
+        options = await subscription.options()
+        assert (options.keep, options.window) == (Keep.ALL, 6)
         await subscription.set_options(dead_letter_topic=None)
         assert (await subscription.options()).dead_letter_topic is None
         assert sorted(info.name for info in await pubsub.topics()) == ["graves", "orders"]
@@ -227,6 +254,19 @@ def test_resources_and_their_errors(run):
             await pubsub.topic("nowhere").delete()
         with pytest.raises(InvalidArgument):
             await pubsub.topic("orders").subscription("bad").create(filter="nonsense")
+
+    run(program)
+
+
+def test_a_subscription_that_keeps_the_latest(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub, keep="latest")
+        for number in range(4):
+            await topic.publish(str(number).encode(), ordering_key="k")
+        (message,) = await subscription.pull(10, timeout=5)
+        assert message.data == b"3"
+        await message.ack_durable()
+        assert await subscription.pull(10, timeout=0) == []
 
     run(program)
 
@@ -261,17 +301,53 @@ def test_what_the_api_has_no_words_for():
     async def program(address: str) -> None:
         async with PubSub(f"pubsub://{address}/demo") as pubsub:
             topic, subscription = await ordered(pubsub)
-            with pytest.raises(NotSupported, match="no word for list_keys"):
+            with pytest.raises(NotSupported, match="the Pub/Sub API can't list keys: give the server an admin API"):
                 await subscription.keys()
-            with pytest.raises(NotSupported, match="no word for a delay"):
+            with pytest.raises(NotSupported, match="no options for dedup ids"):
+                await pubsub.topic("ids").create(dedup_window=600)
+            with pytest.raises(NotSupported, match="delay messages"):
                 await topic.publish(b"later", delay=1.0)
-            with pytest.raises(NotSupported, match="no word for release"):
+            with pytest.raises(NotSupported, match="no option tenant_limit"):
+                await topic.subscription("shared").create(tenant_limit=3)
+            with pytest.raises(NotSupported, match="no option release"):
                 await topic.subscription("fast").create(release="receipt")
+            await topic.publish(b"0", ordering_key="k")
+            (message,) = await subscription.pull(timeout=5)
+            with pytest.raises(NotSupported, match="the Pub/Sub API can't dead-letter message"):
+                message.dead_letter("no use")
+            message.ack()
             with pytest.raises(InvalidArgument, match="can't be updated"):
                 await subscription.set_options(message_ordering=False)
 
     with server_in_thread() as server:
         asyncio.run(program(server.clients.address))
+
+
+@pytest.mark.parametrize("parameters", ["", "?tls=true", "?ca={folder}/other.pem"])
+def test_an_address_with_the_wrong_tls_says_that_no_server_answers_there(tmp_path, monkeypatch, parameters):
+    (tmp_path / "other.pem").write_bytes(new_certificate()[0])
+    monkeypatch.setattr(channel, "CALL_TIMEOUT_S", 1.0)
+
+    async def publish(address: str) -> None:
+        async with PubSub(f"pubsub://{address}/demo{parameters.format(folder=tmp_path)}") as pubsub:
+            with pytest.raises(
+                OutcomeUnknown, match=rf"no server answers at {address} \(.+\): .* also tls and ca; the call"
+            ):
+                await pubsub.topic("orders").create()
+
+    with server_in_thread(tls=Tls(*new_certificate())) as server:
+        asyncio.run(publish(server.clients.address))
+
+
+def test_a_certificate_that_is_not_there_is_named():
+    async def scenario() -> None:
+        with pytest.raises(
+            InvalidArgument, match=r"ca of a pubsub address, 'nowhere.pem', can't be read: No such file"
+        ):
+            async with PubSub("pubsub://127.0.0.1:1/demo?ca=nowhere.pem"):
+                pass
+
+    asyncio.run(scenario())
 
 
 def test_tls_and_a_token(tmp_path):
@@ -365,7 +441,7 @@ def test_what_the_parameters_of_an_address_mean(query, token, is_secure):
 
 
 def test_a_client_that_is_refused_tries_again_less_and_less_often_until_it_is_served(monkeypatch):
-    monkeypatch.setattr("seriatim.client.served_stream.SHORTEST_PAUSE", 0.02)
+    monkeypatch.setattr("seriatim.client.server_stream.MIN_PAUSE_S", 0.02)
     tries, enough = list[float](), asyncio.Event()
     open_stream = Channel.stream
 
@@ -396,3 +472,69 @@ def test_a_client_that_is_refused_tries_again_less_and_less_often_until_it_is_se
         occupying.send()
         occupying.receive()
         asyncio.run(program(server.clients.address, occupying.hang_up))
+
+
+def test_many_messages_are_published_at_once_and_written_in_lists_across_keys(run):
+    async def program(pubsub):
+        topic, subscription = await ordered(pubsub)
+        sent = [PubSubMessage(str(number).encode(), f"k{number % 4}") for number in range(20)]
+        assert len(set(await topic.publish_many(sent))) == 20
+        got: dict[str, list[int]] = {}
+        errors = list[BaseException]()
+        subscription.on("error", errors.append)
+
+        async def write(messages: list[Message]) -> None:
+            assert len({message.ordering_key for message in messages}) == len(messages)
+            if len(messages) > 1 and not errors:
+                raise ValueError("not this time")
+            for message in messages:
+                got.setdefault(str(message.ordering_key), []).append(int(message.data))
+                message.ack()
+            if sum(map(len, got.values())) == 20:
+                subscription.stop()
+
+        await subscription.run(write, batch=10, across_keys=True)
+        assert got == {f"k{key}": list(range(key, 20, 4)) for key in range(4)}
+
+    run(program)
+
+
+def test_batches_of_one_key_are_refused_by_a_server_with_the_reason():
+    async def program(url: str) -> None:
+        async with PubSub(url) as pubsub:
+            _, subscription = await ordered(pubsub)
+            with pytest.raises(NotSupported, match="a lease for each message"):
+                await subscription.run(print, batch=10)
+
+    with server_in_thread(options=ServerOptions(min_ack_deadline=1)) as server:
+        asyncio.run(program(f"pubsub://{server.clients.address}/demo"))
+
+
+def test_with_ids_all_publishes_under_way_when_the_server_is_killed_are_there_once(tmp_path) -> None:
+    servers = [ServerProcess(f"sqlite:///{tmp_path}/store.db")]
+
+    async def program() -> None:
+        port = servers[0].port
+        async with asyncio.timeout(PATIENCE), PubSub(f"pubsub://127.0.0.1:{port}/demo") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            futures = [topic.publish(b"%d" % n, ordering_key=f"key-{n % 20}", dedup_id=str(n)) for n in range(2000)]
+            await futures[0]
+            servers[0].kill()
+            servers.append(ServerProcess(f"sqlite:///{tmp_path}/store.db", port))
+            ids = await asyncio.gather(*futures)
+            for key in range(20):  # each key ends with this, and with nothing behind it
+                topic.publish(b"-1", ordering_key=f"key-{key}")
+            got: dict[str | None, list[int]] = {}
+            async for message in subscription:
+                got.setdefault(message.ordering_key, []).append(int(message.data))
+                assert message.data == b"-1" or message.id == ids[int(message.data)]
+                await message.ack_durable()
+                if [numbers[-1] for numbers in got.values()] == [-1] * 20:
+                    break
+            assert got == {f"key-{first}": [*range(first, 2000, 20), -1] for first in range(20)}
+
+    try:
+        asyncio.run(program())
+    finally:
+        for server in servers:
+            server.kill()

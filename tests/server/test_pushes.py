@@ -23,15 +23,15 @@ class Endpoint:
     def __init__(self) -> None:
         self.got: list[tuple[str, bytes]] = []
         self.answer = lambda _: 204
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         endpoint = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                with endpoint._news:
+                with endpoint._changed:
                     endpoint.got.append((self.path, body))
-                    endpoint._news.notify_all()
+                    endpoint._changed.notify_all()
                 self.send_response(endpoint.answer(body))
                 self.end_headers()
 
@@ -44,8 +44,8 @@ class Endpoint:
         self.url = f"http://127.0.0.1:{self._server.server_port}/orders?token=1"
 
     def wait(self, count: int) -> list[tuple[str, bytes]]:
-        with self._news:
-            assert self._news.wait_for(lambda: len(self.got) >= count, PATIENCE), self.got
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.got) >= count, PATIENCE), self.got
             return self.got
 
     def messages(self, count: int) -> list[dict[str, Any]]:

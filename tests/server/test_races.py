@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from seriatim.core.delivery import RetryPolicy
+from seriatim.core.lanes.types import RetryPolicy
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.store.base import Transaction
 from seriatim.store.memory import MemoryStore
@@ -85,7 +85,7 @@ def test_updates_of_a_subscription_with_different_masks_all_take_effect(ordered,
 
 def test_an_update_and_an_embedded_program_do_not_undo_each_other(server, ordered, race):
     for number in range(10):
-        retry = RetryPolicy(max_attempts=5 + number)
+        retry = RetryPolicy.immediate(max_attempts=5 + number)
         changed = SubscriptionOptions(retry=retry)
         change = server.engine.update_subscription(SUBSCRIPTION, changed, ["retry.max_attempts"])
         statuses = race(

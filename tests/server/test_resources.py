@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from seriatim.core.delivery import OnExhausted, Release, RetryPolicy
+from seriatim.core.lanes.types import OnExhausted, ReleaseAfter, RetryPolicy
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from tests.server.conftest import publish
 from tests.server.served import DEAD, PROJECT, SUBSCRIPTION, TOPIC, ServerThread, server_in_thread
@@ -69,7 +69,9 @@ def test_everything_that_a_client_says_of_a_subscription_survives_a_restart(tmp_
 
 def test_what_embedded_programs_make_is_seen_in_the_home_project(server: ServerThread, raw):
     server.run(server.engine.create_topic("orders"))
-    server.run(server.engine.create_subscription("orders", "billing", SubscriptionOptions(ordering=True, window=4)))
+    server.run(
+        server.engine.create_subscription("orders", "billing", SubscriptionOptions(message_ordering=True, window=4))
+    )
     server.run(server.engine.create_topic("no id: it has spaces"))
     home = "projects/seriatim"
     assert [topic.name for topic in raw.ListTopics(project=home).topics] == [f"{home}/topics/orders"]
@@ -83,8 +85,10 @@ def test_what_embedded_programs_make_is_seen_in_the_home_project(server: ServerT
 def test_what_embedded_programs_said_survives_an_update(server: ServerThread, raw):
     topic = TopicOptions(retention=77, retain_settled=88)
     server.run(server.engine.create_topic("orders", topic))
-    retry = RetryPolicy(max_attempts=3, on_exhausted=OnExhausted.PAUSE)
-    options = SubscriptionOptions(ordering=True, window=4, retry=retry, release=Release.RECEIPT, ack_deadline=1.5)
+    retry = RetryPolicy.immediate(max_attempts=3, on_exhausted=OnExhausted.PAUSE)
+    options = SubscriptionOptions(
+        message_ordering=True, window=4, retry=retry, release=ReleaseAfter.RECEIPT, ack_deadline=1.5
+    )
     server.run(server.engine.create_subscription("orders", "billing", options))
     home, mask = "projects/seriatim", {"paths": ["labels"]}
     name = f"{home}/subscriptions/billing"
@@ -295,6 +299,8 @@ def test_names_that_are_none(raw, name):
         ({"labels": {f"l{number}": "" for number in range(65)}}, INVALID),
         ({"labels": {"seriatim-window": "many"}}, INVALID),
         ({"labels": {"seriatim-window": "0"}}, INVALID),
+        ({"labels": {"seriatim-keep": "some"}}, INVALID),
+        ({"labels": {"seriatim-windw": "3"}}, INVALID),
         ({"message_retention_duration": {"seconds": 10}}, INVALID),
         ({"retry_policy": {"minimum_backoff": {"seconds": 601}}}, INVALID),
         ({"retry_policy": {"minimum_backoff": {"seconds": 9}, "maximum_backoff": {"seconds": 8}}}, INVALID),

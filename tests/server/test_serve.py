@@ -20,6 +20,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from seriatim.server.server import Tls
 from tests.certificates import new_certificate
+from tests.ports import free_port
 from tests.server.conftest import make_ordered, publish
 from tests.server.node.client import node_command
 from tests.server.served import PATIENCE, SUBSCRIPTION, TOPIC, Clients
@@ -37,10 +38,7 @@ def url(tmp_path) -> str:
 @pytest.fixture
 def clients() -> Iterator[Clients]:
     """Clients of a server that comes and goes, at a port that nobody else has."""
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    clients = Clients(f"127.0.0.1:{port}")
+    clients = Clients(f"127.0.0.1:{free_port()}")
     yield clients
     clients.close()
 
@@ -188,7 +186,7 @@ def test_the_line_that_says_where_it_serves():
     assert line.endswith(" from memory://.\n")
     process.terminate()
     _, errors = process.communicate(timeout=PATIENCE)
-    assert [json.loads(entry)["message"] for entry in errors.splitlines()] == ["the server stops"]
+    assert [json.loads(entry)["message"] for entry in errors.splitlines()] == ["the server is stopping"]
 
 
 def test_lines_of_grpc_itself_are_json_too(tmp_path):
@@ -265,7 +263,7 @@ def test_other_commands_reach_the_store_while_it_is_served(serve, url):
     clients = Clients(f"127.0.0.1:{server.port}")
     make_ordered(clients)
     publish(clients.raw(), "0", "1")
-    command = [sys.executable, "-m", "seriatim", "stats", "--json", "--store", url]
+    command = [sys.executable, "-m", "seriatim", "store", "stats", "--json", "--store", url]
     (stats,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert (stats["subscription"], stats["total"]) == (SUBSCRIPTION, 2)
     clients.close()

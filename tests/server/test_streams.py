@@ -6,6 +6,7 @@ import grpc
 import pytest
 
 from seriatim.errors import OutcomeUnknown
+from seriatim.server import streaming_pull
 from seriatim.server.options import ServerOptions
 from tests.engine.conftest import WatchedStore
 from tests.server.conftest import publish
@@ -74,7 +75,9 @@ def test_a_ping_is_answered_and_every_response_says_what_the_subscription_is(ord
         assert not response.subscription_properties.exactly_once_delivery_enabled
 
 
-def test_a_client_that_pings_and_does_not_read_is_ended(ordered):
+def test_a_client_that_pings_and_does_not_read_is_ended(ordered, monkeypatch):
+    # Few, because the client begins to read when its pings are sent, which is before a busy server has seen them all.
+    monkeypatch.setattr(streaming_pull, "MAX_UNSENT_ANSWERS", 20)
     stream = ordered.stream()
     for key in range(60):  # so much that the connection is full, and nothing more can be written
         ordered.Publish(topic=TOPIC, messages=[{"data": b"x" * 1_000_000, "ordering_key": f"k{key}"}])

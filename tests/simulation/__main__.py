@@ -44,12 +44,13 @@ def run_many(first: int, seeds: int, jobs: int, record: bool) -> int:
     elapsed = time.monotonic() - began
     reports = [report(draw(seed), findings) for seed, findings in sorted(failed)[:MOST_REPORTS]]
     if reports:
-        print("\n\n".join(reports))
+        print("\n\n".join(one.script for one in reports))
     figures = _figures(seeds, counts, virtual, len(failed))
     print(f"{', '.join(f'{value:,} {name}' for name, value in figures.items())}; {elapsed:.0f} s with {jobs} jobs")
     if record:
         command = f"make simulate SEEDS={seeds} FIRST={first}"
-        path = write_record("simulation", command=command, seconds=elapsed, figures=figures, found=reports)
+        found = [one.sentence for one in reports]
+        path = write_record("simulation", command=command, seconds=elapsed, figures=figures, found=found)
         print(f"recorded in {path}")
     return 1 if failed else 0
 
@@ -91,7 +92,7 @@ def run_one(arguments: argparse.Namespace) -> int:
         print(f"{program.script()}\nseed {program.seed}: nothing found; digest {result.digest[:16]}")
         return 0
     is_whole = program == original
-    print(report(program, result.findings) if is_whole else "\n".join([program.script(), *result.findings]))
+    print(report(program, result.findings).script if is_whole else "\n".join([program.script(), *result.findings]))
     return 1
 
 

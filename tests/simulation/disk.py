@@ -5,6 +5,7 @@ Rules
     - One living process owns the store. Each opening raises the epoch.
     - A fault hits the next commits, one each. Those that are said to change nothing change nothing; of an unknown outcome one
       kind happened and the other did not. After it that opening of the store is good for nothing.
+    - In an outage every commit has the same fault, and the store can't be opened.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from seriatim.engine.waiting import until_done
+from seriatim.engine.uncancelled_wait import until_done
 from seriatim.errors import (
     InvalidArgument,
     OutcomeUnknown,
@@ -26,11 +27,15 @@ from seriatim.errors import (
     StoreLost,
     StoreOwned,
 )
-from seriatim.store.base import Transaction
+from seriatim.store.base import Record, Transaction
 from seriatim.store.memory import MemoryStore
 from tests.simulation.loop import PROCESS, Process, State
 
 FAULTS = ("full", "failed", "busy", "unknown, not written", "unknown, written", "broken", "refused", "stall")
+
+
+OUTAGE_S = 60.0
+"""How long an outage lasts at most: longer than anybody who closes may wait for the store."""
 
 
 class Disk:
@@ -41,8 +46,15 @@ class Disk:
         self.faults: deque[str] = deque()
         self.read_faults = 0
         self.open_faults = 0
+        self.outage = ""
         self.epoch = 0
         self.hits = 0
+        self.log: dict[tuple[str, int], Record] = {}  # every message that was ever written, by topic and offset
+        self.synced: dict[int, int] = {}  # by epoch: what was accepted before this stamp is written
+        self.failures = 0
+        self._next: dict[int, int] = {}  # the first offset of each topic that is not remembered
+        self.owners: dict[int, Process] = {}  # by epoch
+        self.opened: dict[int, float] = {}  # when, by epoch
         self._owner: DiskStore | None = None
 
     def open(self) -> DiskStore:
@@ -50,25 +62,31 @@ class Disk:
         assert process is not None
         if self._owner is not None and self._owner.is_held:
             raise StoreOwned(f"process {self._owner.process.name} owns the store")
-        if self.open_faults:
-            self.open_faults -= 1
+        if self.open_faults or self.outage:
+            self.open_faults = max(0, self.open_faults - 1)
             self.hits += 1
             raise StoreFailed("the disk fails while the store is opened")
         self.epoch += 1
         self._owner = DiskStore(self, process, self.epoch)
+        self.owners[self.epoch], self.opened[self.epoch] = process, asyncio.get_running_loop().time()
         return self._owner
 
     def is_owned_by(self, process: Process) -> bool:
         return self._owner is not None and self._owner.is_held and self._owner.process is process
 
-    def numbers(self, topic: str) -> set[int]:
-        """The numbers of all messages that are kept of a topic."""
-        ids = [row.id for row in self.content.catalog().topics if row.name == topic]
-        return {int(record.data) for id_ in ids for record in self.content.read(id_, 0, 10_000)}
+    def remember(self) -> None:
+        """Something was written: keep the new messages, whatever is cleaned up later."""
+        for row in self.content.catalog().topics:
+            first = self._next.get(row.id, 0)
+            if row.next_offset > first:
+                self._next[row.id] = row.next_offset
+                new = self.content.read(row.id, first, 10_000)
+                self.log.update(((row.name, record.offset), record) for record in new)
 
     def heal(self) -> None:
         self.faults.clear()
         self.read_faults = self.open_faults = 0
+        self.outage = ""
 
 
 class DiskStore:
@@ -98,8 +116,17 @@ class DiskStore:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
+        try:
+            with self._transaction() as work:
+                yield work
+        except BaseException:
+            self._disk.failures += 1
+            raise
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
         self._require_open()
-        fault = self._disk.faults.popleft() if self._disk.faults else ""
+        fault = self._disk.outage or (self._disk.faults.popleft() if self._disk.faults else "")
         self._disk.hits += bool(fault)
         self._fail_before(fault)
         with self._disk.content.transaction() as work:
@@ -107,6 +134,7 @@ class DiskStore:
             if fault == "unknown, not written":
                 self._broken = True
                 raise OutcomeUnknown("the commit failed half-way")
+        self._disk.remember()
         if fault == "unknown, written":
             self._broken = True
             raise OutcomeUnknown("the commit failed half-way")
@@ -141,22 +169,38 @@ class DiskStore:
 
 
 class Writer:
-    """Writes a commit after a while, in the loop; ``latency`` says how long it takes."""
+    """Writes a commit after a while, as the thread does; ``latency`` says how long it takes. A small commit that takes no time
+    is written in the loop at once."""
 
     latency: Callable[[], float] = staticmethod(lambda: 0.0)
+    stamp: Callable[[], int] = staticmethod(lambda: 0)
+    disk = Disk()
 
-    def __init__(self, write: Callable[[Any], None]) -> None:
-        self._write = write
+    def __init__(self, write: Callable[[Any], Any], report: Callable[[Any], None], is_local: bool) -> None:
+        assert is_local
+        self._write, self._report = write, report
         self._loop = asyncio.get_running_loop()
         self._waiting = 0
         self._rest: asyncio.Future[None] | None = None
+        self.is_shared = False
 
     def put(self, commit: Any) -> None:
-        self._waiting += 1
-        self._loop.call_later(type(self).latency(), self._write_one, commit)
+        latency = type(self).latency()
+        if commit.is_small and not latency and not self.is_shared:
+            self._report(self._write_one(commit, self.stamp()))
+        else:
+            self._waiting += 1
+            self._loop.call_later(latency, self._write_later, commit, self.stamp())
 
-    def _write_one(self, commit: Any) -> None:
-        self._write(commit)
+    def _write_one(self, commit: Any, stamp: int) -> Any:
+        epoch, failures = self.disk.epoch, self.disk.failures
+        outcomes = self._write(commit)
+        if self.disk.failures == failures:
+            self.disk.synced[epoch] = stamp
+        return outcomes
+
+    def _write_later(self, commit: Any, stamp: int) -> None:
+        self._loop.call_soon_threadsafe(self._report, self._write_one(commit, stamp))
         self._waiting -= 1
         if not self._waiting and self._rest is not None:
             self._rest.set_result(None)

@@ -56,8 +56,7 @@ class Process:
         """Whether a callback may run now; that of a stopped process is kept for later."""
         if self.state is State.RUNNING:
             return True
-        if self.state is State.STOPPED:
-            self._place_of(handle).append(handle)
+        self._place_of(handle).append(handle)  # those of a dead process, too: nobody may hear that they are destroyed
         return False
 
     def _place_of(self, handle: asyncio.Handle) -> list[asyncio.Handle]:
@@ -76,11 +75,11 @@ class Process:
 
     def die(self) -> None:
         self.state = State.DEAD
-        self._ready, self._readable, self._due = [], [], []
 
     def forget(self) -> None:
         """Let go of everything that it was about to do, silently."""
         self.die()
+        self._ready, self._readable, self._due = [], [], []
         for task in self.tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.tasks.clear()

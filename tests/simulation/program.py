@@ -7,7 +7,7 @@ easy to shrink.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
@@ -71,6 +71,8 @@ class Plan:
     """How often handlers fail."""
     options: dict[str, dict[str, Any]]
     """Of each subscription."""
+    topics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """How long topics keep their messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Program:
             f"# seed {self.seed}: {plan.processes} processes; commits {_range(plan.write_s)}, "
             f"link {_range(plan.link_s)}, threads {_range(plan.thread_s)}; handlers fail {plan.trouble:.0%}"
         )
-        options = [f"#   {name}: {given}" for name, given in plan.options.items()]
+        options = [f"#   {name}: {given}" for name, given in {**plan.options, **plan.topics}.items()]
         return "\n".join([first, *options, *map(str, self.steps)])
 
 
@@ -123,13 +125,39 @@ def draw_plan(random: Random) -> Plan:
         link_s=random.choice([QUICK, SMALL, SMALL, UNEVEN]),
         thread_s=random.choice([QUICK, SMALL]),
         high=random.choice([1e9, 1e9, 2000.0, 300.0]),
-        cached_bytes=random.choice([10**8, 10**8, 1000]),
+        cached_bytes=random.choice([10**8, 10**8, 2000, 1000, 0, 0]),
         trouble=random.choice([0.0, 0.2, 0.5]),
         options={
             STRICT: {**common, "retry": backoff, "release": random.choice(["durable", "durable", "receipt"])},
-            LIMITED: {**common, "retry": limited, "dead_letter_topic": random.choice(["dead", "dead", None])},
+            LIMITED: {
+                **common,
+                "retry": limited,
+                "release": random.choice(["durable", "durable", "receipt"]),
+                "dead_letter_topic": random.choice(["dead", "dead", None]),
+            },
             FREE: {**common, "retry": loose, "window": random.choice([1, 3]), "dead_letter_topic": "dead"},
             FILTERED: {**common, "retry": backoff, "filter": FILTER, "ack_deadline": 1.0},
             GRAVES: {"enable_message_ordering": random.choice([True, False]), "ack_deadline": 5.0},
         },
     )
+
+
+KEEPING: tuple[dict[str, Any], ...] = (
+    {},
+    {"retention": 0.0},
+    {"retention": None, "retain_settled": None},
+    {"retention": 1.0, "retain_settled": 3.0},
+)
+"""Settings of topics. Whatever they are, what a subscription has not settled is kept for it."""
+
+
+def add_options(plan: Plan, random: Random) -> Plan:
+    """Let some subscriptions have a limit for each tenant, which is a process here, or keep only the latest of a key; and
+    topics keep more or less of what is settled."""
+    options = {name: dict(given) for name, given in plan.options.items()}
+    for name in (STRICT, LIMITED, FREE):
+        if options[name].get("window", 1) == 1 and random.random() < 0.3:
+            options[name]["tenant_limit"] = random.choice([1, 2])
+    if random.random() < 0.25:
+        options[FREE]["keep"] = "latest"
+    return replace(plan, options=options, topics={name: random.choice(KEEPING) for name in ("events", "loose", "dead")})

@@ -8,16 +8,18 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
-from tests.simulation.judge import Sight, compare, judge, look_around
+import tests.simulation.deletions  # noqa: F401 - it adds verbs
+from tests.simulation.disk import OUTAGE_S
+from tests.simulation.judge import Letters, Sight, compare, judge, look_around
 from tests.simulation.loop import State, Stuck
-from tests.simulation.program import PROCESSES, SUBSCRIPTIONS, Cancel, Program, Step, draw_plan
+from tests.simulation.program import PROCESSES, SUBSCRIPTIONS, Cancel, Program, Step, add_options, draw_plan
 from tests.simulation.verbs import VERBS, open_actor, subscribe
 from tests.simulation.world import Actor, World
 
@@ -28,6 +30,12 @@ QUIET_S = 30.0
 """By then whatever was begun and cancelled has ended inside the engine."""
 
 DRAIN_S = 900.0
+
+DRAIN_PATIENCE_S = 60.0
+"""How long a subscription is worked off before it is looked whether keys were paused meanwhile."""
+
+LIKINGS = (0.0, 0.0, 1.0, 1.0, 4.0)
+"""How much more or less often than others a program takes a verb."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +50,11 @@ class Result:
 
 
 def draw(seed: int) -> Program:
-    """The program of a seed."""
+    """The program of a seed. Each likes some verbs and has none of others: so those that it has meet more often."""
     random = Random(f"{seed} program")
-    plan = draw_plan(random)
-    verbs, weights = list(VERBS.values()), [verb.weight for verb in VERBS.values()]
+    plan = add_options(draw_plan(random), Random(f"{seed} options"))
+    verbs = list(VERBS.values())
+    weights = [verb.weight * random.choice([1] if verb.name == "publish" else LIKINGS) for verb in verbs]
     steps = []
     for number in range(random.randint(12, 36)):
         chosen = random.choices(verbs, weights)[0]
@@ -189,17 +198,19 @@ class _Driver:
     # -- the end ----------------------------------------------------------------------------------------------------------
 
     async def _heal(self) -> None:
-        """Nothing breaks any more; everything that was begun must come to an end."""
+        """Nothing breaks any more; everything that was begun must come to an end. An outage ends by itself before."""
         world = self._world
         world.is_over = True
+        if world.disk.outage:
+            await asyncio.sleep(OUTAGE_S)
         for actor in world.actors.values():
             world.go_on(actor)
         world.disk.heal()
         await self._until_done(PATIENCE_S)
         for actor in world.actors.values():
             if actor.is_open:
-                for sub in SUBSCRIPTIONS:
-                    self._world.begin(actor, actor.subscription(sub).close, f"close {sub}")
+                for sub in actor.pubsub._all_subscriptions():
+                    self._world.begin(actor, sub.close, f"close {sub.name}")
         await self._until_done(PATIENCE_S)
 
     async def _until_done(self, seconds: float) -> None:
@@ -215,7 +226,7 @@ class _Driver:
             task.cancel()
         world.acts.clear()
 
-    async def _drain(self) -> dict[str, list[str]]:
+    async def _drain(self) -> Letters:
         """Close everybody, open the store once more, compare, and work off what is left."""
         world = self._world
         world.is_calm = True
@@ -229,7 +240,7 @@ class _Driver:
         again = await look_around(last)
         for who, before in seen.items():
             world.findings += compare(who, before, again)
-        letters: dict[str, list[str]] = {}
+        letters: Letters = {}
         self._world.begin(last, partial(_work_off, last, letters), "drain")
         await self._until_done(DRAIN_S)
         await self._end(last)
@@ -259,29 +270,42 @@ def _is_alive(actor: Actor) -> bool:
     return actor.process.state is not State.DEAD
 
 
-async def _work_off(actor: Actor, letters: dict[str, list[str]]) -> None:
+async def _work_off(actor: Actor, letters: Letters) -> None:
     """Lift every pause and handle everything."""
     for topic in ("events", "loose", "dead"):
         await _create_missing(actor, topic)
     subscribe(actor)
+    operations = actor.world.operations
     for sub in SUBSCRIPTIONS:
         subscription = actor.subscription(sub)
-        await subscription.resume()
-        for view in await subscription.keys(limit=10_000):
-            if view.state == "paused":
-                await subscription.resume_key(view.key)
         await subscription.close()
+        with operations.begun("resume", sub):
+            await subscription.resume()
         subscription.open(max_messages=10)
     for sub in SUBSCRIPTIONS:
-        await actor.subscription(sub).wait_until_empty()
-        letters[sub] = [letter.id for letter in await actor.subscription(sub).dead_letters(limit=10_000)]
+        await _work_off_one(actor, sub)
+        letters[sub] = await actor.subscription(sub).dead_letters(limit=10_000)
     await _use_what_is_listed(actor)
+
+
+async def _work_off_one(actor: Actor, sub: str) -> None:
+    """Handle everything of a subscription. A key may be paused while this goes on: a crash may have used up its attempts."""
+    subscription = actor.subscription(sub)
+    for patience in (*[DRAIN_PATIENCE_S] * 5, None):
+        for view in await subscription.keys(limit=10_000):
+            if view.state == "paused":
+                with actor.world.operations.begun("resume_key", sub, view.key):
+                    await subscription.resume_key(view.key)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await subscription.wait_until_empty()
+            return
 
 
 async def _create_missing(actor: Actor, topic: str) -> None:
     """What was never created, because everybody was cancelled before."""
     if topic not in [info.name for info in await actor.pubsub.topics()]:
-        await actor.topic(topic).create()
+        await actor.topic(topic).create(**actor.world.plan.topics[topic])
     known = [info.name for info in await actor.pubsub.subscriptions()]
     for sub, its_topic in SUBSCRIPTIONS.items():
         if its_topic == topic and sub not in known:

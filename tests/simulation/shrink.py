@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tests.simulation.program import Program
 from tests.simulation.run import run
+
+LONGEST_DETAIL = 120
 
 
 def kind_of(finding: str) -> str:
@@ -57,15 +60,29 @@ def replay_command(program: Program, original: Program) -> str:
     return f'make simulate ARGS="{words}"'
 
 
-def report(program: Program, findings: Sequence[str]) -> str:
-    """What was found with a seed, as a short script and the command that replays it."""
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found with a seed: one sentence, and a short script with the command that replays it."""
+
+    sentence: str
+    script: str
+
+
+def report(program: Program, findings: Sequence[str]) -> Report:
     short = shrink(program, kind_of(findings[0]))
     seen = run(short).findings or findings
-    return "\n".join(
-        [
-            f"seed {program.seed}: {len(program.steps)} steps shrunk to {len(short.steps)}",
-            *(f"  FOUND {finding}" for finding in seen[:5]),
-            short.script(),
-            f"replay: {replay_command(short, program)}",
-        ]
-    )
+    replay = replay_command(short, program)
+    lines = [
+        f"seed {program.seed}: {len(program.steps)} steps shrunk to {len(short.steps)}",
+        *(f"  FOUND {finding}" for finding in seen[:5]),
+        short.script(),
+        f"replay: {replay}",
+    ]
+    kind, _, detail = seen[0].partition(": ")
+    return Report(f"Seed {program.seed}, {kind}: {_first_words(detail)} (`{replay}`)", "\n".join(lines))
+
+
+def _first_words(text: str) -> str:
+    """As much of a finding as fits into a sentence, on one line and without what a page would take for markup."""
+    words = " ".join(text.split()).replace("<", "‹").replace(">", "›")
+    return words if len(words) <= LONGEST_DETAIL else f"{words[:LONGEST_DETAIL]}…"

@@ -5,7 +5,8 @@
 
 An entry of take_outs.toml has a ``name`` (the line of the list of repairs, and a word on what it was), a ``file`` below
 ``src/seriatim``, the exact code ``old``, which stands there once, and the code ``new`` in its place. Where two lines of defence
-hide each other, ``also`` has the other changes.
+hide each other, ``also`` has the other changes. ``unseen`` says why no simulation at this level can find it, and ``test`` names
+the test that does: it is run instead of the simulation, and has to fail.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +33,11 @@ from tests.simulation.shrink import kind_of, replay_command, shrink
 ENTRIES = Path(__file__).with_name("take_outs.toml")
 SEEDS = 2000
 MOST_SECONDS = 900.0
+MOST_TEST_SECONDS = 120.0
+MOST_SHRINKING = 80
+TESTS_FAILED = 1
+TEST = "test"
+"""Stands in the place of the seed where a test finds what no simulation can."""
 
 Row = dict[str, int | float | str]
 
@@ -50,23 +57,37 @@ def take_out(entry: Mapping[str, Any], source: Path) -> None:
 
 
 def search(entry: Mapping[str, Any], first: int, seeds: int) -> Row:
-    """Run seeds without a mend until one finds that."""
+    """Run seeds without a mend until one finds that; or the test that has to find it."""
+    row: Row = {"mend": entry["name"], "seed": "-", "steps": "-"}
+    if "unseen" in entry:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", entry["test"]]
+    else:
+        command = [sys.executable, "-m", "tests.simulation.take_outs", "--hunt", str(first), str(seeds)]
+    try:
+        ran = _run_without(entry, command, MOST_TEST_SECONDS if "unseen" in entry else MOST_SECONDS)
+    except subprocess.TimeoutExpired:
+        if "unseen" in entry:
+            return {**row, "seed": TEST, "seen": f"{entry['test']} hangs ({entry['unseen']})"}
+        return {**row, "seen": f"nothing within {MOST_SECONDS:.0f} s"}
+    if "unseen" in entry:
+        is_found = ran.returncode == TESTS_FAILED
+        seen = f"{entry['test']} fails" if is_found else f"nothing: {entry['test']} ends with {ran.returncode}"
+        return {**row, "seed": TEST if is_found else "-", "seen": f"{seen} ({entry['unseen']})"}
+    if ran.returncode != 0:
+        return {**row, "seen": f"broken: {ran.stderr[-300:]}"}
+    return {**row, **json.loads(ran.stdout.splitlines()[-1])}
+
+
+def _run_without(entry: Mapping[str, Any], command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run something on a copy of the sources without a mend."""
     with tempfile.TemporaryDirectory(prefix="seriatim-without-") as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         take_out(entry, source)
         environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "tests.simulation.take_outs", "--hunt", str(first), str(seeds)]
-        try:
-            hunt = subprocess.run(
-                command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            return {"mend": entry["name"], "seed": "-", "steps": "-", "seen": f"nothing within {MOST_SECONDS:.0f} s"}
-    if hunt.returncode != 0:
-        return {"mend": entry["name"], "seed": "-", "steps": "-", "seen": f"broken: {hunt.stderr[-300:]}"}
-    found = json.loads(hunt.stdout.splitlines()[-1])
-    return {"mend": entry["name"], **found}
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds
+        )
 
 
 def hunt(first: int, seeds: int) -> Row:
@@ -78,7 +99,7 @@ def hunt(first: int, seeds: int) -> Row:
         program = draw(seed)
         findings = run(program).findings
         if findings:
-            short = shrink(program, kind_of(findings[0]), most_runs=150)
+            short = shrink(program, kind_of(findings[0]), most_runs=MOST_SHRINKING)
             seen = run(short).findings or findings
             return {
                 "seed": seed,
@@ -108,17 +129,35 @@ def main() -> int:
     ]
     began = time.monotonic()
     rows = search_all(wanted, arguments)
-    found = [row for row in rows if row["seed"] != "-"]
-    print(f"{len(found)} of {len(rows)} found")
+    missed = [row for row in rows if row["seed"] == "-"]
+    tested = [row for row in rows if row["seed"] == TEST]
+    found = len(rows) - len(missed) - len(tested)
+    print(f"{found} of {len(rows)} found, {len(tested)} by tests only, {len(missed)} missed")
     if arguments.record:
         write_record(
             "simulation",
-            command="python -m tests.simulation.take_outs",
+            command=shlex.join(["python", "-m", "tests.simulation.take_outs", *arguments.names]),
             seconds=time.monotonic() - began,
-            figures={"mends taken out": len(rows), "mends missed and found": len(found)},
-            table=[{name: value for name, value in row.items() if name != "replay"} for row in rows],
+            figures={
+                "planted faults": len(rows),
+                "planted faults found": found,
+                "planted faults found by tests only": len(tested),
+                "planted faults missed": len(missed),
+            },
+            table=[_shown(row) for row in rows],
         )
-    return 0 if len(found) == len(rows) else 1
+    return 1 if missed else 0
+
+
+def _shown(row: Row) -> Row:
+    """A row of the table: of what was seen, its kind."""
+    seen = str(row["seen"])
+    return {
+        "mend or planted fault": row["mend"],
+        "seed": row["seed"],
+        "steps": row["steps"],
+        "seen": kind_of(seen) if isinstance(row["seed"], int) else seen,
+    }
 
 
 def search_all(wanted: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> list[Row]:

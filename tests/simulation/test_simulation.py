@@ -20,7 +20,7 @@ def test_nothing_is_found_in_simulated_worlds(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
         program = draw(seed)
         findings = run(program).findings
-        assert not findings, report(program, findings)
+        assert not findings, report(program, findings).script
 
 
 @pytest.mark.parametrize("seed", range(5))

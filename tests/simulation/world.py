@@ -7,24 +7,27 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from seriatim import PubSub, SeriatimError
+from seriatim.client import subscription as client_subscription
 from seriatim.client.message import Message
 from seriatim.client.publisher import PublishFuture
 from seriatim.client.subscription import Subscription
 from seriatim.client.topic import Topic
-from seriatim.engine import commit, engine, topic
+from seriatim.engine import committer, engine, topic
 from seriatim.engine.link import remote, server
 from seriatim.log import logger
+from seriatim.store import open_store
 from tests.nemesis.history import Event
 from tests.simulation.disk import Disk, Writer
 from tests.simulation.loop import Process, SimulatedLoop, State
 from tests.simulation.network import Network
+from tests.simulation.operations import Operations
 from tests.simulation.program import Program
 from tests.simulation.truth import Leases
 
@@ -40,9 +43,22 @@ INTERNAL = (
     "clean-up failed",
     "failed for a client",
     "could not be let in",
-    "because what came over it is no message",
+    "because it received an invalid frame",
 )
 """Lines of the log that nobody may ever see, whatever users and disks do."""
+
+
+class Published(NamedTuple):
+    """What a program asked for when it published a message, and when."""
+
+    topic: str
+    key: str | None
+    attributes: dict[str, str]
+    delay: float
+    at: float
+    stamp: int
+    life: int = 0
+    """Of the process that published it."""
 
 
 class World:
@@ -62,16 +78,27 @@ class World:
         self._delays = Random(f"{program.seed} delays")
         self._digest = hashlib.sha256()
         self.trace: list[str] = []
-        self.topics: dict[int, str] = {}  # by the number of a message
-        self.copies: dict[tuple[str, str], dict[int, int]] = {}  # dead letters by subscription and key: copy, original
+        self.published: dict[int, Published] = {}  # by the number of a message
+        self.fates: dict[
+            int, tuple[int, bool]
+        ] = {}  # by the number of a message: since when it is published, or failed
+        self.copies: dict[int, Message] = {}  # of dead letters, by their offsets
         self.acts: dict[asyncio.Task[Any], tuple[Actor, str]] = {}  # what was begun, by whom
-        self.changes: Counter[str] = Counter()  # how often somebody began to change the options of a subscription
         self._numbers = 0
         self._leases = 0
+        self._stamps = 0
         self.loop = SimulatedLoop(lambda: self._delay(self.plan.thread_s))
         self.network = Network(self.loop, lambda: self._delay(self.plan.link_s), self.plan.high)
         self.disk = Disk()
-        self.leases = Leases(self.loop.time, max(self.plan.link_s))
+        self.operations = Operations(self.next_stamp)
+        self.leases = Leases(
+            self.loop.time,
+            self.next_stamp,
+            lambda: self.wall + self.loop.now,
+            max(self.plan.link_s),
+            self.find,
+            self.disk.owners.get,
+        )
 
     # -- time and chance --------------------------------------------------------------------------------------------------
 
@@ -95,10 +122,6 @@ class World:
         broken = self.disk.hits + len(self.disk.faults) + self.disk.read_faults + self.disk.open_faults
         return not (broken or self.counts["kills"] or self.counts["cuts"] or self.counts["stops"])
 
-    def count_change(self, sub: str) -> int:
-        self.changes[sub] += 1
-        return self.changes[sub]
-
     def next_number(self) -> int:
         self._numbers += 1
         return self._numbers
@@ -106,6 +129,11 @@ class World:
     def next_lease(self) -> int:
         self._leases += 1
         return self._leases
+
+    def next_stamp(self) -> int:
+        """Orders everything that happens, also at one time."""
+        self._stamps += 1
+        return self._stamps
 
     # -- what is seen -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +206,9 @@ class World:
         except asyncio.CancelledError:
             self.note(who, what, "cancelled")
             self.counts["cancelled"] += 1
+            task = asyncio.current_task()
+            if task is not None and not task.cancelling():
+                self.find("cancelled by somebody else", str(what))
             raise
         except SeriatimError as error:
             self.note(who, what, type(error).__name__)
@@ -207,14 +238,17 @@ class World:
         """What the engine takes from the operating system comes from this world."""
         with ExitStack() as stack:
             for module, name, stand_in in (
-                (engine, "open_store", lambda url, **_: self.disk.open()),
+                (engine, "open_store", self._open_store),
                 (engine, "time", SimpleNamespace(time=lambda: self.wall + self.loop.now)),
-                (commit, "WriterThread", Writer),
+                (committer, "Writer", Writer),
                 (Writer, "latency", staticmethod(self.write_latency)),
+                (Writer, "stamp", staticmethod(self.next_stamp)),
+                (Writer, "disk", self.disk),
                 (server, "Listener", self.network.listen),
-                (server, "may_enter", lambda _: True),
-                (server, "keep_from_children", lambda _: None),
+                (server, "is_allowed", lambda _: True),
+                (server, "close_in_children", lambda _: None),
                 (remote, "connect", self.network.connect),
+                (client_subscription, "stop_on_signal", nullcontext),
                 (topic, "CACHED_BYTES", self.plan.cached_bytes),
             ):
                 stack.enter_context(patch.object(module, name, stand_in))
@@ -222,6 +256,9 @@ class World:
             stack.enter_context(_logged_to(self))
             self.loop.set_exception_handler(self._loop_failed)
             yield
+
+    def _open_store(self, url: str, **options: Any) -> Any:
+        return self.disk.open() if url == URL else open_store(url, **options)
 
     def _loop_failed(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if isinstance(context.get("future"), PublishFuture):
@@ -264,8 +301,12 @@ class Actor:
         self.process = Process(world.loop, name)
         self.pubsub = PubSub(URL)
         self.is_draining = False
+        self.life = len(world.all_actors)
         self.openings: Counter[str] = Counter()  # how often handlers of a subscription were opened
+        self.closing: dict[str, int] = {}  # which opening of them is being closed, or is closed
+        self.acks_on_return: dict[str, bool] = {}  # whether what handlers of a subscription leave is acked for them
         self.running: Counter[str] = Counter()  # how many of them run
+        self.leaving: Counter[str] = Counter()  # how many of them close, and are not waited for by others that do
 
     @property
     def is_open(self) -> bool:

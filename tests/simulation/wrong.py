@@ -7,7 +7,7 @@ from functools import partial
 from math import inf, nan
 from typing import Any
 
-from seriatim import Batching, FlowControl, PublishOptions, PubSub, RetryPolicy
+from seriatim import Batching, ConsumeOptions, FlowControl, PublishOptions, PubSub, PubSubMessage, RetryPolicy
 from tests.simulation.program import LIMITED, STRICT
 from tests.simulation.world import Actor
 
@@ -22,7 +22,25 @@ NO_OPTIONS: tuple[dict[str, Any], ...] = (
     *({"window": wrong} for wrong in (0, *NO_COUNTS)),
     *({"release": wrong} for wrong in (3, "later", None)),
     *({"dead_letter_topic": wrong} for wrong in NO_TEXTS),
+    *({"tenant_limit": wrong} for wrong in (0, *NO_COUNTS)),
+    *({"tenant_limit": 1, "tenant_separator": wrong} for wrong in ("", 5, None, b"/")),
+    *({"keep": wrong} for wrong in ("newest", 3, None)),
 )
+NO_CONSUMING: tuple[dict[str, Any], ...] = (
+    *({"batch": wrong} for wrong in (0, *NO_COUNTS)),
+    {"batch": 5, "max_messages": 4},
+    *({"batch": 2, "across_keys": wrong} for wrong in (1, "yes", None)),
+    {"across_keys": True},
+    *({"ack": wrong} for wrong in ("later", 5, None)),
+)
+NO_MESSAGES: tuple[Any, ...] = ("text", 5, None, {"data": b"0"}, *map(PubSubMessage, ("text", None, 5)))  # type: ignore[arg-type]
+NO_TOPIC_OPTIONS: tuple[dict[str, Any], ...] = (
+    *({"retention": wrong} for wrong in NO_DURATIONS),
+    *({"retain_settled": wrong} for wrong in NO_DURATIONS),
+    *({"dedup_window": wrong} for wrong in (0, 1, *NO_DURATIONS)),
+    *({"dedup_max_ids": wrong} for wrong in (0, *NO_COUNTS)),
+)
+NO_PATHS: tuple[Any, ...] = (5, None, b"path")
 
 Call = Callable[[Actor], Any]
 WRONG: dict[str, Call] = {}
@@ -49,8 +67,13 @@ def _strict(actor: Actor) -> Any:
     return actor.subscription(STRICT)
 
 
+def _as_run(wrong: dict[str, Any]) -> dict[str, Any]:
+    """How ``run`` calls the limits of a consumer."""
+    return {{"max_messages": "concurrency"}.get(name, name): value for name, value in wrong.items()}
+
+
 _add_each("topic", NO_TEXTS, lambda a, v: a.topic(v).create())
-_add_each("topic retention", NO_DURATIONS, lambda a, v: a.topic("wrong").create(retention=v))
+_add_each("topic options", NO_TOPIC_OPTIONS, lambda a, v: a.topic("wrong").create(**v))
 _add_each("subscription", NO_TEXTS, lambda a, v: a.topic("events").subscription(v).create())
 _add_each("create", NO_OPTIONS, lambda a, v: a.topic("events").subscription("wrong").create(**v))
 _add_each("filter", ("nonsense(", 5, "\ud800"), lambda a, v: a.topic("events").subscription("wrong").create(filter=v))
@@ -59,11 +82,28 @@ _add_each(
     "set_options ordering", (1, "yes", None), lambda a, v: a.subscription(LIMITED).set_options(message_ordering=v)
 )
 _add_each("retry backoff", NO_DURATIONS, lambda a, v: _strict(a).set_options(retry=RetryPolicy(min_backoff=v)))
-_add_each("retry attempts", (0, *NO_COUNTS), lambda a, v: _strict(a).set_options(retry=RetryPolicy(max_attempts=v)))
+_add_each(
+    "retry attempts", (0, *NO_COUNTS), lambda a, v: _strict(a).set_options(retry=RetryPolicy.immediate(max_attempts=v))
+)
 _add_each("publish data", ("text", None, 5), _publish)
 _add_each("publish key", NO_TEXTS, lambda a, v: _publish(a, b"0", ordering_key=v))
 _add_each("publish attributes", NO_ATTRIBUTES, lambda a, v: _publish(a, b"0", attributes=v))
 _add_each("publish delay", NO_DURATIONS, lambda a, v: _publish(a, b"0", delay=v))
+_add_each("publish dedup_id", NO_TEXTS, lambda a, v: _publish(a, b"0", dedup_id=v))
+_add_each("publish_message", NO_MESSAGES, lambda a, v: a.topic("events").publish_message(v))
+_add_each("publish_many", (None, 5, b"0", "text"), lambda a, v: a.topic("events").publish_many(v))
+_add_each("publish_many of", NO_MESSAGES, lambda a, v: a.topic("events").publish_many([b"0", v]))
+_add_each("publish_json", (object(), {1, 2}, nan, b"0"), lambda a, v: a.topic("events").publish_json(v))
+_add_each("pull", (0, *NO_COUNTS), lambda a, v: _strict(a).pull(v, 0))
+_add_each("pull timeout", (nan, "5", True, b"5"), lambda a, v: _strict(a).pull(1, v))
+_add_each("open", NO_CONSUMING, lambda a, v: _strict(a).open(**v))
+_add_each("consume", NO_CONSUMING, lambda a, v: ConsumeOptions(**v))
+_add_each("run", NO_CONSUMING, lambda a, v: a.subscription("wrong").run(**_as_run(v)))
+_add_each("run concurrency", (0, *NO_COUNTS), lambda a, v: _strict(a).run(concurrency=v))
+_add_each("handler", (5, None, "print"), lambda a, v: _strict(a).handler(v))
+_add_each("add_outbox", NO_PATHS, lambda a, v: a.pubsub.add_outbox(v))
+_add_each("remove_outbox", NO_PATHS, lambda a, v: a.pubsub.remove_outbox(v))
+_add_each("backup", ("a\0b", "", 5), lambda a, v: a.pubsub.backup(v))
 _add_each("pause_key", NO_TEXTS, lambda a, v: _strict(a).pause_key(v))
 _add_each("pause_key reason", (5, b"why"), lambda a, v: _strict(a).pause_key("wrong", v))
 _add_each("dead_letter error", (5, b"why"), lambda a, v: _strict(a).dead_letter("wrong", v))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from seriatim.spark import ordered, register, resequence
+from seriatim.spark.compatibility import SPARK
 from seriatim.spark.identity import BATCH_ID
 from seriatim.spark.local.session import LOG4J, local_session
 from tests.spark.cluster import PATIENCE, SHORT_LIVED
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_A_BATCH = 120
-PAUSED_BATCH = "2"
+PAUSED_BATCH = "2" if SPARK >= (4, 2) else "0"  # before 4.2 everything is one batch
 PARTITIONS = 4
 MEMORY = "512m"
 ROOT = Path(__file__).parents[2]
@@ -89,8 +90,9 @@ def put_table_in_order(spark: SparkSession, url: str) -> None:
 
 
 def put_stream_in_order(spark: SparkSession, url: str, folder: str) -> None:
-    source = spark.readStream.format("seriatim").options(url=url, topic="raw", rowsPerPartition="40")
-    raw = source.option("maxRowsPerTrigger", ROWS_A_BATCH).load()
+    limit = {"maxRowsPerTrigger": ROWS_A_BATCH} if SPARK >= (4, 2) else {}
+    source = spark.readStream.format("seriatim").options(url=url, topic="raw", rowsPerPartition="40", **limit)
+    raw = source.load()
     rules = resequence(key="key", sequence="seq", start=0, state=f"{folder}/state", partitions=PARTITIONS)
     tagged = numbered(raw).transform(rules)
     rows = ordered(tagged.mapInArrow(PauseOnce(folder).run, tagged.schema))

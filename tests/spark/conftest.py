@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fast import refuse
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 def spark() -> Iterator[SparkSession]:
     from seriatim.spark.local.session import local_session
 
+    refuse("Spark")
     session = local_session("tests")
     yield session
     session.stop()

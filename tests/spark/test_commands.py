@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shlex
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from seriatim.cli.common.spark import format_of
 from seriatim.cli.main import cli
 
+HOW_TO = Path(__file__).parents[2] / "docs/how-to/audit-a-stream.md"
 CALLS = """\
 call,n,at,event
 ann,1,10,ring
@@ -54,8 +59,10 @@ def lines(result: Result) -> list[list[str]]:
 
 
 def test_a_folder_is_audited_like_a_file(run):
-    in_order = json.loads(run("audit", "calls.csv", *BY, "--json").stdout)
-    by_arrival = json.loads(run("audit", "calls", *BY, "--arrival", "at", "--payload", "event", "--json").stdout)
+    in_order = json.loads(run("trace", "audit", "calls.csv", *BY, "--json").stdout)
+    by_arrival = json.loads(
+        run("trace", "audit", "calls", *BY, "--arrival", "at", "--payload", "event", "--json").stdout
+    )
     worst, spark_worst = in_order.pop("worst"), by_arrival.pop("worst")
     assert by_arrival == in_order | {"conflicts": 1, "invalid": 0}
     (conflict,) = [one for key in spark_worst for one in key["witnesses"] if one["kind"] == "conflict"]
@@ -66,8 +73,34 @@ def test_a_folder_is_audited_like_a_file(run):
     assert [key["conflicts"] for key in spark_worst] == [0, 1]
 
 
+def test_the_commands_of_the_how_to_find_repair_and_compare(run, tmp_path):
+    blocks = re.findall(r"^```sh\n(.*?)^```$", HOW_TO.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    audit, resequence, compare = (shlex.split(line)[1:] for block in blocks for line in block.splitlines())
+    (tmp_path / "received").mkdir()
+    readings = {
+        "device": ["a", "a", "a", "b"],
+        "n": [1, 3, 2, 1],
+        "received_at": [10, 11, 12, 13],
+        "reading": [7, 7, 8, 9],
+    }
+    pq.write_table(pa.table(readings), tmp_path / "received/part.parquet")
+    assert "held for every key: none" in run(*audit).stdout
+    assert run(*resequence).exit_code == 0
+    assert pq.read_table(tmp_path / "ordered").num_rows == 4
+    compared = run(*compare)
+    assert compared.exit_code == 0, compared.output
+    assert "arrival order" in (tmp_path / "report.html").read_text(encoding="utf-8").lower()
+
+
+def test_the_format_of_a_table_of_ours_is_that_of_its_rows(tmp_path):
+    (tmp_path / "_batches").mkdir()
+    for name in ("part.parquet", "_batches/0.json", ".part.json"):
+        (tmp_path / name).touch()
+    assert format_of(str(tmp_path)) == "parquet"
+
+
 def test_spark_reads_a_file_too_and_its_table_tells_conflicts_and_how_far_rows_were_behind(run):
-    table = lines(run("audit", "calls.csv", *BY, "--spark", "--arrival", "at", "--payload", "event"))
+    table = lines(run("trace", "audit", "calls.csv", *BY, "--spark", "--arrival", "at", "--payload", "event"))
     assert table[0][:9] == [
         "key",
         "rows",
@@ -86,16 +119,16 @@ def test_spark_reads_a_file_too_and_its_table_tells_conflicts_and_how_far_rows_w
 
 def test_the_verdicts_are_written_as_parquet_and_nothing_is_overwritten(run, tmp_path):
     by = (*BY, "--arrival", "at")
-    assert run("audit", "calls", *by, "--verdicts", "verdicts").exit_code == 0
+    assert run("trace", "audit", "calls", *by, "--verdicts", "verdicts").exit_code == 0
     rows = {row["call"]: row for row in pq.read_table(tmp_path / "verdicts").to_pylist()}
     assert (rows["ann"]["guarantee"], rows["bob"]["guarantee"], rows["bob"]["lost"]) == ("none", "monotonic", 1)
     assert rows["ann"]["witnesses"][0]["text"] == "2 at index 2 was received after 3, which was sent later"
-    again = run("audit", "calls", *by, "--verdicts", "verdicts")
-    assert (again.exit_code, again.stderr.split(":")[1]) == (1, " 'verdicts' is there already")
+    again = run("trace", "audit", "calls", *by, "--verdicts", "verdicts")
+    assert (again.exit_code, again.stderr.split(":")[1]) == (1, " 'verdicts' already exists")
 
 
 def test_without_an_arrival_it_says_that_order_could_not_be_judged(run, tmp_path):
-    result = run("audit", "calls", *BY, "--expect", "monotonic", "--report", "report.html")
+    result = run("trace", "audit", "calls", *BY, "--expect", "monotonic", "--report", "report.html")
     assert result.stdout.splitlines()[-2].endswith("lost 1, reordered -, furthest -, conflicts 0, invalid 0")
     assert result.stdout.splitlines()[-1] == "held for every key: order not judged"
     assert result.exit_code == 1
@@ -104,12 +137,12 @@ def test_without_an_arrival_it_says_that_order_could_not_be_judged(run, tmp_path
     assert "order could not be judged" in page
     assert "Worst keys" in page
     assert "Displacement" not in page
-    assert run("audit", "calls", *BY, "--expect", "none").exit_code == 0
+    assert run("trace", "audit", "calls", *BY, "--expect", "none").exit_code == 0
 
 
 def test_an_expectation_that_did_not_hold_is_told_as_without_spark(run):
-    without = run("audit", "calls.csv", *BY, "--expect", "strict")
-    result = run("audit", "calls", *BY, "--arrival", "at", "--expect", "strict")
+    without = run("trace", "audit", "calls.csv", *BY, "--expect", "strict")
+    result = run("trace", "audit", "calls", *BY, "--arrival", "at", "--expect", "strict")
     assert (result.exit_code, result.stderr) == (without.exit_code, without.stderr) == (1, without.stderr)
     assert "did not hold for 2 keys; key ann: 2 at index 2" in result.stderr
 
@@ -180,7 +213,7 @@ def test_one_anomaly_in_a_hundred_thousand_rows_is_named_and_nothing_else(run, t
     types = {"device": pa.string(), "n": pa.int64(), "at": pa.int64(), "body": pa.string()}
     pq.write_table(pa.table(list(columns), schema=pa.schema(types)), tmp_path / "trace.parquet")
     by = ("--key", "device", "--seq", "n", "--arrival", "at", "--payload", "body", "--expect", "absolute")
-    result = run("audit", "trace.parquet", *by, "--top", "2", "--json")
+    result = run("trace", "audit", "trace.parquet", *by, "--top", "2", "--json")
     found = json.loads(result.stdout)
     counted = ("duplicates", "conflicts", "lost", "reordered", "max_displacement", "invalid")
     assert {count: found[count] for count in counted if found[count]} == counts
@@ -195,7 +228,7 @@ def test_one_anomaly_in_a_hundred_thousand_rows_is_named_and_nothing_else(run, t
 def test_where_nothing_is_there_nothing_is_promised(run, tmp_path):
     empty = pa.table({"call": pa.array([], pa.string()), "n": pa.array([], pa.int64()), "at": pa.array([], pa.int64())})
     pq.write_table(empty, tmp_path / "empty.parquet")
-    by = ("audit", "empty.parquet", *BY, "--arrival", "at", "--expect")
+    by = ("trace", "audit", "empty.parquet", *BY, "--arrival", "at", "--expect")
     result = run(*by, "absolute")
     assert result.exit_code == 1
     assert "absolute was expected but there is nothing to judge: there are no rows" in result.stderr
@@ -204,7 +237,7 @@ def test_where_nothing_is_there_nothing_is_promised(run, tmp_path):
 
 
 def test_the_report_is_one_page_that_needs_no_network(run, tmp_path):
-    assert run("audit", "calls", *BY, "--arrival", "at", "--report", "report.html").exit_code == 0
+    assert run("trace", "audit", "calls", *BY, "--arrival", "at", "--report", "report.html").exit_code == 0
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!doctype html>")
     for title in (
@@ -222,7 +255,7 @@ def test_the_report_is_one_page_that_needs_no_network(run, tmp_path):
 
 def test_repair_writes_the_rows_in_order_and_a_ledger_of_the_others(run, tmp_path):
     by = (*BY, "--arrival", "at", "--payload", "event")
-    result = run("repair", "calls", "ordered", *by, "--json")
+    result = run("trace", "resequence", "calls", "ordered", *by, "--json")
     assert json.loads(result.stdout) == {
         "out": "ordered",
         "rows": 6,
@@ -240,16 +273,16 @@ def test_repair_writes_the_rows_in_order_and_a_ledger_of_the_others(run, tmp_pat
         ("lost", "bob", 3),
     }
     # What was written passes the audit, by its numbers and by its positions.
-    assert run("audit", "ordered", *BY, "--arrival", "_position", "--expect", "strict").exit_code == 0
+    assert run("trace", "audit", "ordered", *BY, "--arrival", "_position", "--expect", "strict").exit_code == 0
     by_position = ("--key", "call", "--seq", "_position", "--arrival", "_position")
-    assert run("audit", "ordered", *by_position, "--expect", "absolute").exit_code == 0
+    assert run("trace", "audit", "ordered", *by_position, "--expect", "absolute").exit_code == 0
 
 
 def test_before_and_after_are_shown_side_by_side(run, tmp_path):
     kept = {"call": ["ann"] * 3 + ["bob"] * 3, "n": [1, 2, 3, 1, 2, 4], "at": [10, 13, 12, 11, 14, 16]}
     (tmp_path / "ordered").mkdir()
     pq.write_table(pa.table(kept | {"_position": [0, 1, 2] * 2}), tmp_path / "ordered/part.parquet")
-    together = ("audit", "calls", *BY, "--arrival", "at", "--compare", "ordered")
+    together = ("trace", "audit", "calls", *BY, "--arrival", "at", "--compare", "ordered")
     result = run(*together, "--report", "report.html", "--expect", "strict")
     assert result.exit_code == 0  # of what was after
     assert lines(result)[-4:] == [
@@ -271,56 +304,62 @@ def test_repair_counts_missing_numbers_as_an_audit_does(run, tmp_path):
     schema = {"call": pa.string(), "n": pa.int64(), "at": pa.int64(), "tags": pa.map_(pa.string(), pa.string())}
     pq.write_table(pa.table(rows, schema=pa.schema(schema)), tmp_path / "few.parquet")
     by = (*BY, "--arrival", "at", "--payload", "tags", "--json")
-    found = json.loads(run("audit", "few.parquet", *by).stdout)
-    repaired = json.loads(run("repair", "few.parquet", "ordered", *by).stdout)
+    found = json.loads(run("trace", "audit", "few.parquet", *by).stdout)
+    repaired = json.loads(run("trace", "resequence", "few.parquet", "ordered", *by).stdout)
     assert (found["lost"], found["conflicts"]) == (3, 1)
     assert repaired["entries"] == {"conflict": 1, "lost": 3}
 
 
 def test_repair_writes_another_format(run, tmp_path):
-    result = run("repair", "calls", "as-json", *BY, "--to", "json", "--start", "0")
+    result = run("trace", "resequence", "calls", "as-json", *BY, "--to", "json", "--start", "0")
     assert result.stdout.splitlines()[1] == "ledger 'as-json-ledger': duplicate 1, lost 3"
     assert any((tmp_path / "as-json").glob("*.json"))
 
 
 def test_repair_writes_to_any_address_that_spark_knows_and_overwrites_nothing_there(run, tmp_path):
     address = f"file://{tmp_path}/ordered/"
-    assert run("repair", f"file://{tmp_path}/calls", address, *BY, "--format", "parquet").exit_code == 0
+    assert run("trace", "resequence", f"file://{tmp_path}/calls", address, *BY, "--format", "parquet").exit_code == 0
     assert pq.read_table(tmp_path / "ordered").num_rows == 6
-    again = run("repair", "calls", address, *BY)
+    again = run("trace", "resequence", "calls", address, *BY)
     assert (again.exit_code, again.stderr) == (
         1,
-        f"error: '{address[:-1]}' is there already: name another place, or remove it\n",
+        f"error: '{address[:-1]}' already exists: choose another path, or remove it\n",
     )
 
 
 @pytest.mark.parametrize("there", ["ordered", "ordered-ledger"])
 def test_repair_overwrites_nothing(run, tmp_path, there):
     (tmp_path / there).mkdir()
-    result = run("repair", "calls", "ordered", *BY)
+    result = run("trace", "resequence", "calls", "ordered", *BY)
     assert result.exit_code == 1
-    assert f"'{there}' is there already" in result.stderr
+    assert f"'{there}' already exists" in result.stderr
     assert not any((tmp_path / there).iterdir())
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("audit", "absent", "--spark"), "there is no file or folder 'absent'"),
-        (("audit", "mixed"), "'mixed' has files of several formats: name it with --format"),
-        (("audit", "empty"), "'empty' does not tell its format: name it with --format"),
-        (("audit", "calls", "--format", "nonsense"), "Spark has no format 'nonsense': correct it"),
-        (("audit", "calls", "--wrap", "256"), "with Spark sequences can't wrap yet"),
-        (("audit", "calls", "--arrival", "event"), "column 'event' must hold numbers or timestamps, not string"),
-        (("audit", "calls", "--compare-arrival", "at"), "--compare-arrival is about the table of --compare"),
-        (("audit", "calls", "--compare", "absent"), "there is no file or folder 'absent'"),
-        (("repair", "calls", "no/where"), "there is no folder 'no' to write to"),
+        (("trace", "audit", "absent", "--spark"), "there is no file or folder 'absent'"),
+        (("trace", "audit", "mixed"), "'mixed' has files of several formats: name the format with --format"),
+        (("trace", "audit", "empty"), "'empty' has no known file extension: name the format with --format"),
+        (("trace", "audit", "calls", "--format", "nonsense"), "Spark has no format 'nonsense': correct it"),
+        (("trace", "audit", "calls", "--wrap", "256"), "with Spark sequences can't wrap yet"),
         (
-            ("repair", "calls", "s3a://bucket/calls"),
+            ("trace", "audit", "calls", "--arrival", "event"),
+            "column 'event' must hold numbers or timestamps, not string",
+        ),
+        (("trace", "audit", "calls", "--compare-arrival", "at"), "--compare-arrival is about the table of --compare"),
+        (("trace", "audit", "calls", "--compare", "absent"), "there is no file or folder 'absent'"),
+        (("trace", "resequence", "calls", "no/where"), "there is no folder 'no' to write to"),
+        (
+            ("trace", "resequence", "calls", "s3a://bucket/calls"),
             "Spark has no connector for that address (org.apache.hadoop.fs.s3a.",
         ),
-        (("audit", "s3a://bucket/calls", "--format", "parquet", "--spark"), "Spark has no connector for that address"),
-        (("repair", "calls", "ordered", "--epoch", "epok"), "there is no column 'epok'"),
+        (
+            ("trace", "audit", "s3a://bucket/calls", "--format", "parquet", "--spark"),
+            "Spark has no connector for that address",
+        ),
+        (("trace", "resequence", "calls", "ordered", "--epoch", "epok"), "there is no column 'epok'"),
     ],
 )
 def test_a_users_mistake_is_one_line(run, tmp_path, args, message):
@@ -336,5 +375,8 @@ def test_a_users_mistake_is_one_line(run, tmp_path, args, message):
 
 def test_without_the_extra_it_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    assert "an audit with Spark needs the extra 'spark'" in run("audit", "calls", *BY).stderr
-    assert "the command 'repair' needs the extra 'spark'" in run("repair", "calls", "ordered", *BY).stderr
+    assert "an audit with Spark needs the extra 'spark'" in run("trace", "audit", "calls", *BY).stderr
+    assert (
+        "'seriatim trace resequence' needs the extra 'spark'"
+        in run("trace", "resequence", "calls", "ordered", *BY).stderr
+    )

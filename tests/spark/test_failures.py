@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyspark
 import pytest
 
 from seriatim.errors import FailedPrecondition, NotFound, SeriatimError, StateMismatch
@@ -37,7 +38,16 @@ SQLSTATE: XXKST
         ),
         ("[TABLE_NOT_FOUND] there is none\nplan", FailedPrecondition, "Spark: [TABLE_NOT_FOUND] there is none"),
         ("", FailedPrecondition, "Spark: RuntimeError"),
-        ("Failed to find data source: kafka. Please deploy", FailedPrecondition, "spark-sql-kafka-0-10_2.13:4.3"),
+        (
+            "Failed to find data source: kafka. Please deploy",
+            FailedPrecondition,
+            f"spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
+        ),
+        (
+            "[STREAM_FAILED] exception: Some data may have been lost because they are not available in Kafka any more; either",
+            FailedPrecondition,
+            "Kafka no longer has messages that were not read yet; to go on without them, set failOnDataLoss to false",
+        ),
         (
             "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: `pulsar`. Make sure",
             FailedPrecondition,

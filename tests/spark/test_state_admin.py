@@ -90,7 +90,7 @@ def test_the_state_is_shown_and_divided_by_commands(waiting, monkeypatch, logger
     state = str(waiting.state)
 
     def run(*args: str) -> str:
-        result = CliRunner().invoke(cli, ["state", *args], prog_name="seriatim")
+        result = CliRunner().invoke(cli, ["pipeline", "state", *args], prog_name="seriatim")
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -101,14 +101,14 @@ def test_the_state_is_shown_and_divided_by_commands(waiting, monkeypatch, logger
     assert f"query {found['query']}\nbatch 1" in run("info", state)
     assert [row["body"] for row in json.loads(run("held", state, "--json", "--limit", "2"))] != []
     assert "a5" in run("held", state)
-    assert "can be gone on from after batch 1" in run("repartition", state, "--partitions", "2")
+    assert "the query continues after batch 1" in run("repartition", state, "--partitions", "2")
     assert len(json.loads(run("info", state, "--json"))["partitions"]) == 2
 
 
 def test_commands_say_where_there_is_no_state(tmp_path, monkeypatch, logger_as_it_was):
     monkeypatch.setenv("HOME", str(tmp_path))
     for args in (["info"], ["held"]):
-        result = CliRunner().invoke(cli, ["state", *args, str(tmp_path)], prog_name="seriatim")
+        result = CliRunner().invoke(cli, ["pipeline", "state", *args, str(tmp_path)], prog_name="seriatim")
         assert result.exit_code != 0
         assert isinstance(result.exception, SystemExit)
         assert "there is no state in" in result.stderr

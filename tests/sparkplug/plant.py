@@ -12,11 +12,11 @@ from typing import Any
 
 import aiomqtt
 
-from seriatim.core.edge_messages import NodeOrdering
-from seriatim.engine.opening import open_broker
+from seriatim.core.sparkplug.messages import NodeOrdering
+from seriatim.engine.connect import open_broker
 from seriatim.errors import NotFound
-from seriatim.sparkplug.connection import MqttAddress
 from seriatim.sparkplug.host import Host, HostOptions
+from seriatim.sparkplug.mqtt_address import MqttAddress
 from seriatim.sparkplug.payload import Payload, decode
 from seriatim.store import open_store
 from tests.mosquitto import Mosquitto

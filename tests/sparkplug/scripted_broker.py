@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
-from seriatim.sparkplug.connection import MqttAddress
+from seriatim.sparkplug.mqtt_address import MqttAddress
 
 CONNECT, PUBLISH, SUBSCRIBE, DISCONNECT = 1, 3, 8, 14
 CONNACK, PUBACK, SUBACK = 0x20, 0x40, 0x90
@@ -61,6 +61,13 @@ class ScriptedBroker:
             (topic.decode(), rest[2:])
             for topic, rest in (_text(packet.body) for packet in self.heard if packet.type == PUBLISH)
         ]
+
+    def publish(self, topic: str, data: bytes) -> None:
+        """Send the client a message of QoS 0."""
+        assert self._writer is not None
+        body = len(topic).to_bytes(2, "big") + topic.encode() + data
+        assert len(body) < 128
+        self._writer.write(bytes((PUBLISH << 4, len(body))) + body)
 
     def hang_up(self) -> None:
         assert self._writer is not None

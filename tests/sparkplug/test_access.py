@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shlex
 import signal
 import ssl
 import subprocess
@@ -21,13 +23,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from seriatim.cli.main import cli
-from seriatim.engine.opening import open_broker
+from seriatim.engine.connect import open_broker
 from seriatim.errors import InvalidArgument
-from seriatim.sparkplug.connection import MqttAddress, MqttTrust
 from seriatim.sparkplug.host import Host, HostOptions
+from seriatim.sparkplug.mqtt_address import MqttAddress, MqttTrust
 from tests.certificates import Certificate, new_certificate
 from tests.mosquitto import Mosquitto, password_line
 from tests.sparkplug.plant import EdgeNode, run_bounded, stored_in, until
+from tests.sparkplug.test_how_to import HOW_TO
 
 USER, PASSWORD = "plant", "open sesame"
 PASSWORDS = "allow_anonymous false\npassword_file {folder}/passwords"
@@ -59,7 +62,7 @@ def broker_that_wants(folder: Path, *access: str, server: Certificate | None = N
 @contextmanager
 def command(store: str, *options: str, password: str = "") -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "seriatim", "-vv", "sparkplug", "--store", store, "--json", *options],
+        [sys.executable, "-m", "seriatim", "-vv", "sparkplug", "host", "--store", store, "--json", *options],
         env={**os.environ, "HOME": os.devnull, "SERIATIM_MQTT_PASSWORD": password},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -81,12 +84,26 @@ def refused(store: str, *options: str, password: str = "") -> tuple[int, str]:
     return process.returncode, text.splitlines()[-1]
 
 
-def test_over_tls_with_a_user_whose_password_is_in_the_environment(tmp_path, store):
+def options_of_the_how_to(broker: Mosquitto, ca: Path) -> list[str]:
+    """How the how-to connects to a broker with TLS and passwords, with a broker and a CA of ours in the place of its own."""
+    shown = re.search(
+        r"^seriatim sparkplug host (--mqtt mqtts://.+) --store sqlite:///plant.db$", HOW_TO.read_text(), re.M
+    )
+    assert shown is not None
+    ours = {"historian@broker.plant.example": f"{USER}@127.0.0.1:{broker.port}", "plant-ca.pem": str(ca)}
+    line = shown[1]
+    for theirs, own in ours.items():
+        assert theirs in line
+        line = line.replace(theirs, own)
+    return shlex.split(line)
+
+
+def test_over_tls_with_a_user_whose_password_is_in_the_environment_as_the_how_to_says(tmp_path, store):
     with broker_that_wants(tmp_path, PASSWORDS, TLS) as broker:
 
         async def scenario() -> None:
-            url = f"mqtts://{USER}@127.0.0.1:{broker.port}"
-            with command(store, "--mqtt", url, "--mqtt-ca", str(tmp_path / "server.pem"), password=PASSWORD) as process:
+            options = options_of_the_how_to(broker, tmp_path / "server.pem")
+            with command(store, *options, password=PASSWORD) as process:
                 context = ssl.create_default_context(cafile=tmp_path / "server.pem")
                 async with aiomqtt.Client(
                     "127.0.0.1", broker.port, username=USER, password=PASSWORD, tls_context=context
@@ -108,7 +125,7 @@ def test_over_tls_with_a_user_whose_password_is_in_the_environment(tmp_path, sto
     [
         (USER, "open barley", "refuses user 'plant': check user and password"),
         ("nobody", PASSWORD, "refuses user 'nobody': check user and password"),
-        ("", "", "does not let anybody in without a user: check user and password"),
+        ("", "", "refuses anonymous connections: check user and password"),
     ],
 )
 def test_whoever_is_refused_at_the_first_connection_is_told_so_and_the_command_ends(
@@ -138,7 +155,7 @@ def test_a_broker_that_is_not_to_be_trusted_is_not_told_the_password(
         url = f"mqtts://{USER}@127.0.0.1:{broker.port}"
         status, said = refused(store, "--mqtt", url, "--mqtt-ca", str(tmp_path / trusted), password=PASSWORD)
     assert status == 1
-    assert said.startswith(f"error: the certificate of the MQTT broker mqtts://127.0.0.1:{broker.port} is not to be tr")
+    assert said.startswith(f"error: the certificate of the MQTT broker mqtts://127.0.0.1:{broker.port} is not tr")
     assert why in said
 
 
@@ -259,7 +276,9 @@ SECRETS = ("plantuser", "s3cret")
 def test_an_address_that_is_none_is_refused_without_showing_user_or_password(url, tmp_path):
     with pytest.raises(InvalidArgument, match="%23") as refused:
         MqttAddress.parse(url)
-    told = CliRunner().invoke(cli, ["sparkplug", "--store", f"sqlite:///{tmp_path / 's.db'}", "--mqtt", url or "-"])
+    told = CliRunner().invoke(
+        cli, ["sparkplug", "host", "--store", f"sqlite:///{tmp_path / 's.db'}", "--mqtt", url or "-"]
+    )
     assert told.exit_code in (1, 2)
     shown = "".join(traceback.format_exception(refused.value)) + told.stderr
     assert not [secret for secret in SECRETS if secret in shown.replace(f"parse({url!r})", "")]

@@ -15,12 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from seriatim.cli.main import cli
-from seriatim.engine.opening import open_broker
+from seriatim.engine.connect import open_broker
 from seriatim.errors import FailedPrecondition, InvalidArgument
-from seriatim.sparkplug.connection import MqttAddress
 from seriatim.sparkplug.host import Host, HostOptions
+from seriatim.sparkplug.mqtt_address import MqttAddress
 from seriatim.sparkplug.payload import REBIRTH
-from seriatim.sparkplug.rebirths import ask_for_rebirth
+from seriatim.sparkplug.rebirth_request import ask_for_rebirth
 from seriatim.sparkplug.topics import NodeId, parse_node
 from tests.sparkplug.plant import TOPIC, ear_on, host_on, node_on, run_bounded, stored_in, until
 from tests.sparkplug.test_command import host_process
@@ -80,7 +80,7 @@ def test_a_host_of_some_groups_hears_no_others_and_keeps_its_state_online(mosqui
 
 
 def test_a_group_that_would_be_a_pattern_is_refused():
-    with pytest.raises(InvalidArgument, match="group id '#' is no Sparkplug id"):
+    with pytest.raises(InvalidArgument, match="group id '#' is not a Sparkplug id"):
         HostOptions(groups=("#",))
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.sparkplug.arrays import MAX_ITEMS, unpack_array
-from seriatim.sparkplug.payload import TYPES, Aliases, Payload, metrics_as_json
+from seriatim.sparkplug.payload import MAX_ITEMS, TYPES, Aliases, Payload, metrics_as_json, unpack_array
 
 EXAMPLES = [
     ("Int8Array", "ef7b", [-17, 123]),

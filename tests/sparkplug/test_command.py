@@ -1,4 +1,4 @@
-"""``seriatim sparkplug`` as a process of its own, killed in the middle and started again."""
+"""``seriatim sparkplug host`` as a process of its own, killed in the middle and started again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def host_process(
     mosquitto: Mosquitto, store: str, *options: str, terminal: int | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The command for a program, or at a terminal for people."""
-    command = [sys.executable, "-m", "seriatim", "sparkplug", "--mqtt", mosquitto.url, "--store", store]
+    command = [sys.executable, "-m", "seriatim", "sparkplug", "host", "--mqtt", mosquitto.url, "--store", store]
     for_whom = ["--json"] if terminal is None else []
     process = subprocess.Popen(
         [*command, *for_whom, *options],
@@ -187,7 +187,7 @@ def test_at_a_terminal_it_shows_how_things_stand_and_in_the_end_what_happened(mo
                 await until(lambda: is_shown(line))
                 process.send_signal(signal.SIGTERM)
                 output, _ = await asyncio.to_thread(process.communicate)
-        said = "2 messages of 1 edge nodes stored; 1 discarded, 1 duplicate"
+        said = "2 messages of 1 edge node stored; 1 discarded, 1 duplicate"
         assert (process.returncode, output.decode().strip()) == (143, said)
 
     try:
@@ -220,22 +220,22 @@ def test_nodes_are_listed_as_a_table_for_people(mosquitto, store):
 def test_without_nodes_the_list_says_so(store):
     CliRunner().invoke(cli, ["topics", "create", "telemetry", "--store", store], prog_name="seriatim")
     listed = CliRunner().invoke(cli, ["sparkplug", "nodes", "--store", store], prog_name="seriatim")
-    assert listed.stdout == "no edge node has spoken yet\n"
+    assert listed.stdout == "no edge nodes yet\n"
 
 
 def test_mistakes_of_the_caller_are_one_line(tmp_path):
     store = f"sqlite:///{tmp_path / 's.db'}"
     for args, said in (
-        ([], "Say where the MQTT broker is"),
+        ([], "name the MQTT broker"),
         (["--mqtt", "localhost"], "mqtt://host:1883"),
-        (["--mqtt", "mqtt://h", "--host-id", "a/b"], "no Sparkplug id"),
+        (["--mqtt", "mqtt://h", "--host-id", "a/b"], "not a Sparkplug id"),
         (["--mqtt", "mqtt://h", "--ledger", "telemetry"], "name another topic"),
         (["--mqtt", "mqtt://u:secret@h", "--mqtt-ca", __file__], "give its address as mqtts://"),
         (["--mqtt", "mqtt://h", "--retention", "a week"], "is not a duration"),
         (["--mqtt", "mqtt://h", "--retention", "36600d"], "retention must be"),
         (["nodes"], "there is no store"),
     ):
-        result = CliRunner().invoke(cli, ["sparkplug", "--store", store, *args], prog_name="seriatim")
+        result = CliRunner().invoke(cli, ["sparkplug", "host", "--store", store, *args], prog_name="seriatim")
         if args == ["nodes"]:
             result = CliRunner().invoke(cli, ["sparkplug", "nodes", "--store", store], prog_name="seriatim")
         assert result.exit_code in (1, 2)

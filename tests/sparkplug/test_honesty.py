@@ -14,14 +14,14 @@ from typing import Any
 import aiomqtt
 import pytest
 
-from seriatim.cli.sparkplug_display import HostDisplay
-from seriatim.core.edge_messages import EdgeMessage, Kind, Ordered
-from seriatim.engine.opening import open_broker
+from seriatim.cli.sparkplug.host import summary
+from seriatim.core.sparkplug.messages import EdgeMessage, Kind, Ordered
+from seriatim.engine.connect import open_broker
 from seriatim.errors import PermissionDenied
 from seriatim.sparkplug import host as host_module
-from seriatim.sparkplug.connection import MqttAddress
 from seriatim.sparkplug.host import Host, HostOptions
 from seriatim.sparkplug.intake import Body
+from seriatim.sparkplug.mqtt_address import MqttAddress
 from seriatim.sparkplug.payload import Payload
 from seriatim.sparkplug.records import make_record
 from seriatim.sparkplug.topics import NodeId
@@ -123,7 +123,7 @@ def test_what_can_not_be_stored_when_the_host_is_stopped_is_no_secret(mosquitto,
             await node.birth(0)
             await node.data(2)
             await until(lambda: host.counts.stored == 1 and host.nodes[NODE].held_count == 1)
-        monkeypatch.setattr(broker, "publish_steps", fail)
+        monkeypatch.setattr(broker, "publish_once", fail)
         running.cancel()
         with pytest.raises(ConnectionError, match="the store is gone"):
             await running
@@ -146,6 +146,23 @@ def test_a_host_that_is_stopped_before_its_birth_is_acknowledged_says_offline():
     assert run_bounded(scenario()) == [True, False]
 
 
+def test_a_connection_that_is_lost_while_the_host_announces_itself_again_is_known_at_once():
+    async def scenario() -> float:
+        async with scripted_broker() as broker, host_at(broker, reconnect_delay=0.01) as (host, _):
+            await host.online.wait()
+            broker.acknowledging = False
+            broker.publish("spBv1.0/STATE/seriatim", b'{"online": false}')
+            await until(lambda: len(broker.published()) == 2)
+            broker.acknowledging = True
+            lost = asyncio.get_running_loop().time()
+            broker.hang_up()
+            await until(lambda: len(broker.arrivals) == 2)  # it may have been offline for a few milliseconds only
+            return broker.arrivals[1] - lost
+
+    assert run_bounded(scenario()) < 5  # aiomqtt waits ten seconds for a confirmation
+
+
+@pytest.mark.usefixtures("no_garbage_of_others")
 def test_a_host_that_is_stopped_when_its_connection_was_lost_while_it_subscribed_leaves_no_error_in_the_loop(
     monkeypatch,
 ):
@@ -349,7 +366,7 @@ def test_a_clean_stop_counts_what_it_leaves_unread(mosquitto, store, monkeypatch
     counts = host.counts
     assert (counts.stored, counts.unread) == (1, 9)
     assert counts.received == counts.commands + counts.stored + counts.unread
-    assert HostDisplay.summary(host) == "1 messages of 1 edge nodes stored; 9 unread"
+    assert summary(host) == "1 message of 1 edge node stored; 9 unread"
 
 
 # -- the connection -----------------------------------------------------------------------------------------------------
@@ -360,7 +377,7 @@ def test_a_subscription_that_is_refused_ends_the_host_with_a_clear_message():
         async with scripted_broker() as broker:
             broker.granted = 0x80
             async with host_at(broker) as (_, running):
-                with pytest.raises(PermissionDenied, match=r"does not let us subscribe to 'spBv1.0/#'"):
+                with pytest.raises(PermissionDenied, match=r"refused a subscription to 'spBv1.0/#'"):
                     await running
                 assert broker.published() == []
 
@@ -373,7 +390,7 @@ def test_a_subscription_that_is_refused_later_on_is_tried_again(caplog):
             await host.online.wait()
             broker.granted = 0x80
             broker.hang_up()
-            await until(lambda: "does not let us subscribe" in caplog.text)
+            await until(lambda: "refused a subscription" in caplog.text)
             broker.granted = 0
             await host.online.wait()
 

@@ -10,13 +10,15 @@ import socket
 import aiomqtt
 import pytest
 
-from seriatim.core.edge_messages import Status
-from seriatim.errors import FailedPrecondition, InvalidArgument
-from seriatim.sparkplug.connection import MqttAddress
+from seriatim.core.sparkplug.messages import Status
+from seriatim.engine.broker import WriterMove
+from seriatim.engine.status import HostStatus, MissingNumbers, left_statuses, request_rebirth, take_rebirth_requests
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
 from seriatim.sparkplug.host import HostOptions
+from seriatim.sparkplug.mqtt_address import MqttAddress
 from seriatim.sparkplug.payload import Payload, field
 from seriatim.sparkplug.topics import NodeId
-from seriatim.sparkplug.writers import BOOKMARKS, writer_name
+from seriatim.sparkplug.writer_names import BOOKMARKS, writer_name
 from seriatim.store import open_store
 from tests.sparkplug.plant import (
     TOPIC,
@@ -50,6 +52,77 @@ def test_withheld_late_duplicated_and_wrapped_messages_are_stored_in_order(mosqu
     assert stored[1].data == {"metrics": [{"name": "value", "type": "Int32", "value": 251}]}
     assert stored[0].attributes["bdSeq"] == "0"
     assert {each.attributes["epoch"] for each in stored} == {"1"}
+
+
+async def left(host, holds):
+    """What the host has left in the store, once that holds of a node in it."""
+    while True:
+        for status in await left_statuses(host._broker, HostStatus):
+            if any(map(holds, status.nodes)):
+                return status
+        await asyncio.sleep(0.05)
+
+
+def test_it_leaves_its_nodes_in_the_store_for_operators(mosquitto, store, monkeypatch):
+    monkeypatch.setattr("seriatim.sparkplug.host.STATUS_INTERVAL_S", 0.05)
+
+    async def scenario():
+        async with host_on(mosquitto, store, reorder_timeout=60) as host, node_on(mosquitto) as node:
+            await node.birth(0)
+            await node.device_birth(1, "motor")
+            await node.data(4)
+            await until(lambda: NODE in host.nodes and host.nodes[NODE].held_count == 1)
+            status = await left(host, lambda one: one.held > 0)
+            await node.death()
+            dead = await left(host, lambda one: one.status == "offline")
+            assert dead.nodes[0].since_exactly
+            assert dead.nodes[0].since >= status.nodes[0].since
+            return status
+
+    status = run_bounded(scenario())
+    assert (status.topic, status.online, status.node_count) == (TOPIC, True, 1)
+    (node,) = status.nodes
+    assert (node.node, node.status, node.held, dict(node.devices)) == ("g/n", "online", 1, {"motor": "online"})
+    assert node.gaps == [MissingNumbers(2, 3)]
+
+
+def test_of_a_node_that_the_host_sees_first_in_some_state_it_is_not_known_since_when(mosquitto, store, monkeypatch):
+    """It is the same after a restart of the host."""
+    monkeypatch.setattr("seriatim.sparkplug.host.STATUS_INTERVAL_S", 3600)
+
+    async def scenario():
+        async with host_on(mosquitto, store) as host, node_on(mosquitto) as node:
+            await node.birth(0)
+            await until(lambda: NODE in host.nodes and str(host.nodes[NODE].status) == "online")
+            leaving = asyncio.create_task(host._leave_statuses())
+            (seen,) = (await left(host, lambda _: True)).nodes
+            leaving.cancel()
+            await asyncio.wait([leaving])
+            assert (seen.status, seen.since_exactly) == ("online", False)
+
+    run_bounded(scenario())
+
+
+def test_an_operators_request_in_the_store_makes_the_host_ask_for_a_rebirth_once(mosquitto, any_store):
+    async def scenario():
+        async with (
+            host_on(mosquitto, any_store) as host,
+            ear_on(mosquitto, "spBv1.0/g/NCMD/n") as ear,
+            node_on(mosquitto) as node,
+        ):
+            await node.birth(0)
+            (status,) = await left_statuses(host._broker, HostStatus)
+            while not status.nodes:
+                await asyncio.sleep(0.05)
+                (status,) = await left_statuses(host._broker, HostStatus)
+            with pytest.raises(NotFound, match="no Sparkplug host 'seriatim' with an edge node 'g/other'"):
+                await request_rebirth(host._broker, "seriatim", "g/other")
+            await request_rebirth(host._broker, "seriatim", "g/n")
+            await until(lambda: len(ear.heard) > 0)
+            assert await take_rebirth_requests(host._broker, "seriatim") == []
+            assert (len(ear.heard), host.counts.rebirths) == (1, 1)
+
+    run_bounded(scenario())
 
 
 def test_the_conformance_scenario_for_message_ordering(mosquitto, store):
@@ -303,11 +376,11 @@ def test_two_hosts_of_one_name_do_not_write_a_nodes_messages_twice(mosquitto, an
             writer = writer_name(BOOKMARKS, "seriatim", TOPIC, NODE)
             broker = host._journal._broker
             standing = await broker.position_of(writer)
-            await broker.publish_at(TOPIC, writer, standing, standing + 1, [])
+            await broker.publish_once(TOPIC, [WriterMove(writer, standing, standing + 1)], [])
             await node.data(1)
             await until(lambda: not host.online.is_set(), "the host should have stopped")
 
-    with pytest.raises(FailedPrecondition, match="another program writes under this name"):
+    with pytest.raises(FailedPrecondition, match="another host named 'seriatim' writes to topic"):
         run_bounded(scenario())
     assert len(stored_in(any_store)) == 1
 

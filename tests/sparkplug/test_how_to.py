@@ -7,26 +7,28 @@ import json
 import re
 import shlex
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
 
 from seriatim.cli.main import cli
+from seriatim.engine.connect import open_broker
 from seriatim.engine.engine import Engine
-from seriatim.engine.opening import open_broker
 from tests.mosquitto import Mosquitto
-from tests.sparkplug.plant import ear_on, ledger_in, node_on, run_bounded, stored_in, until
+from tests.sparkplug.plant import ear_on, host_on, ledger_in, node_on, run_bounded, stored_in, until
 from tests.sparkplug.test_command import host_process
 
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/connect-sparkplug-nodes.md"
 IN_ITS_ORDER = (
-    "sparkplug --mqtt ",
+    "sparkplug host ",
     "sparkplug nodes ",
     "subscriptions create telemetry ",
     "subscriptions create telemetry-ledger ",
     "subscriptions seek losses ",
-    "pull losses ",
+    "messages pull losses ",
+    "sparkplug host --mqtt mqtts://",  # run by test_access.py
 )
 
 
@@ -49,7 +51,7 @@ def nodes_in(store: str) -> list[dict[str, Any]]:
 
 
 def acked_from(store: str, subscription: str) -> int:
-    args = ("pull", subscription, "--ack", "--max", "1000", "--wait", "0.3s", "--json", "--store", store)
+    args = ("messages", "pull", subscription, "--ack", "--limit", "1000", "--wait", "0.3s", "--json", "--store", store)
     return len(seriatim(*args).splitlines())
 
 
@@ -89,8 +91,8 @@ def clean_up(store: str) -> None:
 def follow_the_how_to(mosquitto: Mosquitto, store: str, *more: str) -> None:
     """Word by word, and then read and ack everything."""
     host, *others = commands_of_the_how_to(store)
-    assert host[:2] == ["sparkplug", "--mqtt"]
-    with host_process(mosquitto, store, *host[5:], "--reorder-timeout", "50ms", *more) as process:
+    assert host[:2] == ["sparkplug", "host"]
+    with host_process(mosquitto, store, *host[6:], "--reorder-timeout", "50ms", *more) as process:
         run_bounded(host_is_online(mosquitto))
         run_bounded(speak(mosquitto, store, bd_seq=3))
         *before, look = others[:5]
@@ -98,7 +100,7 @@ def follow_the_how_to(mosquitto: Mosquitto, store: str, *more: str) -> None:
             seriatim(*command)
         assert "at least 1 missing" in seriatim(*look), "what was lost before anybody subscribed is found"
         for topic in ("telemetry", "telemetry-ledger"):
-            seriatim("subscriptions", "create", topic, f"all-of-{topic}", "--ordered", "--store", store)
+            seriatim("subscriptions", "create", topic, f"all-of-{topic}", "--store", store)
         run_bounded(speak(mosquitto, store, bd_seq=4))
         read = [acked_from(store, name) for name in ("alarms", "losses", "all-of-telemetry", "all-of-telemetry-ledger")]
         assert read == [1, 1, 9, 1]
@@ -109,7 +111,7 @@ def follow_the_how_to(mosquitto: Mosquitto, store: str, *more: str) -> None:
 
 def test_the_how_to_has_the_commands_that_are_followed_here():
     shown = [" ".join(command) for command in commands_of_the_how_to("sqlite:///s.db")]
-    for command, start in zip(shown, IN_ITS_ORDER, strict=False):
+    for command, start in zip(shown, IN_ITS_ORDER, strict=True):
         assert command.startswith(start)
 
 
@@ -128,3 +130,28 @@ def test_when_all_messages_are_deleted_the_nodes_are_still_known(mosquitto, stor
     known = [(each["node"], each["status"], each["bd_seq"], each["births"], each["seq"]) for each in nodes_in(store)]
     assert known == [("g/lasting", "online", 9, 2, 3), ("g/mortal", "offline", 4, 2, None)]
     assert {(each["messages"], each["entries"]) for each in nodes_in(store)} == {(0, 0)}
+
+
+def test_the_edge_node_of_the_how_to_is_heard_loses_a_message_and_is_reborn(mosquitto, store, tmp_path):
+    program = re.search(r"```python file=edge_node.py\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    assert program is not None
+    (tmp_path / "edge_node.py").write_text(program[1])
+    command = [sys.executable, tmp_path / "edge_node.py", "127.0.0.1", str(mosquitto.port)]
+
+    async def scenario() -> None:
+        async with host_on(mosquitto, store, reorder_timeout=0.1, rebirth_backoff=0.1) as host:
+            node = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+            assert node.stdout is not None
+            try:
+                assert await node.stdout.readline() == b"asked for a rebirth\n"
+                await until(lambda: host.counts.ledger["lost"] == 1 and host.counts.stored >= 9)
+            finally:
+                node.kill()
+                await node.wait()
+
+    run_bounded(scenario())
+    births = [stored for stored in stored_in(store) if stored.attributes["kind"] == "NBIRTH"]
+    assert {stored.key for stored in births} == {"plant/press-4"}
+    assert len(births) >= 2
+    metrics = [metric for stored in stored_in(store) for metric in stored.data["metrics"]]
+    assert {metric["name"] for metric in metrics} == {"bdSeq", "temperature"}, "its alias is explained by its birth"

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from seriatim.core.edge_messages import Status
+from seriatim.core.sparkplug.messages import Status
 from seriatim.sparkplug.topics import NodeId
 from tests.needs import lacking
 from tests.sparkplug.plant import ear_on, host_on, run_bounded, stored_in, until
@@ -170,4 +170,7 @@ def test_a_node_that_knows_no_rebirth_is_asked_for_it_and_given_up_after_some_at
             await until(lambda: host.nodes[NODE].status is Status.OFFLINE)  # it ends without a word: its will
 
     run_bounded(scenario())
-    assert [each.attributes.get("seq") for each in stored_in(store)] == ["0", "1", "3", "4", None]
+    numbers = [each.attributes.get("seq") for each in stored_in(store)]
+    # A thread of the library takes the number for the device's birth, before or after the one that is lost.
+    assert numbers[1] in {"1", "2"}
+    assert numbers == ["0", numbers[1], "3", "4", None]

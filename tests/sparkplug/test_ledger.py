@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.edge_messages import BeforeBirth, OnTimeout
-from seriatim.core.resequencing import OnEpoch
+from seriatim.core.resequencing.options import OnEpoch
+from seriatim.core.sparkplug.messages import BeforeBirth, OnTimeout
+from seriatim.engine.broker import WriterMove
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.sparkplug.host import HostOptions
 from seriatim.sparkplug.payload import MAX_BYTES, Payload
 from seriatim.sparkplug.records import MAX_TOPIC_BYTES, MAX_UNREADABLE_BYTES
 from seriatim.sparkplug.topics import NodeId
-from seriatim.sparkplug.writers import BOOKMARKS, writer_name
+from seriatim.sparkplug.writer_names import BOOKMARKS, writer_name
 from tests.sparkplug.plant import (
     TOPIC,
     host_on,
@@ -265,10 +266,10 @@ def test_entries_are_written_in_one_transaction_with_the_place_of_the_node(mosqu
             await until(lambda: host.counts.stored == 1)
             writer, broker = writer_name(BOOKMARKS, "seriatim", TOPIC, NodeId("g", "n")), host._broker
             standing = await broker.position_of(writer)
-            await broker.publish_at(TOPIC, writer, standing, standing + 1, [])
+            await broker.publish_once(TOPIC, [WriterMove(writer, standing, standing + 1)], [])
             await node.data(0)
             await until(lambda: not host.online.is_set(), "the host should have stopped")
 
-    with pytest.raises(FailedPrecondition, match="another program writes under this name"):
+    with pytest.raises(FailedPrecondition, match="another host named 'seriatim' writes to topic"):
         run_bounded(scenario())
     assert ledger_in(any_store) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.edge_messages import BeforeBirth, EdgeMessage, NodeOrdering, OnTimeout, Ordered
+from seriatim.core.sparkplug.messages import BeforeBirth, EdgeMessage, NodeOrdering, OnTimeout, Ordered
 from seriatim.errors import CapacityExceeded, FailedPrecondition, InvalidArgument, InvalidSequence
 from seriatim.sparkplug import (
     HeldMessage,
@@ -23,7 +23,7 @@ from seriatim.sparkplug import (
     Status,
 )
 from seriatim.testing.clock import ManualClock
-from tests.core.edge_script import dbirth, ddata, nbirth, ndata, ndeath
+from tests.core.sparkplug.edge_script import dbirth, ddata, nbirth, ndata, ndeath
 
 NODE = NodeId("g", "n")
 

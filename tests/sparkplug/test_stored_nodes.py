@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import pytest
 
-from seriatim.core.edge_messages import Bookmark
-from seriatim.sparkplug.census import NodeSummary, census_of
+from seriatim.core.sparkplug.messages import Bookmark
+from seriatim.sparkplug.stored_nodes import NodeSummary, census_of
 from seriatim.sparkplug.topics import NodeId
-from seriatim.sparkplug.writers import BOOKMARKS, SESSIONS, Session, node_of_writer, writer_name
+from seriatim.sparkplug.writer_names import BOOKMARKS, SESSIONS, NodeSession, node_of_writer, writer_name
 
 
 class Record(NamedTuple):
@@ -32,7 +32,7 @@ def census(log: Log) -> list[NodeSummary]:
     return census_of(log, {"telemetry": 1, "telemetry-ledger": 2}, "telemetry", "telemetry-ledger")
 
 
-def writers_of(node: str, bookmark: Bookmark, session: Session | None = None, host: str = "h") -> dict[str, int]:
+def writers_of(node: str, bookmark: Bookmark, session: NodeSession | None = None, host: str = "h") -> dict[str, int]:
     group, _, name = node.partition("/")
     found = {writer_name(BOOKMARKS, host, "telemetry", NodeId(group, name)): bookmark.pack()}
     if session:
@@ -62,8 +62,8 @@ def test_without_any_message_nodes_are_as_their_writers_tell():
     a, b, c, d = census(
         Log(
             writers={
-                **writers_of("g/a", Bookmark(9, 2, 5, 0, True, 77), Session(3, 2, 5, 2, online=True)),
-                **writers_of("g/b", Bookmark(9, 3, 6, 0, False, 77), Session(6, 3, 6, 3, online=False)),
+                **writers_of("g/a", Bookmark(9, 2, 5, 0, True, 77), NodeSession(3, 2, 5, 2, online=True)),
+                **writers_of("g/b", Bookmark(9, 3, 6, 0, False, 77), NodeSession(6, 3, 6, 3, online=False)),
                 **writers_of("g/c", Bookmark(2, 1, 0, 8, False)),
                 **writers_of("g/d", Bookmark(2, 1, 4, 8, True)),
             }
@@ -81,7 +81,7 @@ def test_messages_left_over_from_an_earlier_session_do_not_say_how_a_node_is_now
         ("g/n", {"kind": "NDEATH", "bdSeq": "0", "epoch": "1"}),
         ("g/n", {"kind": "DDATA", "device": "stale", "seq": "7", "epoch": "2", "flag": "stale"}),
         ("g/n", {"kind": "DDATA", "device": "new", "seq": "8", "epoch": "2"}),
-        writers=writers_of("g/n", Bookmark(9, 2, 1, 9, True), Session(3, 2, 1, 2, online=True)),
+        writers=writers_of("g/n", Bookmark(9, 2, 1, 9, True), NodeSession(3, 2, 1, 2, online=True)),
     )
     (node,) = census(log)
     assert (node.status, node.births, node.devices) == ("online", 2, {"old": False, "new": True})
@@ -90,14 +90,14 @@ def test_messages_left_over_from_an_earlier_session_do_not_say_how_a_node_is_now
 def test_a_session_is_found_also_where_its_writer_has_the_longer_name():
     name = f"{'g' * 400}/{'n' * 400}"
     host = "h" * (1024 - len(f"sparkplug  telemetry {name}"))
-    writers = writers_of(name, Bookmark(9, 3, 6, 0, False), Session(6, 3, 6, 3, online=False), host=host)
+    writers = writers_of(name, Bookmark(9, 3, 6, 0, False), NodeSession(6, 3, 6, 3, online=False), host=host)
     (node,) = census(Log(writers=writers))
     assert (node.node, node.status, node.births) == (name, "offline", 3)
 
 
 def test_a_node_that_two_hosts_have_stored_is_as_the_one_says_that_has_heard_more_of_it():
-    former = writers_of("g/n", Bookmark(99, 1, 1, 9, True, 70), Session(1, 1, 1, 1, online=True), host="former")
-    latter = writers_of("g/n", Bookmark(5, 1, 2, 9, False, 80), Session(2, 1, 2, 1, online=False), host="latter")
+    former = writers_of("g/n", Bookmark(99, 1, 1, 9, True, 70), NodeSession(1, 1, 1, 1, online=True), host="former")
+    latter = writers_of("g/n", Bookmark(5, 1, 2, 9, False, 80), NodeSession(2, 1, 2, 1, online=False), host="latter")
     for writers in ({**former, **latter}, {**latter, **former}):
         (node,) = census(Log(writers=writers))
         assert (node.status, node.bd_seq) == ("offline", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -10,19 +11,19 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from seriatim.core.edge_messages import Bookmark, EdgeMessage, Kind, NodeOrdering
-from seriatim.core.sparkplug import EdgeNode
-from seriatim.engine.broker import Broker, Outgoing, Step
-from seriatim.engine.engine import LARGEST_POSITION
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import Bookmark, EdgeMessage, Kind, NodeOrdering
+from seriatim.engine.broker import Broker, Outgoing, WriterMove
+from seriatim.engine.connect import open_broker
+from seriatim.engine.engine import MAX_WRITER_POSITION, Engine
 from seriatim.engine.link.frames import MAX_FRAME
-from seriatim.engine.opening import open_broker
-from seriatim.sparkplug import journal as journal_module
+from seriatim.sparkplug import topic_writer as journal_module
 from seriatim.sparkplug.intake import Counts
-from seriatim.sparkplug.journal import MAX_WRITTEN, MAX_WRITTEN_BYTES, Journal, Topics, place_behind
 from seriatim.sparkplug.records import MAX_DATA_BYTES
+from seriatim.sparkplug.topic_writer import MAX_WRITTEN, MAX_WRITTEN_BYTES, Journal, Topics, place_behind
 from seriatim.sparkplug.topics import NodeId
-from seriatim.sparkplug.writers import BOOKMARKS, SESSIONS, Session, writer_name
-from tests.core.edge_traces import ORDERINGS, advance, edge_trace, of_order
+from seriatim.sparkplug.writer_names import BOOKMARKS, SESSIONS, NodeSession, writer_name
+from tests.core.sparkplug.edge_traces import ORDERINGS, advance, edge_trace, of_order
 from tests.sparkplug.plant import TOPIC, host_on, ledger_in, node_on, run_bounded, stored_in, until
 
 NODE = NodeId("g", "n")
@@ -46,7 +47,7 @@ def test_the_place_behind_what_was_given_out_is_the_bookmark_of_the_node(
 
 def test_the_place_of_a_node_that_has_sent_messages_for_a_thousand_years_is_one_that_a_writer_may_have():
     place = Bookmark(1000 * 365 * 86_400 * 1_000_000, 2**32 - 1, 2**64 - 1, 255, True, 2**64 - 1)
-    assert place.pack() < LARGEST_POSITION
+    assert place.pack() < MAX_WRITER_POSITION
     assert Bookmark.unpack(place.pack()) == place
 
 
@@ -57,17 +58,17 @@ def test_the_limits_of_a_write_fit_into_a_frame_of_a_link():
 
 
 @pytest.fixture
-def writes(monkeypatch) -> list[tuple[list[Step], int, int]]:
+def writes(monkeypatch) -> list[tuple[list[WriterMove], int, int]]:
     """The steps, messages and bytes of each write of any journal; a write has room for little."""
-    found: list[tuple[list[Step], int, int]] = []
-    write = Journal._write
+    found: list[tuple[list[WriterMove], int, int]] = []
+    publish_once = Engine.publish_once
 
-    async def noted(self: Journal, steps: list[Step], part: Any) -> None:
-        records = [record for chunk in part.values() for record in (*chunk.messages, *chunk.entries)]
-        found.append((steps, len(records), sum(len(record.data) for record in records)))
-        await write(self, steps, part)
+    async def noted(self: Engine, topic: str, moves: list[WriterMove], messages: list[Outgoing], beside: Any) -> Any:
+        records = [*messages, *(entry for entries in (beside or {}).values() for entry in entries)]
+        found.append((moves, len(records), sum(len(record.data) for record in records)))
+        return await publish_once(self, topic, moves, messages, beside)
 
-    monkeypatch.setattr(Journal, "_write", noted)
+    monkeypatch.setattr(Engine, "publish_once", noted)
     monkeypatch.setattr(journal_module, "MAX_WRITTEN", 10)
     monkeypatch.setattr(journal_module, "MAX_WRITTEN_BYTES", 1000)
     return found
@@ -95,14 +96,14 @@ def test_a_host_that_dies_between_two_pieces_repeats_nothing_and_notices_what_is
     mosquitto, any_store, writes, monkeypatch
 ):
     async def break_off(broker: Broker) -> None:
-        write = broker.publish_steps
+        write = broker.publish_once
 
-        async def third_fails(*args: Any) -> range:
-            if len(writes) > 3:
+        async def third_fails(*args: Any) -> Sequence[str]:
+            if len(writes) >= 3:
                 raise ConnectionError("the power fails")
             return await write(*args)
 
-        monkeypatch.setattr(broker, "publish_steps", third_fails)
+        monkeypatch.setattr(broker, "publish_once", third_fails)
 
     async def scenario() -> None:
         async with host_on(mosquitto, any_store, reorder_timeout=20) as host, node_on(mosquitto) as node:
@@ -145,9 +146,9 @@ def test_what_is_added_in_pieces_while_pieces_are_written_goes_on_from_the_last_
                 for effect in of_order(node.receive(message, float(bd_seq))):
                     journal.add(NODE, Outgoing("g/n", b"{}", {}), effect)
 
-        publish = broker.publish_steps
+        publish = broker.publish_once
 
-        async def interrupted(*args: Any) -> range:
+        async def interrupted(*args: Any) -> Sequence[str]:
             offsets = await publish(*args)
             if not counts.stored:
                 add(2)
@@ -155,7 +156,7 @@ def test_what_is_added_in_pieces_while_pieces_are_written_goes_on_from_the_last_
                 journal.end()
             return offsets
 
-        monkeypatch.setattr(broker, "publish_steps", interrupted)
+        monkeypatch.setattr(broker, "publish_once", interrupted)
         assert await journal.recall(NODE) is None
         add(1)
         await journal.run()
@@ -165,13 +166,13 @@ def test_what_is_added_in_pieces_while_pieces_are_written_goes_on_from_the_last_
 
     bookmark, session = run_bounded(scenario())
     assert Bookmark.unpack(bookmark) == node.bookmark()
-    assert Session.unpack(session) == Session(3, 3, 3, 3, online=True)
+    assert NodeSession.unpack(session) == NodeSession(3, 3, 3, 3, online=True)
 
 
 def test_the_session_of_a_node_that_is_born_each_millisecond_for_a_century_is_one_that_a_writer_may_have():
-    session = Session(2 * 100 * 365 * 86_400_000, 2**32 - 1, 2**64 - 1, 2**32 - 1, online=True)
-    assert session.pack() < LARGEST_POSITION
-    assert Session.unpack(session.pack()) == session
+    session = NodeSession(2 * 100 * 365 * 86_400_000, 2**32 - 1, 2**64 - 1, 2**32 - 1, online=True)
+    assert session.pack() < MAX_WRITER_POSITION
+    assert NodeSession.unpack(session.pack()) == session
 
 
 def test_strays_are_written_in_pieces(monkeypatch, store):

@@ -12,6 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from seriatim.core.publishing.dedup import DEDUP_WINDOW_S
+from seriatim.errors import AlreadyExists
 from seriatim.store.base import (
     Cursor,
     DeadLetterRow,
@@ -22,9 +24,9 @@ from seriatim.store.base import (
     Transaction,
     TroubleRow,
 )
-from seriatim.store.settled import SettledSet
-from seriatim.store.sql import upkeep
-from tests.store.contract import kept, upkeep_until_done
+from seriatim.store.settled_set import SettledSet
+from seriatim.store.sql import cleanup
+from tests.store.contract.kit import kept, upkeep_until_done
 
 DAY = 24 * 3600.0
 
@@ -49,7 +51,8 @@ class Model:
     readers_since: dict[str, int] = field(default_factory=dict)
     snapshots: dict[str, tuple[int, set[int], float]] = field(default_factory=dict)
     claimed: set[tuple[str, int]] = field(default_factory=set)
-    next_token: int = 0
+    published_ids: list[tuple[int, str, int, int, float]] = field(default_factory=list)
+    next_claim: int = 0
 
     def needed(self, topic: int, now: float) -> set[int]:
         """What clean-up must not remove."""
@@ -104,7 +107,7 @@ CHANGES = st.one_of(
     st.tuples(st.just("delete_snapshot"), NAMES),
     st.tuples(st.just("claim_batch"), NAMES, st.integers(0, 5)),
     st.tuples(st.just("move_position"), NAMES, st.integers(0, 3)),
-    st.tuples(st.just("reserve_tokens"), st.integers(0, 100)),
+    st.tuples(st.just("claim_ids"), INDEX, st.lists(st.tuples(NAMES, st.integers(0, 1)), min_size=1, max_size=4)),
 )
 
 
@@ -148,6 +151,7 @@ class Both:
             model.subscriptions = {id_: each for id_, each in model.subscriptions.items() if each.topic != topic}
             model.readers = {name: row for name, row in model.readers.items() if row.topic_id != topic}
             model.snapshots = {name: row for name, row in model.snapshots.items() if row[0] != topic}
+            model.published_ids = [row for row in model.published_ids if row[0] != topic]
 
     def create_subscription(self, index, name, place, places) -> None:
         if (topic := self._topic(index)) is not None:
@@ -265,9 +269,28 @@ class Both:
         self.work.move_positions([(writer, start, start + steps)])
         self.model.claimed |= {(writer, batch) for batch in range(start + steps)}
 
-    def reserve_tokens(self, token) -> None:
-        self.work.reserve_tokens(token)
-        self.model.next_token = max(self.model.next_token, token)
+    def claim_ids(self, index, wanted) -> None:
+        """The model keeps every id that was ever stored, with its time: what is known is found by looking at all of them."""
+        if (topic := self._topic(index)) is None:
+            return
+        claims = [(name, (digest, at)) for at, (name, digest) in enumerate(wanted, self.model.next_claim)]
+        self.model.next_claim += len(wanted)
+        taken: dict[str, tuple[int, int]] = {
+            name: (digest, offset)
+            for owner, name, digest, offset, time in self.model.published_ids
+            if owner == topic and time > self.now - DEDUP_WINDOW_S
+        }
+        before, expected = set(taken), dict[int, int]()
+        for name, (digest, offset) in claims:
+            first = taken.setdefault(name, (digest, offset))
+            if first[0] != digest:
+                with pytest.raises(AlreadyExists):
+                    self.work.claim_ids(topic, claims, self.now)
+                return
+            if first[1] != offset:
+                expected[offset] = first[1]
+        assert self.work.claim_ids(topic, claims, self.now) == expected
+        self.model.published_ids += [(topic, name, *taken[name], self.now) for name in taken if name not in before]
 
     @staticmethod
     def _forget_troubles(subscription, offsets) -> None:
@@ -322,7 +345,7 @@ class StoreMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.kit.reopen()
 
-    @rule(seconds=st.sampled_from([0.0, 10.0, 100.0, 8 * DAY]))
+    @rule(seconds=st.sampled_from([0.0, 10.0, 100.0, DEDUP_WINDOW_S, 8 * DAY]))
     def wait(self, seconds) -> None:
         self.now += seconds
 
@@ -364,7 +387,6 @@ class StoreMachine(RuleBasedStateMachine):
         assert [row.id for row in catalog.subscriptions] == sorted(self.model.subscriptions)
         assert {row.name: row for row in catalog.readers} == self.model.readers
         assert {row.name for row in catalog.snapshots} == set(self.model.snapshots)
-        assert catalog.next_token == self.model.next_token
 
     @invariant()
     def the_subscriptions_agree(self) -> None:
@@ -411,7 +433,7 @@ def in_small_pieces(kit: type) -> type:
             super().__init__()
             self._patch = pytest.MonkeyPatch()
             for name, value in SMALL_PIECES.items():
-                self._patch.setattr(upkeep, name, value)
+                self._patch.setattr(cleanup, name, value)
 
         def close(self) -> None:
             super().close()

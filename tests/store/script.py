@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seriatim.store.base import Cursor, ReaderRow, SnapshotRow
-from tests.store.contract import NOW, kept, letter, records, trouble
+from tests.store.contract.kit import NOW, kept, letter, records, trouble
 
 
 def create(store):
@@ -27,7 +27,6 @@ def trouble_and_dead_letters(store):
         work.put_snapshot(SnapshotRow("s", 1, Cursor(3), NOW - 1, {}))
         work.put_reader(ReaderRow("r", 1, 30))
         work.claim_batch("w", 1)
-        work.reserve_tokens(50)
 
 
 def back_and_purge(store):
@@ -52,7 +51,7 @@ def read_everything(store):
     store.catalog()
     for question in (store.cursor, store.troubles, store.paused_keys, store.dead_letters, store.earliest):
         question(1)
-    assert [len(pack) for pack in store.positions(1)]
+    assert [len(pack) for pack in store.headers(1)]
     assert store.read(1, 0, 5) == store.fetch(1, [record.offset for record in store.read(1, 0, 5)])
 
 

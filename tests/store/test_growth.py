@@ -12,7 +12,7 @@ import pytest
 from seriatim.store.base import Cursor, Record
 from seriatim.store.sqlite.store import SqliteStore
 from tests.conftest import fast_folder
-from tests.store.contract import NOW, upkeep_until_done
+from tests.store.contract.kit import NOW, upkeep_until_done
 
 MESSAGES, PACK = 1_000_000, 1_000
 SAMPLES = 10
@@ -50,7 +50,7 @@ def test_one_blocked_key_does_not_keep_a_million_settled_messages(folder):
                 upkeep_until_done(store, NOW)
                 sizes.append(file_size(store))
         upkeep_until_done(store, NOW)
-        kept = [position.offset for positions in store.positions(1) for position in positions]
+        kept = [position.offset for positions in store.headers(1) for position in positions]
         assert kept == list(range(0, MESSAGES, 100))
         # With everything that was ever written it would be 200 MB.
         assert max(sizes) < 50 * 2**20
@@ -59,7 +59,7 @@ def test_one_blocked_key_does_not_keep_a_million_settled_messages(folder):
         with store.transaction() as work:
             work.settle(1, kept)
         upkeep_until_done(store, NOW)
-        assert list(store.positions(1)) == []
+        assert list(store.headers(1)) == []
         assert store.cursor(1).blocks == {}
         assert file_size(store) <= before
         assert list(store.check()) == []

@@ -15,9 +15,16 @@ import pytest
 
 from seriatim.errors import NotAStore, StoreBusy, StoreFailed, StoreLost
 from seriatim.store import lock_file as ownership
-from seriatim.store.lock_file import Owner, OwnerLock, network_file_system, owner_of, refuse_network_file_system
+from seriatim.store.lock_file import (
+    NETWORK_FILE_SYSTEMS,
+    Owner,
+    OwnerLock,
+    file_system,
+    owner_of,
+    refuse_network_file_system,
+)
 from seriatim.store.sqlite.store import SqliteStore
-from tests.store.contract import nothing_masked, topic_with_subscription
+from tests.store.contract.kit import nothing_masked, topic_with_subscription
 
 ROOT = Path(__file__).parents[2]
 OPEN = "import sys; from seriatim.store import open_store; store = open_store('sqlite:///' + sys.argv[1]); "
@@ -244,12 +251,17 @@ broken
         ("/mnt/twice/store.db", "nfs"),
     ],
 )
-def test_a_network_file_system_is_told_from_a_local_one(path, kind):
-    assert network_file_system(Path(path), MOUNTS) == kind
+def test_a_network_file_system_is_told_from_a_local_one(path, kind, tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(MOUNTS)
+    found = file_system(Path(path), mounts)
+    assert (found if found in NETWORK_FILE_SYSTEMS else None) == kind
 
 
-def test_no_list_of_mounts_means_that_it_can_not_be_told():
-    assert network_file_system(Path("/x"), "") is None
+def test_no_list_of_mounts_means_that_it_can_not_be_told(tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text("")
+    assert file_system(Path("/x"), mounts) is None
 
 
 def test_a_store_on_a_network_file_system_is_refused(tmp_path):

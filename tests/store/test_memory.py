@@ -7,7 +7,8 @@ import pytest
 from seriatim.errors import InvalidArgument
 from seriatim.store import open_store
 from seriatim.store.memory import MemoryStore
-from tests.store.contract import WholeContract, topic_with_subscription
+from tests.store.contract.kit import topic_with_subscription
+from tests.store.contract.whole import WholeContract
 from tests.store.machine import store_machine
 
 

@@ -37,13 +37,18 @@ def test_read_only(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "orders.db", "sqlite://", "sqlite:///", "sqlite://host/x", "redis://x", "memory://x", "postgresql:/x"]
+    "url", ["", "sqlite://", "sqlite:///", "sqlite://host/x", "redis://x", "memory://x", "postgresql:/x"]
 )
 def test_anything_else_is_refused_with_what_there_is(url):
     with pytest.raises(
         InvalidArgument, match=r"memory://, sqlite:///relative.* or postgresql://user@host:port/database"
     ):
         open_store(url)
+
+
+def test_the_name_of_a_file_is_refused_with_the_address_that_it_needs():
+    with pytest.raises(InvalidArgument, match=r"'orders\.db' is not the address of a store: .* sqlite:///orders\.db"):
+        open_store("orders.db")
 
 
 def test_a_refused_address_is_shown_without_its_secret():
@@ -62,7 +67,8 @@ DIALECTS = ["sqlite", "postgres"]
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_query_is_described_once_and_used(dialect):
     folder = files("seriatim.store")
-    names = re.findall(r"^-- name: (\w+)\n", (folder / f"{dialect}/queries.sql").read_text(), re.MULTILINE)
+    texts = [(folder / one / "queries.sql").read_text() for one in ("sql", dialect)]
+    names = re.findall(r"^-- name: (\w+)\n", "\n".join(texts), re.MULTILINE)
     assert names == list(load_queries(dialect))
     sources = [*folder.iterdir(), *(folder / "sql").iterdir(), *(folder / dialect).iterdir()]
     code = "".join(file.read_text() for file in sources if file.name.endswith(".py"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seriatim.errors import DamagedStore, InvalidArgument
-from seriatim.store.base import Pack, Position, Record
+from seriatim.store.base import MessageHeader, Pack, Record
 from seriatim.store.pack import NO_KEY, PackHead, encode, encode_columns
 
 TIMES = st.sampled_from([0.0, 1.5, 1e9 + 0.25])
@@ -45,7 +45,7 @@ def test_what_was_packed_comes_back(records):
 @given(packs_of_records())
 def test_positions_need_no_data(records):
     head = PackHead(encode(records).head)
-    assert head.positions() == [Position(r.offset, r.key, r.attributes, r.not_before) for r in records]
+    assert head.headers() == [MessageHeader(r.offset, r.key, r.attributes, r.not_before) for r in records]
     assert list(head.offsets) == [r.offset for r in records]
     assert list(head.data_sizes) == [len(r.data) for r in records]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from seriatim.store.retention import Follower, Retention
-from seriatim.store.settled import SettledSet
+from seriatim.store.settled_set import SettledSet
 
 DAY = 24 * 3600.0
 DENSE = range(2, 8)

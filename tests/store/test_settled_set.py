@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from seriatim.errors import DamagedStore
 from seriatim.store.base import BLOCK, Cursor
-from seriatim.store.settled import SettledSet, decode_block, decode_cursor, encode_cursor
+from seriatim.store.settled_set import SettledSet, decode_block, decode_cursor, encode_cursor
 
 LIMIT = 3 * BLOCK
 NEAR_EDGES = st.integers(0, 3).flatmap(lambda block: st.integers(max(0, block * BLOCK - 4), block * BLOCK + 4))

@@ -7,7 +7,7 @@ import pytest
 from seriatim.errors import DamagedStore, FailedPrecondition
 from seriatim.store.base import Record
 from seriatim.store.pack import encode
-from seriatim.store.staging import check_staged, read_staged, write_staged
+from seriatim.store.staged_messages import check_staged, read_staged, write_staged
 
 PACKS = [encode([Record(0, "a", b"one"), Record(1, None, b"two")]), encode([Record(0, "b", b"")])]
 
@@ -42,13 +42,14 @@ def test_a_changed_byte_anywhere_is_refused(path):
 
 def test_a_file_with_more_or_fewer_messages_than_were_announced_is_refused(path):
     for count in (2, 4):
-        with pytest.raises(DamagedStore, match="holds 3 messages"):
+        with pytest.raises(DamagedStore, match="holds 3 staged messages"):
             check_staged(path, count)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FailedPrecondition, match=r"'.*gone' can't be read here"):
-        list(read_staged(tmp_path / "gone"))
+@pytest.mark.parametrize("name", ["gone", "no\0name", "\ud800"])
+def test_a_file_that_is_not_there_or_can_not_be_is_named(tmp_path, name):
+    with pytest.raises(FailedPrecondition, match=r"'.*' can't be read here"):
+        list(read_staged(tmp_path / name))
 
 
 def test_a_file_that_was_not_completed_is_not_there(tmp_path):

@@ -31,6 +31,16 @@ def test_a_week_of_sleep_takes_a_moment_and_is_exactly_a_week():
     assert time.monotonic() - begun < WEEK / 1000
 
 
+@pytest.mark.parametrize("start", [0.0, 2.0**24, 1.8e9, 1e12])
+def test_timers_are_called_however_late_it_is(start):
+    async def main() -> float:
+        for seconds in (1.0, 0.1, 200 * 24 * 3600.0, 0.1):
+            await asyncio.sleep(seconds)
+        return now()
+
+    assert run_in_virtual_time(main(), start) == pytest.approx(start + 200 * 24 * 3600 + 1.2)
+
+
 def test_timers_are_called_in_order_each_at_its_own_time():
     seen: list[tuple[str, float]] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import urllib.request
 
 import pytest
 
@@ -65,11 +66,11 @@ def test_what_does_not_add_up_is_a_failure_that_says_what(seriatim, monkeypatch)
     assert result.exit_code == 1
     assert "✗ by number, the subscribers saw no strict order" in result.stdout
     assert "✗ 420 sent" not in result.stdout
-    assert "the books do not add up" in result.stderr
+    assert "the accounts don't add up" in result.stderr
 
 
 def test_without_the_extra_it_runs_all_the_same_and_says_what_is_missing(seriatim, monkeypatch):
-    monkeypatch.setattr("seriatim.cli.demo.is_installed", lambda module: module != "pyspark")
+    monkeypatch.setattr("seriatim.cli.demo.command.is_installed", lambda module: module != "pyspark")
     result = seriatim(*(option for option in SMALL if option != "--without-spark"))
     assert result.exit_code == 0
     assert "pip install 'seriatim[spark]'" in result.stderr
@@ -83,7 +84,7 @@ def test_a_wrong_value_is_a_usage_error(seriatim, wrong):
 def test_a_folder_with_something_in_it_is_left_alone(seriatim, tmp_path):
     result = seriatim(*SMALL, "--folder", str(tmp_path.parent))
     assert result.exit_code == 1
-    assert "is there already" in result.stderr
+    assert "already exists" in result.stderr
 
 
 def test_ctrl_c_ends_it_says_so_and_leaves_the_store_to_others(start, told):
@@ -94,7 +95,23 @@ def test_ctrl_c_ends_it_says_so_and_leaves_the_store_to_others(start, told):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert b"stopped: nothing runs any more, and what there was is in 'seriatim-demo'" in said
+    assert b"stopped; the results so far are in 'seriatim-demo'" in said
     assert b"Traceback" not in said
     topics = told("topics", "list", "--store", "sqlite:///seriatim-demo/demo.db")
     assert {topic["topic"] for topic in topics} == {"raw", "ordered"}
+
+
+def test_the_console_shows_the_demo_until_ctrl_c(start):
+    process = start(*SMALL, "--console")
+    assert process.stderr is not None
+    said: list[str] = []
+    while not said or "stays open" not in said[-1]:
+        said.append(process.stderr.readline().decode())
+        assert said[-1], said
+    url = next(line for line in said if line.startswith("Console at ")).split()[-1]
+    address, _, token = url.partition("/login?token=")
+    asked = urllib.request.Request(f"{address}/api/v1/overview", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert json.load(answer)["deliveries"]["acked"] > 300
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -10,6 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+from seriatim.engine.connect import open_broker
+from seriatim.engine.status import AuditStatus, left_statuses
 
 CALLS = """\
 call,n
@@ -31,7 +35,7 @@ def audit(seriatim, tmp_path):
     def run(content: str | bytes, *options: str, name: str = "calls.csv"):
         path = tmp_path / name
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return seriatim("audit", name, "--key", "call", "--seq", "n", *options)
+        return seriatim("trace", "audit", name, "--key", "call", "--seq", "n", *options)
 
     return run
 
@@ -78,6 +82,24 @@ def test_json_has_the_same_facts_and_every_witness(audit):
         False,
     )
     assert [witness["kind"] for witness in b["witnesses"]] == ["duplicate", "loss"]
+
+
+def test_a_verdict_is_left_in_the_store_for_the_console(audit, seriatim, tmp_path):
+    result = audit("call,n\n", "--leave", "calls")
+    assert (result.exit_code, result.stdout) == (1, ""), "there is no store, which is said before the work"
+    assert seriatim("topics", "create", "calls").exit_code == 0
+    assert audit(CALLS, "--leave", "calls").exit_code == 0
+
+    async def left():
+        broker = await open_broker(f"sqlite:///{tmp_path / 'seriatim.db'}")
+        try:
+            return await left_statuses(broker, AuditStatus)
+        finally:
+            await broker.close()
+
+    (status,) = asyncio.run(left())
+    (side,) = status.sides
+    assert (status.name, side.title, side.keys, side.guarantee) == ("calls", "calls.csv", 3, "none")
 
 
 def test_top_limits_the_list_but_not_the_totals(audit):
@@ -144,7 +166,7 @@ def test_json_lines_are_read(audit):
 
 def test_standard_input_is_read(seriatim):
     for content in (CALLS, '{"call": "a", "n": 1}\n'):
-        assert seriatim("audit", "-", "--key", "call", "--seq", "n", stdin=content).exit_code == 0
+        assert seriatim("trace", "audit", "-", "--key", "call", "--seq", "n", stdin=content).exit_code == 0
 
 
 def test_a_byte_order_mark_and_quoted_line_breaks_are_understood(audit):
@@ -237,7 +259,7 @@ def test_a_file_that_is_no_parquet_is_refused(audit):
 
 
 def test_a_file_that_does_not_exist_is_named(seriatim):
-    result = seriatim("audit", "absent.csv", "--key", "k", "--seq", "s")
+    result = seriatim("trace", "audit", "absent.csv", "--key", "k", "--seq", "s")
     assert (result.exit_code, result.stderr) == (1, "error: there is no file 'absent.csv'\n")
 
 
@@ -245,7 +267,7 @@ def stderr_on_a_terminal(tmp_path: Path, rows: int, **environ: str) -> bytes:
     trace = tmp_path / "trace.csv"
     trace.write_text("key,seq\n" + "".join(f"a,{row}\n" for row in range(rows)))
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "seriatim", "audit", str(trace), "--key", "key", "--seq", "seq"]
+    command = [sys.executable, "-m", "seriatim", "trace", "audit", str(trace), "--key", "key", "--seq", "seq"]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=end, check=True, env=os.environ | environ, cwd=tmp_path)
     os.write(end, b"END")
     os.close(end)

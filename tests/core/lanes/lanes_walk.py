@@ -7,29 +7,31 @@ from contextlib import suppress
 from itertools import product
 from random import Random
 
-from seriatim.core.delivery import (
+from seriatim.core.lanes.tenants import new_lanes
+from seriatim.core.lanes.types import (
     DeadLettered,
     Delivery,
-    Effect,
+    Expired,
     Fenced,
     KeyPaused,
+    LaneEffect,
     Lease,
     OnExhausted,
-    Release,
+    ReleaseAfter,
     RetryMode,
     RetryPolicy,
     Returned,
 )
-from seriatim.core.lanes import Lanes
 from seriatim.errors import SeriatimError
+from tests.core.lanes.crashes import crashed
 
 KEYS = ("a", "a", "b", None)
 
 
 def deliveries(windows: Sequence[int] = (1, 2, 4)) -> Iterator[Delivery]:
     """Every combination of options that makes a difference."""
-    for window, release, mode, policy in product(windows, Release, RetryMode, OnExhausted):
-        yield Delivery(RetryPolicy(max_attempts=2, mode=mode, on_exhausted=policy), window, release)
+    for window, release, mode, policy in product(windows, ReleaseAfter, RetryMode, OnExhausted):
+        yield Delivery(RetryPolicy.immediate(max_attempts=2, mode=mode, on_exhausted=policy), window, release)
 
 
 class LanesWalk:
@@ -39,10 +41,13 @@ class LanesWalk:
         self.random = Random(seed)
         self.delivery = delivery
         self.keys = keys
-        self.lanes = Lanes(delivery)
+        self.lanes = new_lanes(delivery)
         self.now = 0.0
         self.offset = 0
         self.held: list[Lease] = []
+        self.pushed_at: dict[int, float] = {}
+        self.leased_at: dict[int, float] = {}  # when leases were, by token
+        self.batched: set[int] = set()  # what went out in a batch, the last time that it did
         self.dead: list[tuple[str | None, int]] = []
         self.unwritten: list[int] = []
         self.commands: dict[Callable[[], object], int] = {
@@ -50,6 +55,7 @@ class LanesWalk:
             self.take: 8,
             self.settle: 6,
             self.give_back: 4,
+            self.give_up: 1,
             self.advance: 3,
             self.confirm: 6,
             self.pause: 1,
@@ -72,63 +78,82 @@ class LanesWalk:
 
     def push(self) -> None:
         self.offset += 1
+        self.pushed_at[self.offset] = self.now
         self.lanes.push(self.key(), self.offset, self.now, self.random.choice((0, 0, 1, 3)))
 
     def take(self) -> None:
         lease_time, limit, consumer = self.random.choice((1, 5)), self.random.choice((1, 4)), self.random.choice("xy")
-        self.held += self.lanes.take(self.now, lease_time, limit, consumer)
+        for lease in self.lanes.take(self.now, lease_time, limit, consumer, self.random.choice((1, 1, 3))):
+            self.lease(lease)
+
+    def lease(self, lease: Lease) -> None:
+        self.held.append(lease)
+        self.leased_at[lease.token] = self.now
+        self.batched -= set(lease.offsets)
+        self.batched |= set(lease.offsets) if lease.behind else set()
 
     def a_lease(self) -> Lease:
         del self.held[:-6]
         return self.held.pop(self.random.randrange(len(self.held))) if self.held else Lease(0, None, 0, 0, 0)
 
+    def place(self, lease: Lease) -> int | None:
+        """One of the messages of a lease, or nobody says which."""
+        return self.random.choice((None, *lease.offsets))
+
     def settle(self) -> None:
-        self.note(self.lanes.settle(self.a_lease().token))
+        lease = self.a_lease()
+        self.note(self.lanes.settle(lease.token, self.place(lease), self.now))
+        if (left := self.lanes.lease(lease.token)) is not None:
+            self.held.append(left)
 
     def give_back(self) -> None:
-        token, delay = self.a_lease().token, self.random.choice((0, 0, 2))
-        self.note(self.lanes.give_back(token, self.now, delay, count=self.random.random() < 0.8))
+        lease, delay, count = self.a_lease(), self.random.choice((0, 0, 2)), self.random.random() < 0.8
+        self.note(self.lanes.give_back(lease.token, self.now, delay, count=count, at=self.place(lease)))
+
+    def give_up(self) -> None:
+        lease, rest = self.a_lease(), self.random.random() < 0.3
+        self.note(self.lanes.give_up(lease.token, self.now, rest=rest, at=self.place(lease)))
 
     def advance(self) -> None:
         self.now += self.random.choice((0, 1, 2))
         self.note(self.lanes.advance(self.now))
 
-    def note(self, effects: Sequence[Effect]) -> None:
+    def note(self, effects: Sequence[LaneEffect]) -> None:
         """Remember what must be written down; a commit that nobody waits for has happened already."""
         for effect in effects:
-            if not isinstance(effect, Returned | Fenced | KeyPaused):
+            if not isinstance(effect, Returned | Expired | Fenced | KeyPaused):
                 self.unwritten.append(effect.offset)
             if isinstance(effect, DeadLettered):
                 self.dead.append((effect.key, effect.offset))
 
     def confirm(self) -> None:
         if self.unwritten:
-            self.lanes.confirm(self.unwritten.pop(self.random.randrange(len(self.unwritten))))
+            self.lanes.confirm(self.unwritten.pop(self.random.randrange(len(self.unwritten))), self.now)
 
     def pause(self) -> None:
-        self.lanes.pause(self.key())
+        self.lanes.pause(self.key(), self.now)
 
     def resume(self) -> None:
-        self.lanes.resume(self.key())
+        self.lanes.resume(self.key(), self.now)
 
     def dead_letter(self) -> None:
-        self.note(self.lanes.dead_letter(self.key(), rest=self.random.random() < 0.3))
+        self.note(self.lanes.dead_letter(self.key(), rest=self.random.random() < 0.3, now=self.now))
 
     def remove(self) -> None:
         key = self.key()
         view = self.lanes.view(key)
         head = view.head if view and view.head else self.offset
-        self.note([self.lanes.remove(key, head + self.random.choice((0, 0, 1, 2)))])
+        self.note([self.lanes.remove(key, head + self.random.choice((0, 0, 1, 2)), self.now)])
 
     def skip(self) -> None:
-        self.note(self.lanes.skip(self.key()))
+        self.note(self.lanes.skip(self.key(), self.now))
 
     def retry(self) -> None:
         self.note(self.lanes.retry(self.key(), self.now))
 
     def redrive(self) -> None:
-        self.note([self.lanes.redrive(*self.random.choice(self.dead[-4:] or [("a", 0)]))])
+        self.note([self.lanes.redrive(*self.random.choice(self.dead[-4:] or [("a", 0)]), self.now)])
 
     def crash(self) -> None:
-        self.lanes = Lanes.restore(self.lanes.save(count_leases=self.random.random() < 0.5), self.delivery)
+        self.lanes = crashed(self.lanes, self.random.random() < 0.5, self.batched)
         self.unwritten.clear()

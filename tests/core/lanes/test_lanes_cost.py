@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.delivery import Delivery, Release, RetryMode, RetryPolicy
-from seriatim.core.lanes import Lanes
+from seriatim.core.lanes.lanes import Lanes
+from seriatim.core.lanes.types import Delivery, ReleaseAfter, RetryMode, RetryPolicy
 
 
 def calls_of(command: Callable[[], Any]) -> int:
@@ -51,7 +51,7 @@ def costs(delivery: Delivery, backlog: int, others: int) -> dict[str, int]:
         cost[name] = calls_of(command)
 
     def confirm(name: str, offset: int) -> None:
-        if delivery.release is Release.DURABLE:
+        if delivery.release is ReleaseAfter.DURABLE:
             run(name, lambda: lanes.confirm(offset))
 
     run("push", lambda: lanes.push("a", free, 0))
@@ -69,7 +69,7 @@ def costs(delivery: Delivery, backlog: int, others: int) -> dict[str, int]:
     run("pause", lambda: lanes.pause("a"))
     run("resume", lambda: lanes.resume("a"))
     lanes.take(0, 10, others + 1)
-    token = next(token for token, lane in lanes._leased.items() if lane.key == "a")
+    token = next(lease.token for lease in lanes.leases() if lease.key == "a")
     run("give back", lambda: lanes.give_back(token, 0, delay=1))
     run("advance", lambda: lanes.advance(1))
     run("counts", lanes.counts)
@@ -78,10 +78,12 @@ def costs(delivery: Delivery, backlog: int, others: int) -> dict[str, int]:
     return cost
 
 
-@pytest.mark.parametrize("release", Release)
+@pytest.mark.parametrize("release", ReleaseAfter)
 @pytest.mark.parametrize("mode", RetryMode)
-def test_no_command_costs_more_because_of_a_long_backlog_or_many_other_keys(release: Release, mode: RetryMode) -> None:
-    delivery = Delivery(RetryPolicy(mode=mode), release=release)
+def test_no_command_costs_more_because_of_a_long_backlog_or_many_other_keys(
+    release: ReleaseAfter, mode: RetryMode
+) -> None:
+    delivery = Delivery(RetryPolicy.immediate(mode=mode), release=release)
     small = costs(delivery, backlog=10, others=10)
     assert costs(delivery, backlog=100_000, others=10) == small
     assert costs(delivery, backlog=10, others=10_000) == small

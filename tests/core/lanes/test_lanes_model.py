@@ -10,14 +10,16 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from seriatim.core.delivery import Delivery, OnExhausted, Release, RetryMode, RetryPolicy
-from seriatim.core.lane import LaneState
-from seriatim.core.lanes import Lanes
+from seriatim.core.lanes.lane import LaneState
+from seriatim.core.lanes.tenants import new_lanes
+from seriatim.core.lanes.types import Delivery, Keep, OnExhausted, ReleaseAfter, RetryMode, RetryPolicy
 from seriatim.errors import FailedPrecondition, IllegalTransition, NotFound, RedriveRefused, StaleLease
-from seriatim.testing.naive_lanes import NaiveLanes
+from tests.core.lanes.crashes import crashed, saved
+from tests.core.lanes.naive_lanes import NaiveLanes
 
-KEYS = st.sampled_from(["a", "a", "b", "c", None])
+KEYS = st.sampled_from(["t/a", "t/a", "t/b", "u/c", None])
 PICKS = st.integers(0, 999)
+PLACES = st.one_of(st.none(), st.integers(0, 4))
 T = TypeVar("T")
 
 
@@ -34,14 +36,16 @@ def deliveries(draw: st.DrawFn) -> Delivery:
         max_attempts=draw(st.sampled_from([None, None, 1, 2, 3])),
         on_exhausted=draw(st.sampled_from(OnExhausted)),
     )
-    return Delivery(retry, draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from(Release)))
+    window, release = draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from(ReleaseAfter))
+    limit = draw(st.sampled_from([None, 1, 2])) if window == 1 else None
+    return Delivery(retry, window, release, draw(st.sampled_from(Keep)), limit)
 
 
 class LanesAgainstModel(RuleBasedStateMachine):
     @initialize(delivery=deliveries())
     def begin(self, delivery: Delivery) -> None:
         self.delivery = delivery
-        self.lanes = Lanes(delivery)
+        self.lanes = new_lanes(delivery)
         self.model = NaiveLanes(delivery)
         self.now = 0.0
         self.offset = 0
@@ -59,22 +63,27 @@ class LanesAgainstModel(RuleBasedStateMachine):
         self.lanes.push(key, self.offset, self.now, delay)
         self.model.push(key, self.offset, self.now, delay)
 
-    @rule(limit=st.sampled_from([1, 2, 3, 10]), lease_time=st.sampled_from([1, 4]), consumer=st.sampled_from("xy"))
-    def take(self, limit: int, lease_time: float, consumer: str) -> None:
-        for _ in range(limit):
-            allowed = self.model.takeable(consumer)
-            fraction = self.fresh_fraction()
-            leases = self.lanes.take(self.now, lease_time + fraction, consumer=consumer)
-            assert len(leases) == min(1, len(allowed))
-            for lease in leases:
-                assert (lease.key, lease.offset) in allowed
-                assert lease.token > max(self.tokens, default=0)
-                assert lease.deadline == max(self.now, self.model.now) + (lease_time + fraction)
-                self.tokens.append(lease.token)
-                self.model.taken(lease, consumer)
-                message = self.model.leased(lease.token)
-                assert message is not None
-                assert lease.attempt == message.failures + 1
+    @rule(
+        limit=st.sampled_from([1, 2, 3, 10]),
+        lease_time=st.sampled_from([1, 4]),
+        consumer=st.sampled_from("xy"),
+        batch=st.sampled_from([1, 1, 2, 5]),
+    )
+    def take(self, limit: int, lease_time: float, consumer: str, batch: int) -> None:
+        seconds, room = lease_time + self.fresh_fraction(), limit
+        for lease in self.lanes.take(self.now, seconds, limit, consumer, batch):
+            assert (lease.key, lease.offset) in self.model.takeable(consumer)
+            assert list(lease.offsets) == self.model.batch_of(lease.key, lease.offset, min(batch, room))
+            assert lease.token > max(self.tokens, default=0)
+            assert lease.deadline == max(self.now, self.model.now) + seconds
+            self.tokens.append(lease.token)
+            self.model.taken(lease, consumer)
+            message = self.model.leased(lease.token)
+            assert message is not None
+            assert lease.attempt == message.failures + 1
+            room -= len(lease.offsets)
+        assert room >= 0
+        assert not room or not self.model.takeable(consumer)
 
     def token(self, pick: int) -> int:
         return picked(pick, self.tokens[-6:] or [999])
@@ -83,39 +92,64 @@ class LanesAgainstModel(RuleBasedStateMachine):
         """A token that is not held changes nothing, whatever is said with it."""
         if self.model.leased(token) is not None:
             return False
-        before = self.lanes.save()
+        before = saved(self.lanes)
         with pytest.raises(StaleLease, match=f"lease {token} is not held any more"):
             self.lanes.settle(token)
         with pytest.raises(StaleLease):
             self.lanes.give_back(token, self.now, 1, "late")
         with pytest.raises(StaleLease):
+            self.lanes.give_up(token, self.now, "late")
+        with pytest.raises(StaleLease):
             self.lanes.extend(token, self.now, 60)
-        assert self.lanes.save() == before
+        assert saved(self.lanes) == before
         return True
 
-    @rule(pick=PICKS)
-    def settle(self, pick: int) -> None:
-        token = self.token(pick)
-        if not self.is_stale(token):
-            assert self.lanes.settle(token) == self.model.settle(token)
+    def place(self, token: int, at: int | None) -> int | None:
+        """One of the messages of a lease. What is said about another one changes nothing."""
+        batch, before = self.model.batch(token), saved(self.lanes)
+        for other in (batch[0].offset - 1, batch[-1].offset + 1):
+            with pytest.raises(StaleLease):
+                self.lanes.settle(token, other)
+            with pytest.raises(StaleLease):
+                self.lanes.give_back(token, self.now, 1, "elsewhere", at=other)
+            with pytest.raises(StaleLease):
+                self.lanes.give_up(token, self.now, "elsewhere", at=other)
+        assert saved(self.lanes) == before
+        return None if at is None else picked(at, batch).offset
 
-    @rule(pick=PICKS, delay=st.sampled_from([None, None, 0, 2]), count=st.sampled_from([True, True, False]))
-    def give_back(self, pick: int, delay: float | None, count: bool) -> None:
+    @rule(pick=PICKS, at=PLACES)
+    def settle(self, pick: int, at: int | None) -> None:
         token = self.token(pick)
         if not self.is_stale(token):
-            error = f"error {token}"
-            effects = self.lanes.give_back(token, self.now, delay, error, count)
-            assert effects == self.model.give_back(token, self.now, delay, error, count)
+            through = self.place(token, at)
+            assert self.lanes.settle(token, through) == self.model.settle(token, through)
+            assert self.lanes.lease(token) == (first.lease if (first := self.model.leased(token)) else None)
+
+    @rule(pick=PICKS, delay=st.sampled_from([None, None, 0, 2]), count=st.sampled_from([True, True, False]), at=PLACES)
+    def give_back(self, pick: int, delay: float | None, count: bool, at: int | None) -> None:
+        token = self.token(pick)
+        if not self.is_stale(token):
+            error, place = f"error {token}", self.place(token, at)
+            effects = self.lanes.give_back(token, self.now, delay, error, count, place)
+            assert effects == self.model.give_back(token, self.now, delay, error, count, place)
+
+    @rule(pick=PICKS, rest=st.booleans(), at=PLACES)
+    def give_up(self, pick: int, rest: bool, at: int | None) -> None:
+        token = self.token(pick)
+        if not self.is_stale(token):
+            place = self.place(token, at)
+            effects = self.lanes.give_up(token, self.now, "no use", rest, place)
+            assert effects == self.model.give_up(token, "no use", rest, place, self.now)
 
     @rule(pick=PICKS, lease_time=st.sampled_from([0, 1, 2, 9]))
     def extend(self, pick: int, lease_time: float) -> None:
         token = self.token(pick)
         if not self.is_stale(token):
-            message = self.model.leased(token)
-            assert message is not None
             lease_time += self.fresh_fraction()
-            message.deadline = max(self.now, self.model.now) + lease_time
-            assert self.lanes.extend(token, self.now, lease_time) == message.deadline
+            deadline = self.lanes.extend(token, self.now, lease_time)
+            assert deadline == max(self.now, self.model.now) + lease_time
+            for message in self.model.batch(token):
+                message.deadline = deadline
 
     @rule(seconds=st.sampled_from([0, 1, 2, 5]))
     def advance(self, seconds: float) -> None:
@@ -188,7 +222,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
         if self.model.waiting_for_time(key):
             assert self.lanes.retry(key, self.now) == self.model.retry(key, self.now)
         else:
-            with pytest.raises(FailedPrecondition, match="waits for its retry or for its delay"):
+            with pytest.raises(FailedPrecondition, match="has no message that waits for a retry or a delay"):
                 self.lanes.retry(key, self.now)
 
     @rule(key=KEYS, pick=PICKS)
@@ -220,15 +254,26 @@ class LanesAgainstModel(RuleBasedStateMachine):
             assert self.lanes.redrive(message.key, message.offset) == (message.key, message.offset)
             self.model.redrive(message)
         else:
-            before = self.lanes.save()
+            before = saved(self.lanes)
             with pytest.raises(RedriveRefused):
                 self.lanes.redrive(message.key, message.offset)
-            assert self.lanes.save() == before
+            assert saved(self.lanes) == before
 
     @rule(count_leases=st.booleans())
     def crash_and_restart(self, count_leases: bool) -> None:
-        self.lanes = Lanes.restore(self.lanes.save(count_leases), self.delivery)
+        assert self.lanes.advance(0) == self.model.advance(0)  # wherever lanes are loaded, time has begun
+        self.same_superseded()
+        known = [*self.model.messages, *(message for _, message in self.model.pending)]
+        self.lanes = crashed(self.lanes, count_leases, {message.offset for message in known if message.batched})
         self.model.crash(count_leases)
+
+    @invariant()
+    def same_superseded(self) -> None:
+        if hasattr(self, "lanes"):
+            named = [(left.key, left.offset) for left in self.lanes.superseded]
+            assert sorted(named) == sorted((left.key, left.offset) for left in self.model.superseded)
+            assert all(left.by > left.offset for left in self.lanes.superseded)
+            self.lanes.superseded, self.model.superseded = [], []
 
     @invariant()
     def same_messages(self) -> None:
@@ -264,14 +309,16 @@ class LanesAgainstModel(RuleBasedStateMachine):
             assert {known for known in dead if self.lanes.is_returnable(*known)} == {
                 (m.key, m.offset) for m in self.model.dead if self.model.is_after_settled(m)
             }
-            assert set(self.lanes.save().dead_letters) >= dead
+            assert set(saved(self.lanes).returnable) >= dead
 
     @invariant()
     def same_oldest_message(self) -> None:
         if hasattr(self, "lanes"):
-            survey, offsets = self.lanes.survey(self.lanes.keys()), [m.offset for m in self.model.messages]
-            assert survey.oldest == min(offsets, default=None)
-            assert survey.paused == len(self.model.paused)
+            lanes, offsets = self.lanes, [m.offset for m in self.model.messages]
+            assert lanes.oldest(lanes.keys()) == min(offsets, default=None)
+            blocked = {view.key for view in lanes.views() if view.state in {LaneState.DELAYED, LaneState.PAUSED}}
+            assert set(lanes.blocked_keys()) == blocked >= set(self.model.paused)
+            assert (lanes.blocked_key_count, lanes.key_count) == (len(blocked), len(lanes.keys()))
             for key in {m.key for m in self.model.messages}:
                 assert self.lanes.offsets(key, 3) == [m.offset for m in self.model.of(key)][:3]
 
@@ -297,12 +344,14 @@ TestLanesAgainstModel = LanesAgainstModel.TestCase
 # -- the same by seeded walks: many more steps a second, and no search for small examples -------------------------------
 
 WALKS = 80
-ANY_KEY = ("a", "a", "b", "c", None)
+ANY_KEY = ("t/a", "t/a", "t/b", "u/c", None)
+PLACE = (None, None, 0, 1, 2)
 COMMANDS: dict[str, tuple[int, dict[str, Sequence[Any]]]] = {
     "push": (8, {"key": ANY_KEY, "delay": (0, 0, 0, 1, 3)}),
-    "take": (6, {"limit": (1, 2, 3, 10), "lease_time": (1, 4), "consumer": "xy"}),
-    "settle": (4, {"pick": range(6)}),
-    "give_back": (3, {"pick": range(6), "delay": (None, None, 0, 2), "count": (True, True, False)}),
+    "take": (6, {"limit": (1, 2, 3, 10), "lease_time": (1, 4), "consumer": "xy", "batch": (1, 2, 5)}),
+    "settle": (4, {"pick": range(6), "at": PLACE}),
+    "give_back": (3, {"pick": range(6), "delay": (None, None, 0, 2), "count": (True, True, False), "at": PLACE}),
+    "give_up": (1, {"pick": range(6), "rest": (True, False), "at": PLACE}),
     "extend": (1, {"pick": range(6), "lease_time": (0, 1, 2, 9)}),
     "advance": (3, {"seconds": (0, 1, 2, 5)}),
     "clock_goes_back": (1, {}),
@@ -327,7 +376,9 @@ def random_delivery(random: Random) -> Delivery:
         max_attempts=random.choice((None, 1, 2, 3)),
         on_exhausted=random.choice(list(OnExhausted)),
     )
-    return Delivery(retry, random.choice((1, 1, 2, 4)), random.choice(list(Release)))
+    window, release = random.choice((1, 1, 2, 4)), random.choice(list(ReleaseAfter))
+    limit = random.choice((None, 1, 2)) if window == 1 else None
+    return Delivery(retry, window, release, random.choice(list(Keep)), limit)
 
 
 def walk(seed: int, steps: int = 120) -> None:
@@ -336,6 +387,7 @@ def walk(seed: int, steps: int = 120) -> None:
     for name in random.choices(list(COMMANDS), [weight for weight, _ in COMMANDS.values()], k=steps):
         arguments = {argument: random.choice(choices) for argument, choices in COMMANDS[name][1].items()}
         getattr(machine, name)(**arguments)
+        machine.same_superseded()
         machine.same_messages()
         machine.same_keys()
         machine.same_dead_letters_can_go_back()

@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from seriatim.core.pipe_receiver import PipeReceiver
-from seriatim.core.pipe_sender import PipeSender
-from seriatim.core.pipes import FRAMES, Confirm, Data, Delivered, Finished, Frame, Hello, PipeOptions, Welcome
-from seriatim.core.resequencing import LedgerEntry
+from seriatim.core.pipes.protocol import (
+    FRAMES,
+    Confirm,
+    Data,
+    DeliveredRun,
+    Finished,
+    Frame,
+    Hello,
+    PipeOptions,
+    Welcome,
+)
+from seriatim.core.pipes.receiver import PipeReceiver
+from seriatim.core.pipes.sender import PipeSender
+from seriatim.core.resequencing.options import LedgerEntry
 from seriatim.testing import FaultyNetwork
 
 LINGER = 0.02
@@ -47,7 +57,7 @@ class World:
         self.ledger: list[LedgerEntry[bytes]] = []
         self.frames = 0
         self.last_sent: dict[int, float] = {}
-        self.queue: list[Delivered] = []
+        self.queue: list[DeliveredRun] = []
         self.output_free = 0.0
         self.start_sender()
         self.start_receiver()
@@ -92,7 +102,7 @@ class World:
                 to = self.forth if isinstance(effect, Hello | Data) else self.back
                 to.send(effect, self.now)
                 self.last_sent[id(to)] = self.now
-            elif isinstance(effect, Delivered):
+            elif isinstance(effect, DeliveredRun):
                 self.queue.append(effect)
             elif isinstance(effect, Finished):
                 for index in range(effect.first, effect.end):

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from seriatim.core.guarantees import Level
-from seriatim.core.pipe_intake import InAnyOrder, InOrder
-from seriatim.core.pipes import Delivered, Effect, PipeKind, PipeOptions
-from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
+from seriatim.core.pipes.handover_order import InAnyOrder, InOrder
+from seriatim.core.pipes.protocol import DeliveredRun, PipeEffect, PipeKind, PipeOptions
+from seriatim.core.resequencing.options import LedgerEntry, OnGap, Reason
 from seriatim.errors import CapacityExceeded
 
 START = 10
@@ -74,7 +74,9 @@ class NaiveIntake:
 
 
 def numbers_of(effects) -> list[int]:
-    return [number for effect in effects if isinstance(effect, Delivered) for number in range(effect.first, effect.end)]
+    return [
+        number for effect in effects if isinstance(effect, DeliveredRun) for number in range(effect.first, effect.end)
+    ]
 
 
 def expand(ranges) -> list[int]:
@@ -149,10 +151,10 @@ def unordered() -> InAnyOrder:
 @pytest.mark.parametrize("make", [ordered, unordered])
 def test_what_comes_in_a_row_is_handed_over_in_one_piece_and_only_repeats_are_called_repeats(make):
     intake = make()
-    assert intake.take(10, (b"10",), 0.0) == ([Delivered(10, (b"10",))], False)
-    assert intake.take(11, (b"11", b"12"), 0.0) == ([Delivered(11, (b"11", b"12"))], False)
+    assert intake.take(10, (b"10",), 0.0) == ([DeliveredRun(10, (b"10",))], False)
+    assert intake.take(11, (b"11", b"12"), 0.0) == ([DeliveredRun(11, (b"11", b"12"))], False)
     assert intake.take(11, (b"11", b"12"), 0.0) == ([], True)
-    assert intake.take(12, (b"12", b"13"), 0.0) == ([Delivered(13, (b"13",))], True)
+    assert intake.take(12, (b"12", b"13"), 0.0) == ([DeliveredRun(13, (b"13",))], True)
     assert intake.take(9, (b"9",), 0.0)[1]
     assert intake.seen == 14
 
@@ -161,13 +163,13 @@ def test_what_fills_a_gap_is_no_repeat_and_is_handed_over_together_with_what_wai
     intake = ordered()
     assert intake.take(11, (b"11", b"12"), 0.0) == ([], False)
     assert (intake.wanted, intake.seen) == (10, 13)
-    assert intake.take(10, (b"10",), 0.0) == ([Delivered(10, (b"10", b"11", b"12"))], False)
+    assert intake.take(10, (b"10",), 0.0) == ([DeliveredRun(10, (b"10", b"11", b"12"))], False)
 
 
 def test_without_order_the_first_number_may_come_last():
     intake = unordered()
-    assert intake.take(11, (b"11",), 0.0) == ([Delivered(11, (b"11",))], False)
-    assert intake.take(10, (b"10",), 0.0) == ([Delivered(10, (b"10",))], False)
+    assert intake.take(11, (b"11",), 0.0) == ([DeliveredRun(11, (b"11",))], False)
+    assert intake.take(10, (b"10",), 0.0) == ([DeliveredRun(10, (b"10",))], False)
     intake.settle(10, 12)
     assert (intake.wanted, intake.taken) == (12, 12)
 
@@ -178,15 +180,15 @@ def test_a_number_that_does_not_come_is_given_up_when_its_time_is_over():
     intake.take(12, (b"12",), 1.0)
     intake.take(14, (b"14", b"15"), 1.0)
     assert intake.advance(3.9) == []
-    effects: list[Effect] = []
+    effects: list[PipeEffect] = []
     deadlines = []
     while (deadline := intake.deadline) is not None:
         deadlines.append(deadline)
         effects += intake.advance(deadline)
     assert deadlines[0] == 4.0
-    pieces = [effect for effect in effects if isinstance(effect, Delivered)]
+    pieces = [effect for effect in effects if isinstance(effect, DeliveredRun)]
     entries = [(entry.reason, entry.first, entry.last) for entry in effects if isinstance(entry, LedgerEntry)]
-    assert pieces == [Delivered(12, (b"12",)), Delivered(14, (b"14", b"15"))]
+    assert pieces == [DeliveredRun(12, (b"12",)), DeliveredRun(14, (b"14", b"15"))]
     assert entries == [(Reason.LOST, 11, 11), (Reason.LOST, 13, 13)]
     assert intake.take(14, (b"14",), 5.0) == ([], True), "a repeat is not worth an entry"
     effects, is_repeat = intake.take(11, (b"11",), 5.0)
@@ -214,7 +216,7 @@ def test_what_the_sender_gives_up_is_lost_and_what_waits_behind_it_is_handed_ove
     intake.take(10, (b"10",), 0.0)
     intake.take(13, (b"13",), 1.0)
     assert intake.give_up_below(12, 5.0) == [lost(11, 11, 5.0)]
-    assert intake.give_up_below(13, 6.0) == [lost(12, 12, 6.0), Delivered(13, (b"13",))]
+    assert intake.give_up_below(13, 6.0) == [lost(12, 12, 6.0), DeliveredRun(13, (b"13",))]
     assert intake.give_up_below(20, 7.0) == [], "what never came may never have been sent"
     assert intake.wanted == 20
 
@@ -236,10 +238,10 @@ def test_a_repeat_of_the_last_message_stays_in_place_each_time_the_output_has_ta
     intake.take(10, (b"10",), 0.0)
     for _ in range(3):
         intake.settle(10, 11)
-        assert intake.take(10, (b"10",), 0.0) == ([Delivered(10, (b"10",))], True)
+        assert intake.take(10, (b"10",), 0.0) == ([DeliveredRun(10, (b"10",))], True)
     intake.settle(10, 11)
     assert intake.give_up_below(11, 0.0) == []
-    assert intake.take(10, (b"10",), 0.0) == ([Delivered(10, (b"10",))], True), "nothing was given up"
+    assert intake.take(10, (b"10",), 0.0) == ([DeliveredRun(10, (b"10",))], True), "nothing was given up"
     strict = ordered()
     strict.take(10, (b"10",), 0.0)
     strict.settle(10, 11)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from seriatim.core.guarantees import Guarantee, Level, Stage, level
-from seriatim.core.pipes import PipeKind, PipeOptions, across_crashes, pipe_stage
-from seriatim.core.resequencing import OnGap, Reason
+from seriatim.core.pipes.protocol import PipeKind, PipeOptions, across_crashes, pipe_stage
+from seriatim.core.resequencing.options import OnGap, Reason
 from seriatim.core.traces import classify
-from tests.core.pipe_simulation import World, bad_network
+from tests.core.pipes.pipe_simulation import World, bad_network
 
 UNRELIABLE = Stage("network", Guarantee.NONE, reliability=0.8)
 SEEDS = range(20_000 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 1_000)
@@ -187,7 +187,7 @@ def test_a_pipe_that_holds_needs_a_route_that_loses_nothing_and_then_loses_nothi
 
 def test_the_model_would_notice(monkeypatch):
     """A pipe that hands repeats over is found by the first seeds already."""
-    from seriatim.core.pipe_intake import InOrder
+    from seriatim.core.pipes.handover_order import InOrder
 
     def take(self, first, messages, now, /):
         return [self._hand_over(first, messages)], False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from seriatim.core.guarantees import Guarantee, Level, Stage, compose
-from seriatim.core.pipes import OnFull, PipeKind, PipeOptions, across_crashes, first_index, pipe_stage
-from seriatim.core.resequencing import OnGap
-from seriatim.core.round_trip import RoundTrip, stamp_of
+from seriatim.core.pipes.protocol import OnFull, PipeKind, PipeOptions, across_crashes, first_index, pipe_stage
+from seriatim.core.pipes.round_trip import RoundTrip, stamp_of
+from seriatim.core.resequencing.options import OnGap
 from seriatim.errors import InvalidArgument
 
 NOTHING = Stage("radio", Guarantee.NONE, reliability=0.5)
@@ -80,16 +80,16 @@ def test_a_pipe_may_wait_for_what_is_missing():
         ),
         (
             {"on_gap": "request", "level": "strict"},
-            "strict pipes send nothing again: ask for level 'continuous' or 'absolute'",
+            "strict pipes never resend: ask for level 'continuous' or 'absolute'",
         ),
-        ({"on_gap": "skip"}, "absolute indexed pipes give no number up: leave out on_gap and gap_timeout"),
+        ({"on_gap": "skip"}, "absolute indexed pipes never give up a number: leave out on_gap and gap_timeout"),
         (
             {"gap_timeout": 1.0, "level": "continuous"},
-            "continuous indexed pipes give no number up: leave out on_gap and gap_timeout",
+            "continuous indexed pipes never give up a number: leave out on_gap and gap_timeout",
         ),
         (
             {"gap_timeout": 1.0, "kind": "resend"},
-            "resend pipes give no number up: leave out on_gap and gap_timeout",
+            "resend pipes never give up a number: leave out on_gap and gap_timeout",
         ),
         ({"on_full": "drop-oldest"}, "absolute indexed pipes drop nothing: choose on_full='wait' or 'raise'"),
         (

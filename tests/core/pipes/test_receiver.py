@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from seriatim.core.guarantees import Level
-from seriatim.core.pipe_receiver import MAX_RANGES, PipeReceiver, ReceiverState
-from seriatim.core.pipes import Confirm, Data, Delivered, Hello, PipeKind, PipeOptions, Welcome
-from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
-from seriatim.core.round_trip import stamp_of
+from seriatim.core.pipes.protocol import Confirm, Data, DeliveredRun, Hello, PipeKind, PipeOptions, Welcome
+from seriatim.core.pipes.receiver import MAX_RANGES, PipeReceiver, ReceiverState
+from seriatim.core.pipes.round_trip import stamp_of
+from seriatim.core.resequencing.options import LedgerEntry, OnGap, Reason
 
 S, R = 7, 3
 
@@ -20,14 +20,14 @@ def data(first: int, *messages: bytes, floor: int = 0, epoch: int = S, peer: int
 
 
 def handed_over(effects) -> list[bytes]:
-    return [message for effect in effects if isinstance(effect, Delivered) for message in effect.messages]
+    return [message for effect in effects if isinstance(effect, DeliveredRun) for message in effect.messages]
 
 
 def take(machine: PipeReceiver, frame: Data, now: float = 0.0) -> list[bytes]:
     """Receive a frame, and let the output take what it gives."""
     effects = machine.receive(frame, now)
     for effect in effects:
-        if isinstance(effect, Delivered):
+        if isinstance(effect, DeliveredRun):
             machine.settle(effect.first, effect.end)
     return handed_over(effects)
 
@@ -214,7 +214,7 @@ def test_a_strict_pipe_gives_up_a_gap_after_its_timeout_and_says_so():
     lost, delivered, confirm = machine.advance(5.0)
     assert isinstance(lost, LedgerEntry)
     assert (lost.reason, lost.first, lost.last) == (Reason.LOST, 0, 0)
-    assert delivered == Delivered(1, (b"1",))
+    assert delivered == DeliveredRun(1, (b"1",))
     assert isinstance(confirm, Confirm)
     assert confirm.expected == 1
     machine.settle(1, 2)
@@ -335,6 +335,6 @@ def test_what_is_given_up_and_what_finds_no_room_is_reported_with_time_and_numbe
     effects = machine.receive(data(7, b"h", b"i", floor=2), 3.0)
     assert effects == [
         LedgerEntry(None, 0, Reason.LOST, 1, 1, 1, 3.0, "the sender gave it up"),
-        Delivered(2, (b"c",)),
+        DeliveredRun(2, (b"c",)),
         LedgerEntry(None, S, Reason.OVERFLOW, 7, 8, 2, 3.0, "the output takes too long"),
     ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.core.round_trip import RoundTrip, stamp_of
+from seriatim.core.pipes.round_trip import RoundTrip, stamp_of
 
 
 def test_before_anything_was_measured_the_initial_timeout_holds():

@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from seriatim.core.guarantees import Level
-from seriatim.core.pipe_sender import STEADY_HELLOS, PipeSender, SenderState
-from seriatim.core.pipes import Confirm, Data, Finished, Hello, OnFull, PipeKind, PipeOptions, Welcome, first_index
-from seriatim.core.resequencing import LedgerEntry, OnGap, Reason
-from seriatim.core.round_trip import stamp_of
+from seriatim.core.pipes.protocol import (
+    Confirm,
+    Data,
+    Finished,
+    Hello,
+    OnFull,
+    PipeKind,
+    PipeOptions,
+    Welcome,
+    first_index,
+)
+from seriatim.core.pipes.round_trip import stamp_of
+from seriatim.core.pipes.sender import STEADY_HELLOS, PipeSender, SenderState
+from seriatim.core.resequencing.options import LedgerEntry, OnGap, Reason
 from seriatim.errors import CapacityExceeded, InvalidArgument
 
 S, R = 7, 3  # the epochs of the sender and of its receiver

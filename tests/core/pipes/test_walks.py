@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from seriatim.core import pipe_receiver, pipe_sender
 from seriatim.core.guarantees import Level
-from seriatim.core.pipes import OnFull, PipeOptions
-from tests.core.pipe_simulation import World, bad_network
-from tests.core.test_pipes_network import random_world, send_all
+from seriatim.core.pipes import receiver as pipe_receiver
+from seriatim.core.pipes import sender as pipe_sender
+from seriatim.core.pipes.protocol import OnFull, PipeOptions
+from tests.core.pipes.pipe_simulation import World, bad_network
+from tests.core.pipes.test_network import random_world, send_all
 
 
 def observed(monkeypatch, machine) -> set:

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from seriatim.core.batching import Batcher, Batching, LineState, _Line
-from seriatim.core.flow import FlowControl, FlowGate
+from seriatim.core.publishing.batching import Batcher, Batching, LineState, _Line
+from seriatim.core.publishing.flow import FlowControl, FlowGate
 from seriatim.errors import FlowControlTimeout, NotFound, PublishingPaused
 
 

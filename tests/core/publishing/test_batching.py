@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from seriatim.core.batching import LINES, Batch, Batcher, Batching, LineEvent, LineState, Outstanding
+from seriatim.core.publishing import batching
+from seriatim.core.publishing.batching import LINES, Batch, Batcher, Batching, LineEvent, LineState, Outstanding
 from seriatim.errors import IllegalTransition, InvalidArgument, NotFound, PublishingPaused
-from tests.core.naive_publisher import NaiveBatcher, dump
+from tests.core.publishing.naive_publisher import NaiveBatcher, dump
 
 PATIENT = Batching(max_messages=1000, max_milliseconds=10_000, max_bytes=10 * 1024 * 1024)
 ALONE = Batching(max_messages=1, max_milliseconds=0, max_bytes=1)
@@ -493,15 +495,34 @@ def test_an_illegal_event_raises_and_changes_nothing(state, event):
         assert dump(machine) == before
 
 
-def test_every_transition_of_the_table_happens_and_no_other():
-    seen = set()
+class WatchedLine(batching._Line[str]):
+    """A line that notes every change of its state, and the event that brought it about."""
 
-    class Watched(Batcher[str]):
-        def _move(self, line: Any, event: LineEvent, target: LineState) -> None:
-            seen.add((line.state, event, target))
-            super()._move(line, event, target)
+    EVENTS: ClassVar = {
+        "add": LineEvent.OPEN,
+        "_send": LineEvent.SEND,
+        "confirm": LineEvent.CONFIRM,
+        "fail": LineEvent.FAIL,
+    }
+    seen: ClassVar[set[Any]] = set()
+    _state: LineState
 
-    machine = Watched(Batching(max_messages=2))
+    @property
+    def state(self) -> LineState:
+        return self._state
+
+    @state.setter
+    def state(self, target: LineState) -> None:
+        caller = sys._getframe(1).f_code.co_name
+        was, event = (LINES.start, "add") if caller == "__init__" else (self._state, caller)
+        self.seen.add((was, self.EVENTS[event], target))
+        self._state = target
+
+
+def test_every_transition_of_the_table_happens_and_no_other(monkeypatch):
+    monkeypatch.setattr(batching, "_Line", WatchedLine)
+    seen = WatchedLine.seen = set[Any]()
+    machine: Batcher[str] = Batcher(Batching(max_messages=2))
     for message in "abcdefg":
         machine.add("k", message, 1, 0)
     for number in (1, 2, 3):
@@ -519,7 +540,7 @@ def test_every_transition_of_the_table_happens_and_no_other():
         paused = reach(state)
         paused.pause("k")
         seen.add((state, LineEvent.PAUSE, paused.state("k")))
-    watched = Watched(Batching(max_messages=1))
+    watched: Batcher[str] = Batcher(Batching(max_messages=1))
     watched.add("k", "a", 1, 0)
     watched.pause("k")
     watched.confirm(1)

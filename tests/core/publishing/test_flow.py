@@ -9,9 +9,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from seriatim.core.flow import TICKETS, Expired, FlowControl, FlowGate, TicketEvent, TicketState
+from seriatim.core.publishing.flow import TICKETS, Expired, FlowControl, FlowGate, TicketEvent, TicketState
 from seriatim.errors import FlowControlTimeout, IllegalTransition, InvalidArgument, Status
-from tests.core.naive_publisher import NaiveGate, dump
+from tests.core.publishing.naive_publisher import NaiveGate, dump
 
 TOO_MANY_MESSAGES = "Flow control: max outstanding messages exceeded"
 TOO_MANY_BYTES = "Flow control: max outstanding bytes exceeded"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Generic, TypeVar
 
-from seriatim.core.resequencing import (
+from seriatim.core.resequencing.options import (
     DeadLettered,
     Effect,
     GapReported,
@@ -26,7 +26,7 @@ from seriatim.core.resequencing import (
     Reason,
     Released,
     ResendRequested,
-    Resequencing,
+    ResequenceOptions,
     StartRule,
     SyncLost,
 )
@@ -47,7 +47,7 @@ class _Missing:
 class NaiveResequencer(Generic[M]):
     """One key put in order: every number has a dict entry that says what became of it."""
 
-    def __init__(self, options: Resequencing, key: Hashable = None) -> None:
+    def __init__(self, options: ResequenceOptions, key: Hashable = None) -> None:
         self.options = options
         self.key = key
         self.now = -inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from seriatim.core.backlog import Backlog, Gap, Held
+from seriatim.core.resequencing.gaps import Backlog, Gap, Held
 
 STEP = 3
 

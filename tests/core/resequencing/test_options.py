@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from seriatim.core.resequencing import (
+from seriatim.core.resequencing.options import (
     OnDuplicate,
     OnEpoch,
     OnGap,
     OnLate,
     OnOverflow,
-    Resequencing,
+    ResequenceOptions,
     Start,
     StartRule,
 )
@@ -21,7 +21,7 @@ from seriatim.errors import InvalidArgument, InvalidSequence
 
 
 def test_the_defaults():
-    assert Resequencing() == Resequencing(
+    assert ResequenceOptions() == ResequenceOptions(
         space=SequenceSpace(),
         start=Start(StartRule.FIRST_SEEN, 0),
         gap_timeout=None,
@@ -35,13 +35,13 @@ def test_the_defaults():
         remember=128,
         resync_after=None,
     )
-    assert Resequencing().held_limit == 10_000
-    assert Resequencing().overflow is OnOverflow.GIVE_UP
-    assert Resequencing().resync_limit is None
+    assert ResequenceOptions().held_limit == 10_000
+    assert ResequenceOptions().overflow is OnOverflow.GIVE_UP
+    assert ResequenceOptions().resync_limit is None
 
 
 def test_options_can_be_derived_from_others():
-    derived = replace(Resequencing(), on_gap=OnGap.HOLD, space=SequenceSpace(16))
+    derived = replace(ResequenceOptions(), on_gap=OnGap.HOLD, space=SequenceSpace(16))
     assert (derived.overflow, derived.held_limit, derived.resync_limit) == (OnOverflow.RAISE, 7, 3)
 
 
@@ -52,30 +52,30 @@ def test_the_start_rules():
 
 
 def test_under_a_modulus_sync_is_watched_and_no_more_is_held_than_can_be_told_to_be_ahead():
-    options = Resequencing(space=SequenceSpace(256))
+    options = ResequenceOptions(space=SequenceSpace(256))
     assert (options.held_limit, options.resync_limit) == (127, 3)
-    assert Resequencing(space=SequenceSpace(10**6)).held_limit == 10_000
-    given = Resequencing(space=SequenceSpace(256), capacity=126, resync_after=2)
+    assert ResequenceOptions(space=SequenceSpace(10**6)).held_limit == 10_000
+    given = ResequenceOptions(space=SequenceSpace(256), capacity=126, resync_after=2)
     assert (given.held_limit, given.resync_limit) == (126, 2)
-    assert Resequencing(space=SequenceSpace(256), capacity=127).held_limit == 127
+    assert ResequenceOptions(space=SequenceSpace(256), capacity=127).held_limit == 127
 
 
 def test_a_choice_may_be_given_as_text():
     texts = {"on_gap": "hold", "on_late": "side-output", "on_duplicate": "last", "on_epoch": "discard"}
-    given = Resequencing(**texts, on_overflow="drop")  # type: ignore[arg-type]
+    given = ResequenceOptions(**texts, on_overflow="drop")  # type: ignore[arg-type]
     chosen = (given.on_gap, given.on_late, given.on_duplicate, given.on_epoch, given.on_overflow)
     members = (OnGap.HOLD, OnLate.SIDE_OUTPUT, OnDuplicate.LAST, OnEpoch.DISCARD, OnOverflow.DROP)
     assert all(one is other for one, other in zip(chosen, members, strict=True))
 
 
 def test_a_held_gap_is_never_given_up_for_room():
-    assert Resequencing(on_gap=OnGap.HOLD).overflow is OnOverflow.RAISE
-    assert Resequencing(on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP).overflow is OnOverflow.DROP
-    assert Resequencing(on_gap=OnGap.SKIP, on_overflow=OnOverflow.RAISE).overflow is OnOverflow.RAISE
+    assert ResequenceOptions(on_gap=OnGap.HOLD).overflow is OnOverflow.RAISE
+    assert ResequenceOptions(on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP).overflow is OnOverflow.DROP
+    assert ResequenceOptions(on_gap=OnGap.SKIP, on_overflow=OnOverflow.RAISE).overflow is OnOverflow.RAISE
 
 
 def test_the_lowest_allowed_values():
-    options = Resequencing(gap_timeout=0, max_requests=1, capacity=1, remember=1, resync_after=2)
+    options = ResequenceOptions(gap_timeout=0, max_requests=1, capacity=1, remember=1, resync_after=2)
     assert (options.gap_timeout, options.max_requests, options.held_limit) == (0, 1, 1)
     assert (options.remember, options.resync_limit) == (1, 2)
 
@@ -117,13 +117,13 @@ def test_the_lowest_allowed_values():
 )
 def test_options_that_can_not_work_are_refused(options, text):
     with pytest.raises(InvalidArgument) as error:
-        Resequencing(**options)
+        ResequenceOptions(**options)
     assert error.value.message == text
 
 
 def test_a_literal_start_must_be_a_number_of_the_space():
     with pytest.raises(InvalidSequence, match=r"^sequence 16 is outside 0 to 15 \(modulus 16\)$"):
-        Resequencing(space=SequenceSpace(16), start=Start.at(16))
+        ResequenceOptions(space=SequenceSpace(16), start=Start.at(16))
 
 
 def test_the_time_of_the_lowest_within_must_be_a_duration():
@@ -134,4 +134,4 @@ def test_the_time_of_the_lowest_within_must_be_a_duration():
 
 def test_options_are_frozen():
     with pytest.raises(AttributeError):
-        Resequencing().capacity = 3  # type: ignore[misc]
+        ResequenceOptions().capacity = 3  # type: ignore[misc]

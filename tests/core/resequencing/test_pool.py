@@ -8,9 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from seriatim.core.resequencer import State
-from seriatim.core.resequencers import Resequencers
-from seriatim.core.resequencing import (
+from seriatim.core.resequencing.options import (
     GapReported,
     LedgerEntry,
     OnDuplicate,
@@ -18,21 +16,23 @@ from seriatim.core.resequencing import (
     OnOverflow,
     Reason,
     Released,
-    Resequencing,
+    ResequenceOptions,
     Start,
 )
+from seriatim.core.resequencing.pool import ResequencerPool
+from seriatim.core.resequencing.resequencer import State
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, IllegalTransition, InvalidArgument, InvalidSequence, NotFound
-from seriatim.testing import NaiveResequencer
+from tests.core.resequencing.naive_resequencer import NaiveResequencer
 
 NO_ROOM = "no room to hold more"
 
 
-def many(total: int | None = None, **options: Any) -> Resequencers[str]:
-    return Resequencers(Resequencing(**options), total)
+def many(total: int | None = None, **options: Any) -> ResequencerPool[str]:
+    return ResequencerPool(ResequenceOptions(**options), total)
 
 
-def push(to: Resequencers[str], *messages: str, now: float = 0, epoch: int = 0) -> list[Any]:
+def push(to: ResequencerPool[str], *messages: str, now: float = 0, epoch: int = 0) -> list[Any]:
     """Push messages that are named after their key and number: a1, a2, b1, ..."""
     return [effect for name in messages for effect in to.push(name[0], int(name[1:]), name, now, epoch=epoch)]
 
@@ -56,7 +56,7 @@ def test_one_keys_gap_never_holds_up_another_key():
 
 
 def test_the_map_knows_the_keys_it_has_seen():
-    keys: Resequencers[str] = Resequencers()
+    keys: ResequencerPool[str] = ResequencerPool()
     assert (len(keys), list(keys), keys.held_count, keys.next_deadline()) == (0, [], 0, None)
     push(keys, "b1", "a1", "a3")
     assert (len(keys), list(keys), keys.held_count) == (2, ["b", "a"], 1)
@@ -260,13 +260,13 @@ def test_a_total_capacity_must_be_a_whole_number_of_1_or_more(total):
 
 
 def test_a_restored_map_goes_on_where_the_saved_one_was():
-    options = Resequencing(gap_timeout=10)
-    keys: Resequencers[str] = Resequencers(options, 3)
+    options = ResequenceOptions(gap_timeout=10)
+    keys: ResequencerPool[str] = ResequencerPool(options, 3)
     push(keys, "a1", "b1", "c1", "d1")
     push(keys, "c3", now=1)
     push(keys, "b3", now=2)
     push(keys, "a3", now=3)
-    again = Resequencers.restore(keys.save(), options, 3)
+    again = ResequencerPool.restore(keys.save(), options, 3)
     assert again.save() == keys.save()
     assert (set(again), again.held_count, again.next_deadline()) == (set("abcd"), 3, 11)
     assert again["d"].key == "d"
@@ -275,26 +275,26 @@ def test_a_restored_map_goes_on_where_the_saved_one_was():
 
 
 def test_a_restart_does_not_change_which_key_gives_up_first():
-    options = Resequencing()
-    keys: Resequencers[str] = Resequencers(options, 2)
+    options = ResequenceOptions()
+    keys: ResequencerPool[str] = ResequencerPool(options, 2)
     push(keys, "a1", "b1", "c1", "a3", "b3", now=1)
     push(keys, "a5", "a2", now=2)
-    for same in (keys, Resequencers.restore(keys.save(), options, 2)):
+    for same in (keys, ResequencerPool.restore(keys.save(), options, 2)):
         assert push(same, "c3", now=3) == [lost("a4", 3, NO_ROOM), *released("a5")]
 
 
 def test_a_map_is_restored_with_default_options_and_no_limit():
-    keys: Resequencers[str] = Resequencers()
+    keys: ResequencerPool[str] = ResequencerPool()
     push(keys, "a1", "a3")
-    again = Resequencers.restore(keys.save())
+    again = ResequencerPool.restore(keys.save())
     assert again.held_count == 1
     assert push(again, "b1", "b3", "a2") == released("b1", "a2", "a3")
 
 
-def restored_with_a_limit_of_1(**options: Any) -> Resequencers[str]:
+def restored_with_a_limit_of_1(**options: Any) -> ResequencerPool[str]:
     keys = many(**options)
     push(keys, "a1", "b1", "c1", "a3", "b3")
-    return Resequencers.restore(keys.save(), Resequencing(**options), 1)
+    return ResequencerPool.restore(keys.save(), ResequenceOptions(**options), 1)
 
 
 def test_a_lower_limit_holds_from_the_next_message_that_must_wait():
@@ -313,7 +313,7 @@ def test_a_lower_limit_never_makes_a_key_give_up_when_messages_are_to_be_dropped
 
 KEYS = "abc"
 options_of_maps = st.builds(
-    Resequencing,
+    ResequenceOptions,
     space=st.sampled_from([SequenceSpace(), SequenceSpace(16)]),
     start=st.sampled_from([Start.first_seen(), Start.at(5), Start.lowest_within(2)]),
     gap_timeout=st.sampled_from([1, 3]),
@@ -340,7 +340,7 @@ def by_key(effects: list[Any]) -> dict[str, list[Any]]:
 class ModelOfMap:
     """One naive resequencer for each key, all of them told about every command that is not for one key."""
 
-    def __init__(self, options: Resequencing) -> None:
+    def __init__(self, options: ResequenceOptions) -> None:
         self.options = options
         self.keys: dict[str, NaiveResequencer[int]] = {}
 
@@ -363,7 +363,7 @@ class ModelOfMap:
 
 @given(options_of_maps, commands)
 def test_the_map_does_what_one_naive_resequencer_for_each_key_does(options, trace):
-    keys: Resequencers[int] = Resequencers(options)
+    keys: ResequencerPool[int] = ResequencerPool(options)
     model, now = ModelOfMap(options), 0
     for step, (command, key, number, seconds) in enumerate(trace):
         now += seconds
@@ -375,7 +375,7 @@ def test_the_map_does_what_one_naive_resequencer_for_each_key_does(options, trac
             case "advance" | "flush":
                 effects, expected = getattr(keys, command)(now), model.each(command, now)
             case "restart":
-                keys = Resequencers.restore(keys.save(), options)
+                keys = ResequencerPool.restore(keys.save(), options)
             case _ if model.has(command, key):
                 effects, expected = getattr(keys, command)(key, now), model.one(command, key, now)
         assert by_key(effects) == by_key(expected)
@@ -387,14 +387,14 @@ def test_the_map_does_what_one_naive_resequencer_for_each_key_does(options, trac
 
 @given(options_of_maps, commands, st.integers(1, 4))
 def test_no_more_than_the_total_capacity_is_ever_held(options, trace, total):
-    keys: Resequencers[int] = Resequencers(options, total)
+    keys: ResequencerPool[int] = ResequencerPool(options, total)
     now = 0
     for step, (command, key, number, seconds) in enumerate(trace):
         now += seconds
         if command == "push":
             keys.push(key, number, step, now)
         elif command == "restart":
-            keys = Resequencers.restore(keys.save(), options, total)
+            keys = ResequencerPool.restore(keys.save(), options, total)
         elif command == "advance":
             keys.advance(now)
         assert keys.held_count == sum(keys[known].held_count for known in keys) <= total

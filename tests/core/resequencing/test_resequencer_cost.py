@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.resequencer import Resequencer
-from seriatim.core.resequencers import Resequencers
-from seriatim.core.resequencing import Resequencing, Start
+from seriatim.core.resequencing.options import ResequenceOptions, Start
+from seriatim.core.resequencing.pool import ResequencerPool
+from seriatim.core.resequencing.resequencer import Resequencer
 
-OPTIONS = Resequencing(gap_timeout=10, capacity=50_000)
-GATHERING = Resequencing(start=Start.lowest_within(10), capacity=50_000)
+OPTIONS = ResequenceOptions(gap_timeout=10, capacity=50_000)
+GATHERING = ResequenceOptions(start=Start.lowest_within(10), capacity=50_000)
 Operation = Callable[[Any], object]
 
 
@@ -47,9 +47,9 @@ def holding(messages: int) -> Resequencer[int]:
     return machine
 
 
-def among(keys: int) -> Resequencers[int]:
+def among(keys: int) -> ResequencerPool[int]:
     """Every other key holds a message, too; the key "k" holds 3."""
-    machine: Resequencers[int] = Resequencers(OPTIONS, total_capacity=100_000)
+    machine: ResequencerPool[int] = ResequencerPool(OPTIONS, total_capacity=100_000)
     for key in ["k", *range(keys)]:
         machine.push(key, 0, 0, 0)
         machine.push(key, 3, 0, 1 if key == "k" else 2)
@@ -99,7 +99,7 @@ class NeverLookedThrough(dict[int, Any]):
 
 
 @pytest.mark.parametrize("options", [OPTIONS, GATHERING], ids=["holding", "gathering"])
-def test_no_message_makes_a_key_look_through_what_it_holds(options: Resequencing) -> None:
+def test_no_message_makes_a_key_look_through_what_it_holds(options: ResequenceOptions) -> None:
     machine: Resequencer[int] = Resequencer(options)
     for n in (10, 14, 18):
         machine.push(n, n, 0)

@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from seriatim.core.resequencer import TABLE, Event, Resequencer, State
-from seriatim.core.resequencing import (
+from seriatim.core.resequencing.options import (
     LedgerEntry,
     OnDuplicate,
     OnEpoch,
@@ -17,24 +16,25 @@ from seriatim.core.resequencing import (
     OnLate,
     OnOverflow,
     Released,
-    Resequencing,
+    ResequenceOptions,
     Start,
 )
+from seriatim.core.resequencing.resequencer import TABLE, Event, Resequencer, State
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, IllegalTransition, LateMessage
-from seriatim.testing.naive_resequencer import NaiveResequencer
+from tests.core.resequencing.naive_resequencer import NaiveResequencer
 
 SPACES = [SequenceSpace(), SequenceSpace(increment=3), SequenceSpace(16), SequenceSpace(9), SequenceSpace(20, 2)]
 
 
 @st.composite
-def resequencing(draw: st.DrawFn) -> Resequencing:
+def resequencing(draw: st.DrawFn) -> ResequenceOptions:
     space = draw(st.sampled_from(SPACES))
     on_gap = draw(st.sampled_from(OnGap))
     timeouts: list[float | None] = [2, 5] if on_gap is OnGap.REQUEST else [None, 0, 2, 5]
     overflows = [policy for policy in OnOverflow if not (on_gap is OnGap.HOLD and policy is OnOverflow.GIVE_UP)]
     starts = [Start.first_seen(), Start.at(5), Start.lowest_within(0), Start.lowest_within(3)]
-    return Resequencing(
+    return ResequenceOptions(
         space=space,
         start=draw(st.sampled_from(starts)),
         gap_timeout=draw(st.sampled_from(timeouts)),
@@ -52,7 +52,7 @@ def resequencing(draw: st.DrawFn) -> Resequencing:
 
 class ResequencerAgainstModel(RuleBasedStateMachine):
     @initialize(options=resequencing())
-    def begin(self, options: Resequencing) -> None:
+    def begin(self, options: ResequenceOptions) -> None:
         self.options = options
         self.machine: Resequencer[int] = Resequencer(options, "k")
         self.model: NaiveResequencer[int] = NaiveResequencer(options, "k")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from seriatim.core.guarantees import Guarantee, Level
-from seriatim.core.resequencer import Resequencer
-from seriatim.core.resequencing import LedgerEntry, OnGap, Reason, Released, Resequencing, Start
+from seriatim.core.resequencing.options import LedgerEntry, OnGap, Reason, Released, ResequenceOptions, Start
+from seriatim.core.resequencing.resequencer import Resequencer
 from seriatim.core.sequence import SequenceSpace
 from seriatim.core.traces import classify
 from seriatim.testing import FaultyNetwork, ManualClock
@@ -17,7 +17,7 @@ from seriatim.testing import FaultyNetwork, ManualClock
 SENT = range(2_000)
 
 
-def transmit(network: FaultyNetwork[int], options: Resequencing) -> tuple[list[int], list[Any]]:
+def transmit(network: FaultyNetwork[int], options: ResequenceOptions) -> tuple[list[int], list[Any]]:
     """Send a message each second through the network; return what arrived, and all that the resequencer made of it."""
     clock, machine = ManualClock(), Resequencer[int](options, "k")
     received: list[int] = []
@@ -45,7 +45,7 @@ def test_whatever_the_network_does_the_order_is_strict_and_nothing_is_unaccounte
     space: SequenceSpace, on_gap: OnGap, timeout: float
 ) -> None:
     network: FaultyNetwork[int] = FaultyNetwork(7, drop=0.05, duplicate=0.1, shuffle=6)
-    options = Resequencing(space=space, start=Start.at(0), gap_timeout=timeout, on_gap=on_gap)
+    options = ResequenceOptions(space=space, start=Start.at(0), gap_timeout=timeout, on_gap=on_gap)
     received, effects = transmit(network, options)
     released = [effect.message for effect in effects if isinstance(effect, Released)]
     ledger = [effect for effect in effects if isinstance(effect, LedgerEntry)]
@@ -65,5 +65,5 @@ def test_whatever_the_network_does_the_order_is_strict_and_nothing_is_unaccounte
 
 def test_with_time_enough_only_what_the_network_dropped_is_lost() -> None:
     network: FaultyNetwork[int] = FaultyNetwork(7, drop=0.05, duplicate=0.1, shuffle=6)
-    received, effects = transmit(network, Resequencing(start=Start.at(0), gap_timeout=100))
+    received, effects = transmit(network, ResequenceOptions(start=Start.at(0), gap_timeout=100))
     assert [effect.message for effect in effects if isinstance(effect, Released)] == sorted(set(received))

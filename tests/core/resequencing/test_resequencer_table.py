@@ -6,18 +6,18 @@ from random import Random
 
 import pytest
 
-from seriatim.core.resequencer import TABLE, Event, Resequencer, State
-from seriatim.core.resequencing import OnEpoch, OnGap, OnOverflow, Resequencing, Start
+from seriatim.core.resequencing.options import OnEpoch, OnGap, OnOverflow, ResequenceOptions, Start
+from seriatim.core.resequencing.resequencer import TABLE, Event, Resequencer, State
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import IllegalTransition
 
 OPTIONS = [
-    Resequencing(gap_timeout=3),
-    Resequencing(start=Start.at(5), gap_timeout=3, on_gap=OnGap.REQUEST, max_requests=1, on_epoch=OnEpoch.DISCARD),
-    Resequencing(start=Start.lowest_within(2), gap_timeout=3, capacity=3),
-    Resequencing(start=Start.lowest_within(2), on_overflow=OnOverflow.DROP, on_epoch=OnEpoch.DISCARD),
-    Resequencing(space=SequenceSpace(16), gap_timeout=3, on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP),
-    Resequencing(gap_timeout=2, on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP, on_epoch=OnEpoch.DISCARD),
+    ResequenceOptions(gap_timeout=3),
+    ResequenceOptions(start=Start.at(5), gap_timeout=3, on_gap=OnGap.REQUEST, max_requests=1, on_epoch=OnEpoch.DISCARD),
+    ResequenceOptions(start=Start.lowest_within(2), gap_timeout=3, capacity=3),
+    ResequenceOptions(start=Start.lowest_within(2), on_overflow=OnOverflow.DROP, on_epoch=OnEpoch.DISCARD),
+    ResequenceOptions(space=SequenceSpace(16), gap_timeout=3, on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP),
+    ResequenceOptions(gap_timeout=2, on_gap=OnGap.HOLD, on_overflow=OnOverflow.DROP, on_epoch=OnEpoch.DISCARD),
 ]
 STEPS = 4_000
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import LedgerEntry
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import (
     DeathIgnored,
     EdgeMessage,
     Kind,
@@ -13,8 +15,6 @@ from seriatim.core.edge_messages import (
     RebirthRequested,
     StatusChanged,
 )
-from seriatim.core.resequencing import LedgerEntry
-from seriatim.core.sparkplug import EdgeNode
 from seriatim.testing.clock import ManualClock
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import OnEpoch
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import (
     OF_DEVICES,
     BeforeBirth,
     EdgeMessage,
@@ -18,8 +20,6 @@ from seriatim.core.edge_messages import (
     RebirthRequested,
     StatusChanged,
 )
-from seriatim.core.resequencing import OnEpoch
-from seriatim.core.sparkplug import EdgeNode
 
 DELAYS = (0, 0, 0, 0, 0.5, 2.5, 6.5, 30)
 DATA = (Kind.NDATA, Kind.NDATA, Kind.DDATA, Kind.DBIRTH, Kind.DDEATH)

@@ -10,7 +10,9 @@ import hypothesis.strategies as st
 from hypothesis import given
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from seriatim.core.edge_messages import (
+from seriatim.core.resequencing.options import LedgerEntry, OnEpoch, Reason, Released
+from seriatim.core.sparkplug.edge_node import EdgeNode, NodeState
+from seriatim.core.sparkplug.messages import (
     BeforeBirth,
     DeathIgnored,
     EdgeMessage,
@@ -21,10 +23,8 @@ from seriatim.core.edge_messages import (
     RebirthRequested,
     Status,
 )
-from seriatim.core.resequencing import LedgerEntry, OnEpoch, Reason, Released
-from seriatim.core.sparkplug import EdgeNode, NodeState
-from seriatim.testing.naive_resequencer import NaiveResequencer
-from tests.core.edge_traces import ORDERINGS, advance, edge_trace, of_order
+from tests.core.resequencing.naive_resequencer import NaiveResequencer
+from tests.core.sparkplug.edge_traces import ORDERINGS, advance, edge_trace, of_order
 
 OPTIONS = st.builds(
     NodeOrdering,
@@ -323,3 +323,26 @@ def test_a_node_that_is_saved_and_restored_goes_on_as_if_nothing_had_been(random
             assert of_order(step(restored)) == of_order(step(undisturbed))
             assert restored.save() == undisturbed.save()
     assert of_order(advance(restored, 1e6)) == of_order(advance(undisturbed, 1e6))
+
+
+@given(st.randoms(use_true_random=False), st.lists(ORDERINGS, min_size=2, max_size=4))
+def test_a_node_that_goes_on_with_other_options_loses_nothing_and_lets_nothing_wait_for_ever(random: Random, orderings):
+    node: EdgeNode[str] = EdgeNode(orderings[0], "k")
+    came, came_out, at = Counter[str](), Counter[str](), 0.0
+
+    def note(effects: list[Any]) -> None:
+        told = [effect.message for effect in effects if isinstance(effect, Ordered | LedgerEntry)]
+        came_out.update(message.body for message in told if message is not None and message.kind is not Kind.NDEATH)
+
+    for message, at in edge_trace(random, 2):
+        note(advance(node, at))
+        came.update([message.body] if message.kind is not Kind.NDEATH else [])
+        note(node.receive(message, at))
+        if random.random() < 0.2:
+            node = EdgeNode.restore(node.save(), random.choice(orderings), "k")
+        assert came_out + Counter(message.body for message in node.held()) == came
+    last = next((options for options in orderings if options.on_timeout is not OnTimeout.HOLD), NodeOrdering())
+    node = EdgeNode.restore(node.save(), last, "k")
+    note(advance(node, at + 100))
+    assert node.held() == []
+    assert came_out == came

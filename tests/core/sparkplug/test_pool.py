@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from seriatim.core.edge_messages import NodeOrdering, Ordered, RebirthRequested, Status, StatusChanged
-from seriatim.core.edge_nodes import EdgeNodes
-from seriatim.core.resequencing import LedgerEntry
-from seriatim.core.sparkplug import EdgeNode
+from seriatim.core.resequencing.options import LedgerEntry
+from seriatim.core.sparkplug.edge_node import EdgeNode
+from seriatim.core.sparkplug.messages import NodeOrdering, Ordered, RebirthRequested, Status, StatusChanged
+from seriatim.core.sparkplug.pool import EdgeNodes
 from seriatim.errors import CapacityExceeded, InvalidArgument
-from tests.core.edge_script import dbirth, ddata, nbirth, ndata
+from tests.core.sparkplug.edge_script import dbirth, ddata, nbirth, ndata
 
-LOST_SIGHT = "nobody knows what was missed while there was no connection"
+LOST_SIGHT = "what was sent while there was no connection is unknown"
 
 
 def many(*keys: str, **options: Any) -> EdgeNodes[str]:
@@ -98,6 +98,14 @@ def test_a_lost_broker_makes_every_node_stale_and_each_is_asked_within_the_limit
     assert nodes.advance(10.5) == [RebirthRequested("c", LOST_SIGHT, 1)]
 
 
+def test_without_a_broker_no_request_falls_due():
+    nodes = many("a", rebirth_backoff=5)
+    nodes.ask("a", "a metric without a name", 1.0)
+    nodes.disconnect()
+    assert nodes.next_deadline is None
+    assert nodes.take_due(100.0) == ([], [])
+
+
 def test_after_a_broker_is_back_a_request_without_an_answer_is_repeated():
     nodes = many("a", rebirth_backoff=5)
     nodes.disconnect()
@@ -138,7 +146,7 @@ def test_a_node_that_was_never_born_is_resumed_without_a_request():
 
 def test_a_resumed_node_needs_room():
     nodes = many("a", max_nodes=1)
-    with pytest.raises(CapacityExceeded, match=r"^1 edge nodes are known, and no more are taken: raise max_nodes$"):
+    with pytest.raises(CapacityExceeded, match=r"^there are already 1 edge nodes, the maximum: raise max_nodes$"):
         nodes.resume("b", nodes["a"].bookmark(), 0.0)
     nodes.clear("a", 0.0)
     nodes.resume("b", nodes["a"].bookmark(), 1.0)

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -15,14 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seriatim.core.delivery import Lease
+from seriatim.core.lanes.types import Lease
 from seriatim.engine.consumer import Delivered
 from seriatim.engine.link import frames
 from seriatim.engine.link.codec import Blobs, Packed, codec_of
-from seriatim.engine.link.frames import Decoder, Malformed, Message, encode
+from seriatim.engine.link.frames import Decoder, Frame, MalformedFrame, encode
 from seriatim.errors import InvalidArgument, ResourceExhausted
 from seriatim.store.base import Record
-from tests.engine.linked import linked
+from tests.engine.conftest import ids
+from tests.engine.link.linked import linked
 
 # -- values -------------------------------------------------------------------------------------------------------------
 
@@ -59,7 +61,7 @@ def there_and_back(hint: Any, value: Any) -> Any:
         (bool, True),
         (type(None), None),
         (str, "\ud800 lone"),
-        (range, range(3, 7)),
+        (datetime, datetime(2026, 11, 18, 1, 2, 3, 456789, UTC)),
         (bytes | None, None),
         (Sequence[bytes], [b"a", b"", b"ccc"]),
         (list[Pair], [Pair(b"1", b"2"), Pair(b"3")]),
@@ -87,7 +89,8 @@ def test_fields_that_are_missing_have_their_defaults_and_unknown_ones_are_ignore
         (str, None),
         (bytes, 1),
         (bytes, -1),
-        (range, [1]),
+        (datetime, "now"),
+        (datetime, 1e300),
         (list[int], {}),
         (dict[str, int], []),
         (Pair, []),
@@ -129,9 +132,10 @@ packed = st.builds(lambda value: Packed(value, []), values)
 verbs = st.sampled_from(["publish", "list_topics", "create_topic", "seek_to_time"]) | texts
 questions = st.one_of(
     st.builds(frames.Call, numbers, verbs, packed),
-    st.builds(frames.Attach, numbers, st.just("s") | texts, numbers, durations),
+    st.builds(frames.Attach, numbers, st.just("s") | texts, numbers, durations, st.none() | durations),
     st.builds(frames.Acks, st.lists(st.builds(frames.Ack, numbers, numbers, numbers, numbers, st.booleans()))),
     st.builds(frames.Nack, numbers, numbers, numbers, st.none() | durations, st.none() | texts),
+    st.builds(frames.GiveUp, numbers, numbers, numbers, st.none() | texts, st.booleans()),
     st.builds(frames.Extend, numbers, numbers, numbers, durations),
     st.builds(frames.Stop, numbers),
     st.builds(frames.Detach, numbers),
@@ -140,22 +144,35 @@ questions = st.one_of(
 answers = st.one_of(
     st.builds(frames.Hello, numbers, numbers),
     st.builds(frames.Answer, numbers, packed),
-    st.builds(frames.Refusal, numbers, texts, texts),
+    st.builds(frames.Failure, numbers, texts, texts),
     st.builds(frames.Clock, durations),
     st.builds(frames.Deliver, numbers, durations, st.lists(st.builds(Delivered, leases, records)), durations),
     st.builds(frames.Fence, numbers, numbers),
-    st.builds(frames.Trouble, numbers, texts, texts),
+    st.builds(frames.ConsumerError, numbers, texts, texts),
     st.builds(frames.Durable, st.lists(numbers)),
 )
 
 
-def comparable(message: Message) -> list[Any]:
+def comparable(message: Frame) -> list[Any]:
     return [type(message), *(value.json if isinstance(value, Packed) else value for value in message)]
 
 
 def test_every_message_is_among_those_that_are_tried():
-    assert frames._MESSAGES.keys() == {
-        *("Hello", "Call", "Answer", "Refusal", "Attach", "Deliver", "Fence", "Trouble", "Acks", "Durable", "Nack"),
+    assert frames._FRAMES.keys() == {
+        *(
+            "Hello",
+            "Call",
+            "Answer",
+            "Failure",
+            "Attach",
+            "Deliver",
+            "Fence",
+            "ConsumerError",
+            "Acks",
+            "Durable",
+            "Nack",
+            "GiveUp",
+        ),
         *("Extend", "Stop", "Detach", "Bye", "Clock"),
     }
 
@@ -171,7 +188,7 @@ def test_messages_survive_the_way_however_the_bytes_are_cut(messages, step):
 @given(st.lists(st.binary(max_size=50), max_size=5))
 def test_bytes_that_are_no_frames_are_malformed_or_wait_for_more(chunks):
     decoder = Decoder()
-    with suppress(Malformed):
+    with suppress(MalformedFrame):
         assert [message for chunk in chunks for message in decoder.feed(chunk)] == []
 
 
@@ -181,8 +198,8 @@ def framed(text: bytes, blobs: bytes = b"") -> bytes:
 
 @given(
     values.map(lambda value: json.dumps(value).encode())
-    | st.tuples(st.sampled_from(sorted(frames._MESSAGES)), values).map(lambda said: json.dumps([*said]).encode())
-    | st.tuples(st.sampled_from(sorted(frames._MESSAGES)), st.lists(values)).map(
+    | st.tuples(st.sampled_from(sorted(frames._FRAMES)), values).map(lambda said: json.dumps([*said]).encode())
+    | st.tuples(st.sampled_from(sorted(frames._FRAMES)), st.lists(values)).map(
         lambda said: json.dumps([said[0], *said[1]]).encode()
     )
     | st.binary()
@@ -190,7 +207,7 @@ def framed(text: bytes, blobs: bytes = b"") -> bytes:
 def test_a_frame_that_is_no_message_is_malformed_and_raises_nothing_else(text):
     try:
         found = list(Decoder().feed(framed(text)))
-    except Malformed:
+    except MalformedFrame:
         pass
     else:
         assert len(found) == 1
@@ -200,18 +217,18 @@ def test_a_frame_that_is_no_message_is_malformed_and_raises_nothing_else(text):
 def test_a_frame_with_a_changed_byte_is_a_message_or_malformed(message, data):
     frame = bytearray(encode(message))
     frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(Malformed):
+    with suppress(MalformedFrame):
         list(Decoder().feed(bytes(frame)))
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b'["Stop",' + b"9" * 10_000 + b"]", b'["Stop",1e999]', b"\xff"])
 def test_json_that_would_exhaust_or_trick_the_reader_is_malformed(text):
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedFrame):
         list(Decoder().feed(framed(text)))
 
 
 def test_a_frame_that_is_too_large_is_refused_before_it_is_here():
-    with pytest.raises(Malformed, match="a frame of"):
+    with pytest.raises(MalformedFrame, match="a frame of"):
         list(Decoder().feed(struct.pack("!II", 100, frames.MAX_FRAME)))
     with pytest.raises(ResourceExhausted, match="do not fit into one frame"):
         encode(frames.Answer(1, Packed(None, [bytes(frames.MAX_FRAME)])))
@@ -233,7 +250,7 @@ def test_whatever_is_said_to_an_owner_others_are_answered(tmp_path_factory, said
             reader, writer = await asyncio.open_unix_connection(str(link.path))
             writer.write(encode(frames.Hello(frames.VERSION, 1)) + b"".join(map(encode, said)))
             await reader.read(1)
-            assert await other.publish("t", []) == range(0)
+            assert await other.publish("t", []) == ids(0)
             assert [one.name for one in await other.list_subscriptions()] == ["s"]
             writer.close()
             await other.close()

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from seriatim.core.delivery import OnExhausted, RetryPolicy
+from seriatim.core.lanes.types import OnExhausted, RetryPolicy
 from seriatim.engine.broker import Broker, Outgoing
 from seriatim.engine.link import frames, server
 from seriatim.engine.link.codec import Packed
-from seriatim.engine.link.connection import MOST_UNSENT
+from seriatim.engine.link.connection import MAX_UNSENT_BYTES
 from seriatim.engine.link.remote import RemoteBroker
 from seriatim.engine.link.shared import SharedBroker
 from seriatim.engine.link.verbs import VERBS
@@ -30,8 +30,8 @@ from seriatim.errors import (
     StoreFailed,
     StoreLost,
 )
-from tests.engine.conftest import Collector, WatchedStore
-from tests.engine.linked import outgoing, run_bounded
+from tests.engine.conftest import Collector, WatchedStore, ids
+from tests.engine.link.linked import outgoing, run_bounded
 
 # -- verbs -------------------------------------------------------------------------------------------------------------
 
@@ -42,21 +42,34 @@ def test_every_coroutine_of_the_seam_can_be_asked_over_the_link():
     assert {"list_keys", "backup", "create_topic"} <= coroutines
 
 
+def test_ids_of_messages_are_known_to_the_owner_and_over_the_link(run_linked):
+    async def scenario(link, client) -> None:
+        await client.create_topic("u", TopicOptions(dedup_window=300.0, dedup_max_ids=9))
+        message = Outgoing("k", b"paid", None, 0.0, "a")
+        assert await client.publish("u", [message]) == await link.engine.publish("u", [message]) == ids(1)
+        with pytest.raises(AlreadyExists, match="dedup_id 'a' belongs to another message"):
+            await client.publish("u", [message._replace(data=b"unpaid")])
+        assert (await client.describe_topic("u")).options == TopicOptions(dedup_window=300.0, dedup_max_ids=9)
+
+    run_linked(scenario)
+
+
 def test_a_broker_at_the_other_end_has_every_part_of_the_seam():
-    asked = {name for name in vars(Broker) if not name.startswith("_")}
+    asked = {name for name, part in vars(Broker).items() if callable(part) and not name.startswith("_")}
 
     async def scenario() -> None:
         for broker in (RemoteBroker(), SharedBroker(lambda _: asyncio.sleep(0, cast(Broker, None)))):
             assert [name for name in asked if not callable(getattr(broker, name))] == []
+            assert not broker.joins_batches
             with pytest.raises(AttributeError):
-                broker.no_such_verb  # noqa: B018
+                cast(Any, broker).no_such_verb  # noqa: B018
 
     run_bounded(scenario)
 
 
 def test_questions_with_options_are_answered_with_the_same_values_as_at_home(run_linked):
     options = SubscriptionOptions(
-        ordering=True, retry=RetryPolicy(1, 60, max_attempts=3, on_exhausted=OnExhausted.PAUSE)
+        message_ordering=True, retry=RetryPolicy(1, 60, max_attempts=3, on_exhausted=OnExhausted.PAUSE)
     )
 
     async def scenario(link, client):
@@ -75,7 +88,7 @@ def test_an_operator_sees_over_the_link_what_the_owner_sees(run_linked):
     async def scenario(link, client):
         await client.publish("t", [*outgoing("1", "2"), *outgoing("x", key=None), *outgoing("z", key="other")])
         await client.pause_key("s", "k", "on purpose")
-        assert await client.dead_letter("s", "other", "no good") == [3]
+        assert await client.dead_letter("s", "other", "no good") == ["3"]
         keys = await client.list_keys("s")
         assert (keys[0].key, keys[0].depth) == ("k", 2)
         assert "on purpose" in keys[0].why
@@ -90,7 +103,7 @@ def test_an_operator_sees_over_the_link_what_the_owner_sees(run_linked):
 
 def test_an_error_of_the_owner_is_raised_as_the_same_error_here(run_linked):
     async def scenario(link, client):
-        with pytest.raises(AlreadyExists, match="'t' exists already"):
+        with pytest.raises(AlreadyExists, match="'t' already exists"):
             await client.create_topic("t")
         with pytest.raises(NotFound, match="'nowhere' does not exist"):
             await client.publish("nowhere", outgoing("x"))
@@ -135,7 +148,7 @@ def test_arguments_that_are_missing_or_wrong_are_refused_by_the_owner_and_the_co
         for arguments in wrong:
             number = next(client._ids)
             future = asyncio.get_running_loop().create_future()
-            client._asked[number] = VERBS["describe_subscription"], future
+            client._pending[number] = VERBS["describe_subscription"], future
             client.send(frames.Call(number, "describe_subscription", Packed(arguments, [])))
             with pytest.raises(InvalidArgument):
                 await future
@@ -166,7 +179,7 @@ def test_a_publish_over_the_link_wakes_the_subscriber_of_the_owner(run_linked):
     async def scenario(link, client):
         got = Collector()
         link.engine.attach("s", got.consumer)
-        assert await client.publish("t", outgoing("first", "second")) == range(2)
+        assert await client.publish("t", outgoing("first", "second")) == ids(2)
         await got.wait(1)
         assert got.data == [b"first"]
 
@@ -195,7 +208,7 @@ def test_data_keys_and_attributes_arrive_as_they_were_sent(run_linked):
 def test_publishes_that_nobody_awaits_in_between_keep_their_order(run_linked):
     async def scenario(link, client):
         written = await asyncio.gather(*(client.publish("t", outgoing(str(number))) for number in range(50)))
-        assert [offsets.start for offsets in written] == list(range(50))
+        assert [id_ for (id_,) in written] == ids(50)
 
     run_linked(scenario)
 
@@ -205,7 +218,7 @@ def test_a_publish_too_large_for_a_frame_is_refused_and_nothing_is_sent(run_link
         monkeypatch.setattr(frames, "MAX_FRAME", 1000)
         with pytest.raises(ResourceExhausted, match="ask for less at once"):
             client.publish("t", outgoing("x" * 1000))
-        assert await client.publish("t", outgoing("small")) == range(1)
+        assert await client.publish("t", outgoing("small")) == ids(1)
 
     run_linked(scenario)
 
@@ -298,8 +311,8 @@ def test_a_lease_that_expires_is_reported_and_its_ack_refused(run_linked):
         await client.publish("t", outgoing("1"))
         (first,) = await got.wait(1)
         state = link.engine.get_subscription("s")
-        state._apply(state.lanes.advance(first.lease.deadline + 1))
-        state.wake()
+        state.outcomes.apply(state.lanes.advance(first.lease.deadline + 1))
+        state.deliveries.wake()
         _, second = await got.wait(2)
         assert got.fenced == [0]
         assert (first.lease.attempt, second.lease.attempt) == (1, 2)
@@ -311,7 +324,7 @@ def test_a_lease_that_expires_is_reported_and_its_ack_refused(run_linked):
         attachment.ack(second.lease, told.put_nowait)
         assert await told.get() is None
 
-    run_linked(scenario, SubscriptionOptions(ordering=True, ack_deadline=3600))
+    run_linked(scenario, SubscriptionOptions(message_ordering=True, ack_deadline=3600))
 
 
 def test_an_ack_that_crosses_the_loss_of_its_lease_is_reported_or_logged(run_linked, caplog):
@@ -323,7 +336,7 @@ def test_an_ack_that_crosses_the_loss_of_its_lease_is_reported_or_logged(run_lin
         first, second = await got.wait(2)
         subscription = link.engine.get_subscription("s")
         for one in (first, second):
-            subscription.ack(one.lease)
+            subscription.outcomes.ack(one.lease)
         told: asyncio.Queue[BaseException | None] = asyncio.Queue()
         with caplog.at_level(logging.WARNING):
             attachment.ack(first.lease, told.put_nowait)
@@ -350,7 +363,7 @@ def test_a_failure_of_the_store_is_reported_to_consumers_over_the_link(run_linke
         got = Collector()
         client.attach("s", got.consumer)
         await client.list_subscriptions()
-        link.engine.failed(StoreFailed("the disk is gone"))
+        link.engine.recovery.failed(StoreFailed("the disk is gone"))
         await client.list_subscriptions()
         assert [(type(error), str(error)) for error in got.failures] == [(StoreFailed, "the disk is gone")]
 
@@ -388,7 +401,7 @@ def test_what_a_connection_had_is_given_out_again_at_once_when_it_ends_and_count
         (again,) = await there.wait(1)
         assert again.lease.attempt == 1
 
-    run_linked(scenario, SubscriptionOptions(ordering=True, ack_deadline=3600))
+    run_linked(scenario, SubscriptionOptions(message_ordering=True, ack_deadline=3600))
 
 
 def test_detaching_gives_back_at_once_what_was_not_settled(run_linked):
@@ -427,18 +440,18 @@ def test_an_ack_right_before_the_consumer_leaves_or_the_connection_ends_counts(r
 
 
 def test_a_client_that_does_not_read_stalls_nobody_and_holds_no_more_than_its_connection_may(run_linked):
-    size, many = 100_000, 100
+    size, many = 100_000, 200
 
     async def scenario(link, client):
         silent, busy = await link.client(), Collector()
         silent._connection.read(False)
         silent.attach("s", Collector(max_messages=1000).consumer)
         await asyncio.gather(*(client.publish("t", outgoing("x" * size, key=f"{n}")) for n in range(many)))
-        (session,) = (one for one in link.server._sessions if one._channels)
-        (channel,) = session._channels.values()
-        assert session.connection._transport.get_write_buffer_size() < MOST_UNSENT + 65 * size
+        (other,) = (one for one in link.server._clients if one._channels)
+        (channel,) = other._channels.values()
+        assert other.connection._transport.get_write_buffer_size() < MAX_UNSENT_BYTES + 65 * size
         channel.stop()  # as long as its connection takes them, it might get some more
-        held = len(channel.leases)
+        held = channel.outstanding
         assert 0 < held < many / 2
         client.attach("s", busy.consumer)
         await busy.wait(many - held)
@@ -463,7 +476,7 @@ def test_a_client_that_reads_again_gets_what_waited_for_room(run_linked):
 
 
 def test_a_client_with_too_much_unanswered_is_not_read_from_until_it_is_answered(run_linked, monkeypatch):
-    monkeypatch.setattr(server, "MOST_ASKED", 1000)
+    monkeypatch.setattr(server, "MAX_PENDING_BYTES", 1000)
 
     async def scenario(link, client):
         store = link.engine._store
@@ -471,11 +484,11 @@ def test_a_client_with_too_much_unanswered_is_not_read_from_until_it_is_answered
         store.gate.clear()
         written = [client.publish("t", outgoing("x" * 600, key=None)) for _ in range(5)]
         await store.until_writing()
-        (session,) = link.server._sessions
-        assert not session.connection._reading
+        (other,) = link.server._clients
+        assert not other.connection._reading
         store.gate.set()
-        assert [offsets.start for offsets in await asyncio.gather(*written)] == [0, 1, 2, 3, 4]
-        assert session.connection._reading
+        assert [id_ for (id_,) in await asyncio.gather(*written)] == ids(5)
+        assert other.connection._reading
 
     run_linked(scenario, store=WatchedStore)
 
@@ -495,8 +508,8 @@ def test_what_was_not_answered_when_the_owner_went_away_has_an_unknown_outcome(r
         attachment.ack(first.lease, told.put_nowait)
         client.publish("t", outgoing("3", key="third"))
         await asyncio.sleep(0)
-        (session,) = link.server._sessions
-        session.connection.abort()
+        (other,) = link.server._clients
+        other.connection.abort()
         with pytest.raises(OutcomeUnknown, match=f"process {os.getpid()}.*went away before it answered"):
             await published
         assert isinstance(await told.get(), OutcomeUnknown)
@@ -539,7 +552,7 @@ def test_an_owner_that_ends_answers_what_it_was_asked_before(run_linked):
         await there.wait(1)  # both have said goodbye: what the client held was given back
         await store.until_writing()
         store.gate.set()
-        assert await published == range(2, 3)
+        assert await published == ids(2, 3)
         assert await told.get() is None
         await closing
         with pytest.raises(StoreLost):
@@ -549,7 +562,7 @@ def test_an_owner_that_ends_answers_what_it_was_asked_before(run_linked):
 
 
 def test_an_owner_that_ends_does_not_wait_for_ever_for_a_client_that_says_nothing(run_linked, monkeypatch):
-    monkeypatch.setattr(server, "GRACE", 0.05)
+    monkeypatch.setattr(server, "CLOSE_TIMEOUT_S", 0.05)
 
     async def scenario(link, client):
         client._connection.read(False)

@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from seriatim import PubSub
+from seriatim.engine import connect
 from seriatim.engine import engine as engine_module
-from seriatim.engine import opening
+from seriatim.engine.connect import open_broker
 from seriatim.engine.engine import Engine
+from seriatim.engine.link import remote
 from seriatim.engine.link.remote import RemoteBroker
 from seriatim.engine.link.shared import SharedBroker
-from seriatim.engine.opening import open_broker
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import (
     NotFound,
@@ -28,8 +29,8 @@ from seriatim.errors import (
 )
 from seriatim.store import open_store
 from seriatim.store.base import Store
-from tests.engine.conftest import ORDERED, Collector
-from tests.engine.linked import outgoing, run_bounded
+from tests.engine.conftest import ORDERED, Collector, ids
+from tests.engine.link.linked import outgoing, run_bounded
 
 # -- opening -----------------------------------------------------------------------------------------------------------
 
@@ -85,6 +86,7 @@ def test_a_disk_that_fails_while_the_next_owner_opens_the_store_is_tried_again(t
     run_bounded(scenario)
 
 
+@pytest.mark.usefixtures("no_garbage_of_others")
 def test_a_question_that_waited_for_the_next_owner_and_was_given_up_leaves_no_trouble_behind(tmp_path):
     async def scenario() -> None:
         troubles: list[str] = []
@@ -93,7 +95,7 @@ def test_a_question_that_waited_for_the_next_owner_and_was_given_up_leaves_no_tr
         shared = SharedBroker(cast(Any, None))
         asking = asyncio.ensure_future(shared.describe_topic("nobody knows it"))
         await asyncio.sleep(0)
-        shared.begin(cast(Any, engine))
+        shared.use(cast(Any, engine))
         asking.cancel()
         await asyncio.wait([asking])
         await asyncio.sleep(0.05)
@@ -105,7 +107,7 @@ def test_a_question_that_waited_for_the_next_owner_and_was_given_up_leaves_no_tr
 
 
 def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "PATIENCE", 0.05)
+    monkeypatch.setattr(connect, "CONNECT_TIMEOUT_S", 0.05)
 
     async def scenario() -> None:
         url = f"sqlite:///{tmp_path}/store.db"
@@ -115,6 +117,32 @@ def test_an_owner_who_cannot_be_reached_is_named(tmp_path, monkeypatch):
         await owner.close()
 
     run_bounded(scenario)
+
+
+def test_an_owner_whose_event_loop_is_blocked_is_named_with_the_likely_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr(connect, "CONNECT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(remote, "GREETING_TIMEOUT_S", 0.2)
+    url, is_open, is_asked = f"sqlite:///{tmp_path}/store.db", threading.Event(), threading.Event()
+
+    async def own() -> None:
+        async with PubSub(url):
+            is_open.set()
+            is_asked.wait(30)  # blocks the loop, as a handler with time.sleep does
+
+    async def ask() -> None:
+        with pytest.raises(
+            StoreBusy, match=rf"by process {os.getpid()} on .*, which does not answer: .* a handler blocks"
+        ):
+            await open_broker(url)
+
+    owner = threading.Thread(target=lambda: run_bounded(own))
+    owner.start()
+    try:
+        assert is_open.wait(30)
+        run_bounded(ask)
+    finally:
+        is_asked.set()
+        owner.join()
 
 
 def test_whoever_stops_waiting_for_an_owner_that_says_nothing_leaves_no_trouble_behind(tmp_path):
@@ -230,7 +258,7 @@ def test_when_the_owner_ends_a_linked_program_takes_over_and_its_consumers_go_on
         with pytest.raises(StaleLease):
             attachment.ack(first.lease)
         waiting = other.publish("t", outgoing("3"))
-        assert await waiting == range(2, 3)
+        assert await waiting == ids(2, 3)
         for count in (2, 3, 4):
             attachment.ack((await got.wait(count))[-1].lease)
         assert got.data == [b"1", b"1", b"2", b"3"]
@@ -269,7 +297,7 @@ def test_what_is_asked_while_there_is_no_owner_waits_in_order(tmp_path):
         await owner.create_topic("t")
         cast(SharedBroker, other).lost(StoreLost("gone"))
         written = [other.publish("t", outgoing(str(number))) for number in range(10)]
-        assert [offsets.start for offsets in await asyncio.gather(*written)] == list(range(10))
+        assert [id_ for (id_,) in await asyncio.gather(*written)] == ids(10)
         await other.close()
         await owner.close()
 
@@ -277,7 +305,7 @@ def test_what_is_asked_while_there_is_no_owner_waits_in_order(tmp_path):
 
 
 def test_without_a_next_owner_everything_fails_clearly(tmp_path, monkeypatch):
-    monkeypatch.setattr(opening, "PATIENCE_WITH_THE_NEXT", 0.05)
+    monkeypatch.setattr(connect, "TAKEOVER_TIMEOUT_S", 0.05)
 
     async def scenario() -> None:
         url = f"sqlite:///{tmp_path}/store.db"

@@ -13,14 +13,15 @@ from typing import cast
 
 import pytest
 
+from seriatim.engine.connect import open_broker
 from seriatim.engine.link import address, frames, remote, server
 from seriatim.engine.link.address import Listener, socket_path
-from seriatim.engine.opening import open_broker
 from seriatim.errors import (
     FailedPrecondition,
     StoreLost,
 )
-from tests.engine.linked import outgoing, run_bounded
+from tests.engine.conftest import ids
+from tests.engine.link.linked import outgoing, run_bounded
 
 # -- the socket --------------------------------------------------------------------------------------------------------
 
@@ -49,7 +50,7 @@ class Claims:
 @pytest.mark.parametrize(("user", "enters"), [(1000, True), (0, True), (1001, False), (65534, False)])
 def test_only_the_same_user_and_root_may_enter(monkeypatch, user, enters):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert address.may_enter(cast(socket.socket, Claims(user))) is enters
+    assert address.is_allowed(cast(socket.socket, Claims(user))) is enters
 
 
 def test_the_user_of_a_connection_is_asked_of_the_operating_system():
@@ -60,10 +61,10 @@ def test_the_user_of_a_connection_is_asked_of_the_operating_system():
 
 def test_another_user_is_turned_away(run_linked, monkeypatch, caplog):
     async def scenario(link, client):
-        monkeypatch.setattr(server, "may_enter", lambda _: False)
+        monkeypatch.setattr(server, "is_allowed", lambda _: False)
         with pytest.raises(ConnectionResetError):
             await link.client()
-        assert "another user was turned away" in caplog.text
+        assert "a connection of another user was refused" in caplog.text
         assert await client.list_topics(), "those who are in stay"
 
     run_linked(scenario)
@@ -130,7 +131,7 @@ def test_long_names_that_differ_have_sockets_that_differ():
 def test_another_version_of_the_link_is_refused_and_the_error_says_what_to_do(run_linked, monkeypatch):
     async def scenario(link, client):
         monkeypatch.setattr(remote, "VERSION", frames.VERSION + 1)
-        with pytest.raises(FailedPrecondition, match=r"speaks version 3 .* version 4: run the same version"):
+        with pytest.raises(FailedPrecondition, match=r"speaks version 6 .* version 7: run the same version"):
             await link.client()
         assert await client.list_topics()
 
@@ -163,13 +164,13 @@ def test_whoever_does_not_speak_the_language_is_hung_up_on_and_nobody_else(run_l
         await hang_up_is_heard(reader)
         writer.close()
         assert await client.list_topics()
-        assert "no message" in caplog.text
+        assert "an invalid frame" in caplog.text
 
     run_linked(scenario)
 
 
 def test_whoever_does_not_greet_is_hung_up_on(run_linked, monkeypatch):
-    monkeypatch.setattr(server, "GREETING", 0.05)
+    monkeypatch.setattr(server, "GREETING_TIMEOUT_S", 0.05)
 
     async def scenario(link, client):
         reader, writer = await asyncio.open_unix_connection(str(link.path))
@@ -206,7 +207,7 @@ def test_in_a_forked_child_the_link_refuses_everything_and_the_parent_goes_on(tm
                 other.publish("t", outgoing("1"))
 
         in_a_forked_child(refused)
-        assert await other.publish("t", outgoing("1")) == range(1)
+        assert await other.publish("t", outgoing("1")) == ids(1)
         await other.close()
         await owner.close()
 

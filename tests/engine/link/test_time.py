@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from seriatim.core.delivery import Lease
+from seriatim.core.lanes.types import Lease
 from seriatim.engine.consumer import Delivered
 from seriatim.engine.link import frames
 from seriatim.engine.link.frames import encode
 from seriatim.engine.link.remote import RemoteBroker
 from seriatim.errors import StaleLease
 from tests.engine.conftest import Collector
-from tests.engine.linked import linked, run_bounded
+from tests.engine.link.linked import linked, run_bounded
 
 AHEAD = 5000.0
 """The owner's clock counts from somewhere else."""
@@ -56,7 +56,7 @@ def deliver(offset: int, age: float = 0.0) -> frames.Deliver:
 def test_a_delivery_that_is_read_after_its_time_is_over_is_not_handed_out(tmp_path):
     async def scenario() -> None:
         async with owner(tmp_path) as (writer, attachment, got):
-            writer.write(encode(deliver(1, age=DEADLINE)) + encode(deliver(2, age=DEADLINE - 5)))
+            writer.write(encode(deliver(1, age=DEADLINE + 5)) + encode(deliver(2, age=DEADLINE - 5)))
             (second,) = await got.wait(1)
             assert second.lease.offset == 2
             assert attachment.holds(second.lease)
@@ -78,12 +78,12 @@ def test_a_delivery_is_not_handed_out_when_the_news_of_its_loss_came_with_it(tmp
 def test_a_lease_is_held_until_its_time_is_over_and_cannot_be_extended_afterwards(tmp_path):
     async def scenario() -> None:
         async with owner(tmp_path) as (writer, attachment, got):
-            writer.write(encode(deliver(1, age=DEADLINE - 0.05)))
+            writer.write(encode(deliver(1, age=DEADLINE - 0.5)))
             (first,) = await got.wait(1)
-            attachment.extend(first.lease, 0.1)
-            await asyncio.sleep(0.07)
+            attachment.extend(first.lease, 1.2)
+            await asyncio.sleep(0.6)
             assert attachment.holds(first.lease)
-            await asyncio.sleep(0.04)
+            await asyncio.sleep(0.7)
             assert not attachment.holds(first.lease)
             with pytest.raises(StaleLease, match="its time was over"):
                 attachment.extend(first.lease, 10)

@@ -65,14 +65,34 @@ async function publishOne() {
   underWay--;
 }
 
+// Write down when this process got no processor for a while: what it does then, it does late.
+async function watch() {
+  for (;;) {
+    const begun = process.hrtime.bigint();
+    await pause(200);
+    const stalled = Number(process.hrtime.bigint() - begun) / 1e9;
+    if (stalled > 1) record('stalled', {body: stalled.toFixed(3)});
+  }
+}
+
+// The Python clients create the subscriptions, and what is published before that is not for them.
+async function untilCreated(subscription) {
+  while (!(await subscription.exists())[0]) await pause(50);
+}
+
 async function main() {
   const subscriptions = ['strict', 'limited', 'graves'].map(name => pubsub.subscription(name));
+  const leave = () => process.exit(0); // the next life tries again
+  process.once('SIGTERM', leave);
+  await Promise.all(subscriptions.map(untilCreated)).catch(leave);
+  process.off('SIGTERM', leave);
+  process.on('SIGTERM', () => (isStopping = true));
   for (const subscription of subscriptions) {
     const name = subscription.name.split('/').pop();
     subscription.on('message', message => handle(name, message));
-    subscription.on('error', () => (isStopping = true)); // it is not there yet, or the server was away: the next life tries again
+    subscription.on('error', () => (isStopping = true)); // the server was away: the next life tries again
   }
-  process.on('SIGTERM', () => (isStopping = true));
+  watch();
   while (!isStopping) {
     if (underWay < AT_ONCE) publishOne();
     await pause(chance(0.5) ? 1 : 30);

@@ -35,7 +35,8 @@ def conflicts_in(messages: list[Message]) -> int:
     return sum(first.setdefault(message.seq, message.payload) != message.payload for message in messages)
 
 
-def test_the_verdict_is_the_cores_word_for_word(spark):
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_verdict_is_the_cores_word_for_word(spark, in_memory):
     traces, by_key = defaultdict(list), defaultdict(list)
     messages = random_messages(seed=1, keys=400)
     digests = digests_of_payloads(spark)
@@ -45,7 +46,8 @@ def test_the_verdict_is_the_cores_word_for_word(spark):
     expected = {key: told_by_the_core(classify(trace)) for key, trace in traces.items()}
     assert {verdict[6] for verdict in expected.values()} == {"none", "monotonic", "strict", "continuous", "absolute"}
     frame = spark.createDataFrame(messages, SCHEMA)
-    verdicts = frame.transform(audit(key="key", sequence="seq", arrival="arrived", payload="payload")).collect()
+    rules = audit(key="key", sequence="seq", arrival="arrived", payload="payload", in_memory=in_memory)
+    verdicts = frame.transform(rules).collect()
     assert {row.key: told_by_spark(row) for row in verdicts} == expected
     assert {row.key: row.conflicts for row in verdicts} == {key: conflicts_in(rows) for key, rows in by_key.items()}
 
@@ -101,11 +103,13 @@ def inject(kind: str, random: Random) -> Injected:
 KINDS = ("nothing", "duplicate", "conflict", "loss", "inversion", "no number", "no time")
 
 
-def test_one_anomaly_of_each_kind_is_found_and_nothing_else(spark):
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_one_anomaly_of_each_kind_is_found_and_nothing_else(spark, in_memory):
     injected = {f"{kind} {seed}": inject(kind, Random(seed)) for kind in KINDS for seed in range(SEEDS)}
     rows = [(key, *row) for key, one in injected.items() for row in one.rows]
     frame = spark.createDataFrame(Random(1).sample(rows, len(rows)), "key string, n int, t bigint, body string")
-    found = frame.transform(audit(key="key", sequence="n", arrival="t", payload="body")).collect()
+    rules = audit(key="key", sequence="n", arrival="t", payload="body", in_memory=in_memory)
+    found = frame.transform(rules).collect()
     assert {row.key: told_of(row) for row in found} == {
         key: (NOTHING | one.counts, one.guarantee, one.witness) for key, one in injected.items()
     }
@@ -173,14 +177,41 @@ def test_an_empty_table_breaks_no_promise(mixed):
     assert (row.keys, row.rows, row.guarantee) == (0, 0, "absolute")
 
 
-@pytest.mark.parametrize(("arrival", "sorts"), [("arrived", 2), (None, 1)])
-def test_one_shuffle_and_no_python(spark, arrival, sorts):
+@pytest.mark.parametrize(
+    ("options", "sorts", "in_python"),
+    [
+        ({"arrival": "arrived"}, 1, True),
+        ({"arrival": "arrived", "in_memory": False}, 2, False),
+        ({}, 1, False),
+        ({"key": "struct", "arrival": "arrived"}, 2, False),
+        ({"arrival": "exact"}, 2, False),
+    ],
+)
+def test_one_shuffle_and_no_python_where_it_does_not_suit(spark, options, sorts, in_python):
     frame = spark.createDataFrame(random_messages(1, 2), SCHEMA)
-    verdicts = frame.transform(audit(key="key", sequence="seq", arrival=arrival, payload="payload"))
+    frame = frame.selectExpr("*", "struct(key) AS struct", "CAST(arrived AS DECIMAL(20, 3)) AS exact")
+    verdicts = frame.transform(audit(**{"key": "key", "sequence": "seq", "payload": "payload", **options}))
     plan = verdicts._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"^[ :+-]*Exchange ", plan, re.MULTILINE)) == 1
     assert len(re.findall(r"^[ :+-]*Sort ", plan, re.MULTILINE)) == sorts
-    assert "Python" not in plan
+    assert ("MapInArrow" in plan) == in_python
+
+
+@pytest.mark.parametrize(
+    ("device", "t"),
+    [
+        ("device", "timestamp_seconds(t)"),
+        ("ascii(device)", "CAST(timestamp_seconds(t) AS TIMESTAMP_NTZ)"),
+        ("CAST(device AS BINARY)", "CAST(t AS FLOAT)"),
+    ],
+)
+def test_keys_and_arrivals_of_many_types_are_judged_as_by_sql(mixed, device, t):
+    frame = mixed.selectExpr(f"{device} AS device", "n", f"{t} AS t")
+    by_numpy, by_sql = (
+        sorted(map(str, frame.transform(audit(key="device", sequence="n", arrival="t", in_memory=way)).collect()))
+        for way in (True, False)
+    )
+    assert by_numpy == by_sql
 
 
 def test_what_can_never_work_is_refused(spark, mixed):

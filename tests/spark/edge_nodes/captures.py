@@ -7,12 +7,12 @@ from itertools import groupby
 from random import Random
 from typing import Any, NamedTuple
 
-from seriatim.core.edge_messages import DeathIgnored, EdgeMessage, Kind, NodeOrdering, Ordered
-from seriatim.core.resequencing import LedgerEntry
+from seriatim.core.resequencing.options import LedgerEntry
+from seriatim.core.sparkplug.messages import DeathIgnored, EdgeMessage, Kind, NodeOrdering, Ordered
 from seriatim.spark.edge_nodes.tie_breaking import ranks
 from seriatim.sparkplug import NodeId, OrderingService
 from seriatim.testing.clock import ManualClock
-from tests.core.edge_traces import edge_trace
+from tests.core.sparkplug.edge_traces import edge_trace
 
 SCHEMA = (
     "node string, kind string, seq bigint, bd_seq bigint, timestamp bigint, device string, arrival double, body string"
@@ -75,14 +75,14 @@ def places_to_cut(rows: list[Captured]) -> list[int]:
     return [0, *(at for at in range(1, len(rows)) if rows[at].arrival != rows[at - 1].arrival), len(rows)]
 
 
-class Told(NamedTuple):
+class OnDurable(NamedTuple):
     """What came out: per node the ordered messages with epoch and flag, and the ledger as it was written."""
 
     ordered: dict[str, list[tuple[Any, ...]]]
     ledger: dict[str, list[tuple[Any, ...]]]
 
 
-def service_tells(rows: Iterable[Captured], options: NodeOrdering, *, is_whole: bool, end: float = END) -> Told:
+def service_tells(rows: Iterable[Captured], options: NodeOrdering, *, is_whole: bool, end: float = END) -> OnDurable:
     """What the service gives out when the messages reach it at their times; at the end of a table what is left is cleared."""
     listener = _Listener(options)
     for row in rows:
@@ -97,7 +97,7 @@ class _Listener:
     """A service under a manual clock, and what its callbacks were told."""
 
     def __init__(self, options: NodeOrdering) -> None:
-        self.told = Told({}, {})
+        self.told = OnDurable({}, {})
         self._clock, self._timeout = ManualClock(), options.reorder_timeout
         self._is_over = False
         self._nodes: dict[NodeId, None] = {}
@@ -145,9 +145,9 @@ class _Listener:
         self.told.ledger.setdefault(str(node), []).append(entry)
 
 
-def told_in(rows: Iterable[Any]) -> Told:
+def told_in(rows: Iterable[Any]) -> OnDurable:
     """Tagged rows in the same words; positions must be what they are to be."""
-    told = Told({}, {})
+    told = OnDurable({}, {})
     for row in rows:
         if row["_tag"] == "ordered":
             before = told.ordered.setdefault(row["node"], [])

@@ -14,8 +14,8 @@ from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.cli.main import cli
-from seriatim.core.edge_messages import BeforeBirth, NodeOrdering, OnTimeout
-from seriatim.core.resequencing import OnEpoch
+from seriatim.core.resequencing.options import OnEpoch
+from seriatim.core.sparkplug.messages import BeforeBirth, NodeOrdering, OnTimeout
 from seriatim.errors import InvalidArgument, StateMismatch
 from seriatim.spark import audit, held, ledger, order_nodes, ordered, register, repartition_state, resequence, unwrapped
 from seriatim.spark.state_admin import inspect_state
@@ -178,7 +178,7 @@ def check_what_was_captured(tagged: list[Any]) -> None:
     assert messages[1].metrics == '[{"alias":3,"type":"Int32","value":41}]'
     entries = [row for row in tagged if row["_tag"] == "ledger"]
     assert {(row.node, row["_reason"], row.problem[:20]) for row in entries} == {
-        ("g/pump", "invalid", "these 1 bytes are no"),
+        ("g/pump", "invalid", "this is not a Sparkp"),
         (None, "invalid", "it has no topic"),
     }
 
@@ -323,9 +323,9 @@ def test_what_waits_is_shown_and_the_state_is_divided_anew(spark, tmp_path):
     assert waits == ("pump", "data 3", 2.0, 1, 2, 4.0)
     parts = inspect_state(str(stream.state)).partitions
     assert [sum(getattr(part, name) for part in parts) for name in ("keys", "held", "gaps")] == [2, 1, 1]
-    shown = CliRunner().invoke(cli, ["state", "info", str(stream.state), "--json"])
+    shown = CliRunner().invoke(cli, ["pipeline", "state", "info", str(stream.state), "--json"])
     assert [sum(part[name] for part in json.loads(shown.stdout)["partitions"]) for name in ("keys", "held")] == [2, 1]
-    waiting = json.loads(CliRunner().invoke(cli, ["state", "held", str(stream.state), "--json"]).stdout)
+    waiting = json.loads(CliRunner().invoke(cli, ["pipeline", "state", "held", str(stream.state), "--json"]).stdout)
     assert [(row["node"], row["body"], row["_first"], row["_due"]) for row in waiting] == [("pump", "data 3", 1, 4.0)]
     assert repartition_state(spark, str(stream.state), 3) == [0]
     stream.add([data(1, 3.0), data(2, 3.5), data(1, 3.0, "valve")]).run(partitions=3)

@@ -6,8 +6,8 @@ from collections import defaultdict
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from seriatim.core.resequencer import Resequencer
-from seriatim.core.resequencing import LedgerEntry, OnDuplicate, Released, Resequencing, Start
+from seriatim.core.resequencing.options import LedgerEntry, OnDuplicate, Released, ResequenceOptions, Start
+from seriatim.core.resequencing.resequencer import Resequencer
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import InvalidArgument
 from seriatim.spark import audit, ledger, ordered, resequence
@@ -20,7 +20,7 @@ FOREVER = 1e18
 SCHEMA_NAMES = Message._fields
 
 
-def core_outcome(messages: list[Message], options: Resequencing, digests: dict | None) -> tuple[list, list]:
+def core_outcome(messages: list[Message], options: ResequenceOptions, digests: dict | None) -> tuple[list, list]:
     """What the core releases and notes when it is given each key's rows in order of arrival, and flushed at the end."""
     released, entries = [], []
     by_key = defaultdict(list)
@@ -61,14 +61,14 @@ def spark_outcome(tagged) -> tuple[list, list]:
     [
         (
             {"payload": "payload", "on_duplicate": "conflict"},
-            Resequencing(start=Start.lowest_within(FOREVER), on_duplicate=OnDuplicate.CONFLICT),
+            ResequenceOptions(start=Start.lowest_within(FOREVER), on_duplicate=OnDuplicate.CONFLICT),
             {},
         ),
-        ({"epoch": "epoch", "start": 2}, Resequencing(start=Start.at(2)), {"epochs": 3}),
-        ({"epoch": "epoch"}, Resequencing(start=Start.lowest_within(FOREVER)), {"epochs": 3}),
+        ({"epoch": "epoch", "start": 2}, ResequenceOptions(start=Start.at(2)), {"epochs": 3}),
+        ({"epoch": "epoch"}, ResequenceOptions(start=Start.lowest_within(FOREVER)), {"epochs": 3}),
         (
             {"start": 10, "increment": 5},
-            Resequencing(start=Start.at(10), space=SequenceSpace(increment=5)),
+            ResequenceOptions(start=Start.at(10), space=SequenceSpace(increment=5)),
             {"increment": 5},
         ),
     ],
@@ -120,7 +120,7 @@ def test_whatever_is_not_released_is_in_the_ledger_with_its_reason(trouble):
         ("invalid", None, None, None, "it has no time"),
         ("invalid", None, None, 7.0, f"its number is outside {-MAX_NUMBER} to {MAX_NUMBER}"),
     }
-    assert "its time is no finite number" in {detail for *_, detail in entries}
+    assert "its time is not a finite number" in {detail for *_, detail in entries}
     assert len(entries) == 8
 
 
@@ -203,15 +203,15 @@ def nodes(frame, name: str) -> int:
         ({"sequence": "body"}, "column 'body' must hold whole numbers, not string: cast it"),
         ({"arrival": "body"}, "column 'body' must hold numbers or timestamps, not string"),
         ({"epoch": "t"}, "column 't' must hold whole numbers, not double"),
-        ({"wrap": 256}, "on a circle of numbers the lowest is the lowest of some time: set a gap_timeout"),
+        ({"wrap": 256}, "numbers that wrap have no lowest one for all time: set a gap_timeout"),
         ({"wrap": 2, "start": 0}, "modulus"),
         ({"wrap": 256, "start": 256}, "256"),
-        ({"gap_timeout": "2s"}, "judged in order of arrival: name its column, arrival=…"),
+        ({"gap_timeout": "2s"}, "these options depend on the order of arrival: name its column with arrival=…"),
         ({"gap_timeout": "soon"}, "gap_timeout must be a duration such as 2s, 500ms or 1m, not 'soon'"),
         ({"gap_timeout": -1}, "gap_timeout must be a finite number of 0 or more"),
-        ({"start": "first"}, "name its column, arrival=…"),
+        ({"start": "first"}, "name its column with arrival=…"),
         ({"start": 1.5}, "start must be a whole number, 'lowest' or 'first', not 1.5"),
-        ({"on_gap": "hold"}, "a table ends before one can come"),
+        ({"on_gap": "hold"}, "which makes no sense for a table"),
         ({"time": "noon"}, "time must be one of 'event', 'processing'"),
         ({"time": "processing"}, "time='processing' is for streams"),
         ({"state": "somewhere"}, "state=… is for streams, and this frame is static"),
@@ -221,7 +221,7 @@ def nodes(frame, name: str) -> int:
         ({"on_duplicate": "both"}, "on_duplicate must be one of 'first', 'last', 'conflict', not 'both'"),
         ({"on_invalid": "skip"}, "on_invalid must be one of 'ledger', 'raise'"),
         ({"increment": 0}, "increment must be an integer of 1 or more"),
-        ({"increment": 2}, "start=NUMBER is one of them"),
+        ({"increment": 2}, "set start=NUMBER to one of the numbers that occur"),
     ],
 )
 def test_what_can_never_work_is_refused_before_anything_runs(trouble, options, message):

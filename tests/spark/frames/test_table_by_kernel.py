@@ -9,12 +9,13 @@ from math import inf
 import pyarrow as pa
 import pytest
 
-from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
+from seriatim.core.resequencing.options import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, ResequenceOptions, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.spark import resequence
 from seriatim.spark.column_roles import ColumnRoles
-from seriatim.spark.frames import table as table_in_order
-from seriatim.spark.frames.table import FOREVER, TableTask
+from seriatim.spark.frames import table_by_kernel as table_in_order
+from seriatim.spark.frames.preparation import BYTES_PER_BATCH, batches_of
+from seriatim.spark.frames.table_by_kernel import FOREVER, TableTask
 from seriatim.spark.kernel.kernel import Kernel
 from tests.spark.frames.random_rows import SCHEMA, Message, by_rule, digests_of_payloads, random_messages
 from tests.spark.kernel.traces import Core, Row, told_in
@@ -22,7 +23,7 @@ from tests.spark.kernel.traces import Core, Row, told_in
 ROOMY = 2**31
 
 
-def core_outcome(messages: list[Message], options: Resequencing, digests: dict | None) -> tuple[list, list]:
+def core_outcome(messages: list[Message], options: ResequenceOptions, digests: dict | None) -> tuple[list, list]:
     """Each key's rows in order of arrival through the core, and then all the time in the world."""
     by_key = defaultdict(list)
     for message in sorted(messages, key=lambda message: by_rule(message, digests)):
@@ -49,27 +50,29 @@ def spark_outcome(tagged) -> tuple[list, list]:
 CASES = {
     "timeouts": (
         {"gap_timeout": "20s", "start": 0, "on_late": "side-output"},
-        Resequencing(start=Start.at(0), gap_timeout=20, on_late=OnLate.SIDE_OUTPUT, capacity=ROOMY),
+        ResequenceOptions(start=Start.at(0), gap_timeout=20, on_late=OnLate.SIDE_OUTPUT, capacity=ROOMY),
         {},
     ),
     "lowest within a time, conflicts": (
         {"gap_timeout": 60, "payload": "payload", "on_duplicate": "conflict"},
-        Resequencing(start=Start.lowest_within(60), gap_timeout=60, on_duplicate=OnDuplicate.CONFLICT, capacity=ROOMY),
+        ResequenceOptions(
+            start=Start.lowest_within(60), gap_timeout=60, on_duplicate=OnDuplicate.CONFLICT, capacity=ROOMY
+        ),
         {},
     ),
     "first seen, epochs": (
         {"start": "first", "epoch": "epoch", "on_epoch": "discard"},
-        Resequencing(start=Start.first_seen(), gap_timeout=FOREVER, on_epoch=OnEpoch.DISCARD, capacity=ROOMY),
+        ResequenceOptions(start=Start.first_seen(), gap_timeout=FOREVER, on_epoch=OnEpoch.DISCARD, capacity=ROOMY),
         {"epochs": 3},
     ),
     "a circle": (
         {"wrap": 16, "start": 0},
-        Resequencing(SequenceSpace(16), Start.at(0), gap_timeout=FOREVER),
+        ResequenceOptions(SequenceSpace(16), Start.at(0), gap_timeout=FOREVER),
         {},
     ),
     "last copies, dead letters": (
         {"start": 0, "on_duplicate": "last", "on_gap": "dead-letter"},
-        Resequencing(
+        ResequenceOptions(
             start=Start.at(0),
             gap_timeout=FOREVER,
             on_duplicate=OnDuplicate.LAST,
@@ -80,7 +83,7 @@ CASES = {
     ),
     "little room": (
         {"start": 0, "capacity": 3, "on_overflow": "drop"},
-        Resequencing(start=Start.at(0), gap_timeout=FOREVER, capacity=3, on_overflow=OnOverflow.DROP),
+        ResequenceOptions(start=Start.at(0), gap_timeout=FOREVER, capacity=3, on_overflow=OnOverflow.DROP),
         {},
     ),
 }
@@ -120,7 +123,7 @@ def test_a_chunk_ends_where_a_key_ends(nullable):
     table = pa.table(
         [keys, [len(keys) - i for i in range(len(keys))], [float(i) for i in range(len(keys))]], schema=sent
     )
-    kernel = Kernel(Resequencing(start=Start.first_seen(), gap_timeout=FOREVER), ColumnRoles("k", "n", "t"))
+    kernel = Kernel(ResequenceOptions(start=Start.first_seen(), gap_timeout=FOREVER), ColumnRoles("k", "n", "t"))
     names = ["_tag", "k", "n", "_position", "_reason", "_first", "_last"]
     outcomes = []
     for chunk_rows in (1, 2, 4, 100):
@@ -136,7 +139,16 @@ def test_chunks_are_bounded_by_the_largest_key():
     schema = pa.schema({"k": pa.string(), "n": pa.int64(), "t": pa.float64()})
     keys = [key for key in "abcdefgh" for _ in range(10)]
     table = pa.table([keys, list(range(80)), [0.0] * 80], schema=schema)
-    task = TableTask(Kernel(Resequencing(), ColumnRoles("k", "n", "t")), schema, [], chunk_rows=25)
+    task = TableTask(Kernel(ResequenceOptions(), ColumnRoles("k", "n", "t")), schema, [], chunk_rows=25)
     chunks = list(task._chunks(iter(table.to_batches(max_chunksize=5))))
     assert [chunk.num_rows for chunk in chunks] == [20, 20, 20, 20]
     assert [chunk["k"].unique().to_pylist() for chunk in chunks] == [["a", "b"], ["c", "d"], ["e", "f"], ["g", "h"]]
+
+
+def test_large_rows_leave_in_small_pieces():
+    rows = pa.table({"number": range(20), "body": ["x" * 2**20] * 20, "other": range(20)})
+    pieces = list(batches_of(rows, ["number", "body"]))
+    assert pa.Table.from_batches(pieces).equals(rows.select(["number", "body"]))
+    assert 1 < max(piece.num_rows for piece in pieces) <= BYTES_PER_BATCH >> 20
+    assert [piece.num_rows for piece in batches_of(rows.select(["number"]), ["number"])] == [20]
+    assert list(batches_of(rows.slice(0, 0), ["number"])) == []

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 
 from bench.kernel import mix
-from seriatim.core.resequencing import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, Resequencing, Start
+from seriatim.core.resequencing.options import OnDuplicate, OnEpoch, OnGap, OnLate, OnOverflow, ResequenceOptions, Start
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, LateMessage
 from seriatim.spark.kernel.arrival_order import by_arrival
 from seriatim.spark.kernel.kernel import Kernel, Outcome
-from seriatim.spark.kernel.partition import Partition
-from seriatim.spark.state.versions import Cache, StateFolder
+from seriatim.spark.kernel.partition_state import Partition
+from seriatim.spark.state.batch_versions import StateFolder
 from tests.spark.kernel.traces import (
     IN_ORDER,
     ROLES,
@@ -45,11 +45,11 @@ STARTS = [Start.first_seen(), Start.at(5), Start.at(5), Start.lowest_within(0), 
 
 
 @st.composite
-def resequencing(draw: st.DrawFn) -> Resequencing:
+def resequencing(draw: st.DrawFn) -> ResequenceOptions:
     on_gap = draw(st.sampled_from([OnGap.SKIP, *OnGap]))
     timeouts: list[float | None] = [2, 5] if on_gap is OnGap.REQUEST else [2, 5, None, 0]
     overflows = [policy for policy in OnOverflow if not (on_gap is OnGap.HOLD and policy is OnOverflow.GIVE_UP)]
-    return Resequencing(
+    return ResequenceOptions(
         space=draw(st.sampled_from(SPACES)),
         start=draw(st.sampled_from(STARTS)),
         gap_timeout=draw(st.sampled_from(timeouts)),
@@ -92,7 +92,7 @@ MAX_AHEAD = 2.0
 class Source:
     """Counts for each key, and numbers its messages with more or less discipline."""
 
-    def __init__(self, options: Resequencing, habits: Habits) -> None:
+    def __init__(self, options: ResequenceOptions, habits: Habits) -> None:
         self.space, self.habits = options.space, habits
         self.next: dict[str, int] = {}
         self.epoch: dict[str, int] = {}
@@ -131,15 +131,12 @@ class Source:
 def test_the_kernel_is_the_core_row_by_row_over_any_batches_and_restarts(options, habits, data):
     draw = data.draw
     source, core, kernel, files = Source(options, habits), Core(options), Kernel(options, ROLES), MemoryFiles()
-    cache = Cache()
     for batch in range(draw(st.integers(1, 5))):
         rows = source.rows(draw)
         latest = source.now + MAX_AHEAD
         source.now += draw(st.sampled_from([0, 0, 1, 3]))
         is_event_time = draw(st.booleans())
-        if draw(st.booleans()):
-            cache = Cache()  # another process goes on
-        folder = StateFolder(files, query="q", partitions=1, cache=cache, keep=2)
+        folder = StateFolder(files, query="q", partitions=1, keep=2)
         known = folder.open(0, batch, lambda: kernel.new_partition(SCHEMA))
         attempt = Attempt(draw(st.permutations(rows)), None if is_event_time else source.now, latest)
         try:
@@ -152,6 +149,8 @@ def test_the_kernel_is_the_core_row_by_row_over_any_batches_and_restarts(options
         assert told_by(outcome) == expected
         folder.commit(known, 0, batch, outcome)
         assert known_to(known.partition) == known_to_core(core)
+        assert known_to(folder.read(0, batch).partition) == known_to_core(core)
+        assert known.partition.tally == Partition.count(known.partition.whole())
         again = replace(attempt, rows=draw(st.permutations(rows)))
         assert second_attempt(kernel, files, batch, again) == (outcome.table, files.content)
 
@@ -187,7 +186,7 @@ def by_rule(row: Row) -> tuple:
 )
 def test_a_long_stream_of_the_usual_trouble_is_the_cores_too_and_takes_the_fast_path(modulus, timeout):
     """Gaps fall due in the middle of batches, and rows come late: with a timeout of 0.01 most that are displaced do."""
-    options = Resequencing(SequenceSpace(modulus), Start.at(0), gap_timeout=timeout, on_late=OnLate.SIDE_OUTPUT)
+    options = ResequenceOptions(SequenceSpace(modulus), Start.at(0), gap_timeout=timeout, on_late=OnLate.SIDE_OUTPUT)
     kernel, core, sent = Kernel(options, ROLES), Core(options), 0
     partition = kernel.new_partition(SCHEMA)
     for number, batch in enumerate(mix(keys=7, rows=6_000, batch=1_000)):
@@ -199,7 +198,7 @@ def test_a_long_stream_of_the_usual_trouble_is_the_cores_too_and_takes_the_fast_
         sent += len(rows)
         outcome = kernel.run(partition, table(rows), number + 1.0)
         assert told_by(outcome) == core.run(rows, number + 1.0)
-        partition.apply(outcome.change, outcome.places)
+        partition.apply(outcome.change, outcome.tally)
         assert known_to(partition) == known_to_core(core)
         assert outcome.counters.slow_keys == 0
 
@@ -207,7 +206,7 @@ def test_a_long_stream_of_the_usual_trouble_is_the_cores_too_and_takes_the_fast_
 def second_attempt(kernel, files, batch, attempt):
     """What a process gives out and writes that knows nothing but the files of the batch before."""
     copy = MemoryFiles(content=dict(files.content))
-    folder = StateFolder(copy, query="q", partitions=1, cache=Cache(), keep=2)
+    folder = StateFolder(copy, query="q", partitions=1, keep=2)
     known = folder.open(0, batch, lambda: kernel.new_partition(SCHEMA))
     outcome = attempt.run(kernel, known.partition)
     folder.commit(known, 0, batch, outcome)

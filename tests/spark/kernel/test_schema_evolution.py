@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from seriatim.spark.kernel.partition import joined_rows
+from seriatim.spark.kernel.partition_state import joined_rows
 from seriatim.spark.kernel.schema_evolution import fitted, misfits
 
 MOMENT = pa.timestamp("us", "UTC")

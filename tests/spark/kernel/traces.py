@@ -9,23 +9,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from seriatim.core.resequencer import Resequencer, SavedResequencer
-from seriatim.core.resequencing import (
+from seriatim.core.resequencing.options import (
     DeadLettered,
     GapReported,
     Late,
     LedgerEntry,
     Released,
     ResendRequested,
-    Resequencing,
+    ResequenceOptions,
     SyncLost,
 )
+from seriatim.core.resequencing.resequencer import Resequencer, SavedResequencer
 from seriatim.errors import InvalidSequence
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrival_order import ArrivalOrder
 from seriatim.spark.kernel.intake import TOO_FAR_AHEAD
 from seriatim.spark.kernel.kernel import Outcome
-from seriatim.spark.kernel.partition import Partition
+from seriatim.spark.kernel.keys import keys_of
+from seriatim.spark.kernel.partition_state import Partition
 
 ROLES = ColumnRoles(key="key", sequence="seq", arrival="at", epoch="epoch", payload=("digest",))
 SCHEMA = pa.schema(
@@ -64,7 +65,7 @@ def table(rows: list[Row]) -> pa.Table:
 class Core:
     """The same batches, message by message through the core's resequencers."""
 
-    options: Resequencing
+    options: ResequenceOptions
     machines: dict[str, Resequencer[int]] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     clock: float = -inf
@@ -178,12 +179,14 @@ def told_in(rows: list[dict[str, Any]]) -> tuple[list[tuple[Any, ...]], list[tup
 def known_to(partition: Partition) -> dict[str, tuple[Any, ...]]:
     """What the partition knows of each key, in plain data."""
     facts: dict[str, tuple[Any, ...]] = {}
-    held = list(zip(*(column.tolist() for column in partition.held.arrays()), strict=True))
-    gaps = list(zip(*(column.tolist() for column in partition.gaps.arrays()), strict=True))
-    given_up = list(zip(*(column.tolist() for column in partition.given_up.arrays()), strict=True))
-    bodies = partition.rows["body"].to_pylist()
-    for slot, key in enumerate(partition.keys.to_pylist()):
-        row = {name: getattr(partition.facts, name)[slot].item() for name in vars(partition.facts)}
+    content = partition.whole()
+    held, gaps, given_up = (
+        list(zip(*(column.tolist() for column in content.lists[name].arrays()), strict=True))
+        for name in ("held", "gaps", "given_up")
+    )
+    bodies = content.rows["body"].to_pylist()
+    for slot, key in enumerate(keys_of(content.texts["key"], partition.key_type).to_pylist()):
+        row = {name: getattr(content.facts, name)[slot].item() for name in vars(content.facts)}
         gathering = row["start_deadline"] == row["start_deadline"]
         facts[key] = (
             max(row["now"], partition.clock),

@@ -25,6 +25,38 @@ def test_a_session_is_local_quiet_and_the_same_for_all(spark):
     assert spark.conf.get("spark.sql.shuffle.partitions") == str(os.cpu_count())
 
 
+@pytest.mark.parametrize(
+    ("master", "address"),
+    [
+        ("local[2]", "127.0.0.1"),
+        ("spark://127.0.0.1:7077", "127.0.0.1"),
+        ("spark://127.0.0.1:1,other:2", "127.0.0.1"),
+        ("yarn", None),
+        ("k8s://https://cluster:443", None),
+    ],
+)
+def test_the_driver_is_found_where_the_workers_reach_it(master, address):
+    from seriatim.spark.local.session import driver_address
+
+    assert driver_address(master) == address
+
+
+def test_a_master_that_is_nowhere_is_an_error():
+    from seriatim.spark.local.session import driver_address
+
+    with pytest.raises(FailedPrecondition, match=r"no way leads from here to spark://nowhere\.invalid:7077: "):
+        driver_address("spark://nowhere.invalid:7077")
+
+
+def test_on_a_cluster_partitions_do_not_depend_on_this_machine():
+    from seriatim.spark.local.session import PARTITIONS_ON_A_CLUSTER, _on
+
+    parts = "spark.sql.shuffle.partitions"
+    assert _on("local[*]", "127.0.0.1")[parts] == str(os.cpu_count())
+    assert _on("spark://127.0.0.1:7077", "127.0.0.1")[parts] == str(PARTITIONS_ON_A_CLUSTER)
+    assert _on("yarn", None) == {parts: str(PARTITIONS_ON_A_CLUSTER)}
+
+
 @pytest.fixture
 def no_java(monkeypatch, tmp_path):
     """A world in which nobody has a Java yet."""
@@ -96,7 +128,7 @@ class TestWhichJavaRunsSpark:
 class TestTheDoctor:
     @staticmethod
     def said_of_java() -> tuple[dict, int]:
-        result = CliRunner().invoke(cli, ("doctor", "--json"), prog_name="seriatim")
+        result = CliRunner().invoke(cli, ("store", "doctor", "--json"), prog_name="seriatim")
         (finding,) = (finding for finding in json.loads(result.stdout) if finding["check"] == "java")
         return finding, result.exit_code
 

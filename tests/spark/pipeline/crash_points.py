@@ -13,6 +13,11 @@ after-append          the owner has appended them, and Spark does not know
 between-sinks         one sink has the batch, and the next has not
 before-table-shown    the files of a table are written, and can't be seen yet
 after-table-shown     they can be seen, and Spark does not know
+before-log-entry      the files of a Delta table are written, and its log does not have them
+after-log-entry       its log has them, and Spark does not know
+before-table-commit   the files of an Iceberg table are written, and its catalog does not have them
+after-table-commit    its catalog has them, and Spark does not know
+after-iceberg-sink    an Iceberg table has its rows, and the next sink does not
 after-sinks           every sink has the batch, and Spark has not noted it as done
 after-commit          Spark has noted it, and the next batch begins
 ====================  ==================================================================================
@@ -46,6 +51,11 @@ POINTS = (
     "between-sinks",
     "before-table-shown",
     "after-table-shown",
+    "before-log-entry",
+    "after-log-entry",
+    "before-table-commit",
+    "after-table-commit",
+    "after-iceberg-sink",
     "after-sinks",
     "after-commit",
 )
@@ -70,8 +80,8 @@ def environment(plan: Sequence[Blow], notes: Path) -> dict[str, str]:
 
 def install() -> None:
     """Wrap what lies on the way of a worker, or of the process that writes to a topic."""
+    from seriatim.spark.state.batch_versions import StateFolder
     from seriatim.spark.state.files import LocalFiles
-    from seriatim.spark.state.versions import StateFolder
     from seriatim.spark.topics.sink import Staging
 
     _wrap(StateFolder, "commit", _batch_of_state, before="before-state-write", after="after-state-write")
@@ -80,11 +90,21 @@ def install() -> None:
 
 
 def install_in_driver() -> None:
+    from seriatim.spark.pipeline import delta_table, iceberg_table
     from seriatim.spark.pipeline import run as runner
+    from seriatim.spark.pipeline.exactly_once import ICEBERG
 
+    _wrap(delta_table, "_commit", _batch_of_entry, before="before-log-entry", after="after-log-entry")
+    _wrap(iceberg_table, "_commit", _batch_of_commit, before="before-table-commit", after="after-table-commit")
     _wrap(runner.Run, "_write", _say_once)
-    _wrap(runner, "count", _batch_at_work, after="before-first-sink")
+    _wrap(runner, "reports_of", _batch_at_work, after="before-first-sink")
     _wrap(runner, "write", lambda batch, format_, options: batch.number, after="between-sinks")
+    _wrap(
+        runner,
+        "write",
+        lambda batch, format_, _: batch.number if format_ == ICEBERG else -1,
+        after="after-iceberg-sink",
+    )
     _wrap(runner.Run, "_write_all", lambda self, tagged, number: number, after="after-sinks")
     _wrap(runner.Run, "_write", lambda self, tagged, number: number - 1, before="after-commit")
 
@@ -106,6 +126,14 @@ def _batch_of_state(self: object, known: object, partition: int, batch: int, out
 def _batch_of_folder(self: object, staged: str, name: str) -> int:
     found = re.fullmatch(r"batch=(\d+)", name)
     return int(found[1]) if found else -1
+
+
+def _batch_of_entry(table: object, staged: object, transaction: Any) -> int:
+    return int(transaction.version)
+
+
+def _batch_of_commit(table: object, paths: object, properties: dict[str, str]) -> int:
+    return int(*properties.values())
 
 
 def _batch_at_work(tagged: Any) -> int:

@@ -142,6 +142,10 @@ def test_variables_are_filled_in_for_spark_alone():
         (WHOLE.replace("[[sink]]", "[spark]").replace("options = { path", "x = { path"), "there is no [[sink]]"),
         (WHOLE.replace("[[sink]]", "[sink]"), "there is no [[sink]]"),
         (WHOLE.replace('path = "ordered"', ""), "[[sink]] 1 has no options.path: format parquet needs it"),
+        (
+            WHOLE.replace('"parquet"', '"kafka"'),
+            "[[sink]] 1 has no options.kafka.bootstrap.servers: format kafka needs it",
+        ),
         (WHOLE.replace("path =", "compression = 'snappy', path ="), "unknown option 'compression' in [[sink]] 1"),
         (WHOLE.replace('"seriatim"', '"json"'), "[source] has no field 'schema': a stream of json files needs it"),
         (with_line("[pipeline]", "x"), "not valid TOML: "),

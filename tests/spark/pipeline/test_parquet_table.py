@@ -18,6 +18,7 @@ import pytest
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, StoreFailed, StoreOwned
 from seriatim.spark import query_of, write_batch
 from seriatim.spark.pipeline.parquet_table import ParquetTable, local_folder
+from seriatim.spark.state.files import LocalFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,6 +71,16 @@ def test_a_table_shows_every_row_with_the_number_of_its_batch(spark, rows, path)
     assert pyarrow.dataset.dataset(path, format="parquet", partitioning="hive").count_rows() == 14
 
 
+def test_only_the_first_batch_of_a_table_has_the_whole_folder_listed(rows, path, listed):
+    write_batch(rows(0, 1), path, 0, writer=QUERY)
+    listed.clear()
+    for batch in range(1, 4):
+        write_batch(rows(batch, batch + 1), path, batch, writer=QUERY, rows=1)
+    assert "" not in listed
+    assert "_seriatim" in listed
+    assert quickly_seen(path) == [(batch, batch) for batch in range(4)]
+
+
 def test_a_batch_that_comes_again_adds_nothing_whatever_rows_it_has(spark, rows, path):
     write_batch(rows(0, 10), path, 3, writer=QUERY)
     for batch in (3, 2, 0):
@@ -101,7 +112,7 @@ def test_another_query_is_refused_and_a_folder_that_is_no_table(rows, path, tmp_
         write_batch(rows(4, 8), path, 1, writer="another")
     Path(tmp_path, "other").mkdir()
     Path(tmp_path, "other", "part-0.parquet").touch()
-    with pytest.raises(FailedPrecondition, match="is not a table of ours, and there is 'part-0"):
+    with pytest.raises(FailedPrecondition, match="contains 'part-0"):
         write_batch(rows(0, 4), tmp_path / "other", 0, writer=QUERY)
 
 
@@ -183,13 +194,14 @@ def test_no_metric_is_waited_for_that_may_never_come(spark, rows, path, monkeypa
 
 def test_rows_that_were_written_where_nobody_sees_them_are_an_error(spark, rows, path, monkeypatch):
     """As on a worker with disks of its own."""
-    look = ParquetTable._rows_in
+    look = LocalFiles.names
 
-    def lose_one(table: ParquetTable, staged: str) -> int:
-        next(Path(path, staged).glob("*.parquet")).unlink()
-        return look(table, staged)
+    def lose_one(files: LocalFiles, folder: str) -> list[str]:
+        for file in sorted(Path(path, folder).glob("*.parquet"))[:1]:
+            file.unlink()
+        return look(files, folder)
 
-    monkeypatch.setattr(ParquetTable, "_rows_in", lose_one)
+    monkeypatch.setattr(LocalFiles, "names", lose_one)
     with pytest.raises(
         FailedPrecondition, match=r"10 rows were written .* but 5 can be seen here: name a folder that every"
     ):

@@ -15,6 +15,7 @@ class MemoryFiles:
     operations: list[str] = field(default_factory=list)
     fail_at: int | None = None
     leave_unfinished: bool = False
+    keeps_copies: bool = False
 
     def _operate(self, operation: str) -> None:
         self.operations.append(operation)
@@ -35,10 +36,18 @@ class MemoryFiles:
         self._operate(f"read {path}")
         return self.content.get(path)
 
+    def map(self, path: str, digest: str, *, again: bool = False) -> memoryview | None:
+        self._operate(f"map {path}")
+        content = self.content.get(path)
+        return None if content is None else memoryview(content)
+
+    def keep_copy(self, digest: str, content: bytes) -> None:
+        pass
+
     def read_ends(self, path: str, first: int, last: int) -> bytes | None:
         self._operate(f"read ends {path}")
         content = self.content.get(path)
-        return None if content is None else content[:first] + content[-last:]
+        return None if content is None else content[:first] + content[len(content) - last :]
 
     def names(self, folder: str) -> list[str]:
         self._operate(f"names {folder}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as arrow_fs
 import pytest
 
-from seriatim.core.resequencing import OnGap, Resequencing, Start
+from seriatim.core.resequencing.options import OnGap, ResequenceOptions, Start
 from seriatim.errors import (
     DamagedStore,
     FailedPrecondition,
@@ -22,13 +23,15 @@ from seriatim.errors import (
     StoreFull,
 )
 from seriatim.spark.kernel.kernel import Kernel
-from seriatim.spark.state.files import ArrowFiles, Files, LocalFiles, files_at
-from seriatim.spark.state.repartition import repartition
-from seriatim.spark.state.versions import MAX_DELTAS, Cache, StateFolder
+from seriatim.spark.kernel.partition_state import Tally
+from seriatim.spark.state.batch_versions import MIN_PRUNED, StateFolder
+from seriatim.spark.state.encoding import Header
+from seriatim.spark.state.files import ArrowFiles, Files, LocalFiles, MachineCopies, files_at
+from seriatim.spark.state.repartition import by_function, repartition
 from tests.spark.kernel.traces import ROLES, SCHEMA, Row, known_to, table
 from tests.spark.state.memory_files import MemoryFiles
 
-KERNEL = Kernel(Resequencing(start=Start.at(0), gap_timeout=3), ROLES)
+KERNEL = Kernel(ResequenceOptions(start=Start.at(0), gap_timeout=3), ROLES)
 
 
 class Query:
@@ -37,14 +40,18 @@ class Query:
     def __init__(self, files: Files, query: str = "q", partitions: int = 1, keep: int = 100) -> None:
         self.files, self.query, self.partitions, self.keep = files, query, partitions, keep
 
-    def folder(self, cache: Cache | None = None) -> StateFolder:
-        return StateFolder(
-            self.files, query=self.query, partitions=self.partitions, keep=self.keep, cache=cache or Cache()
-        )
+    def folder(self) -> StateFolder:
+        return StateFolder(self.files, query=self.query, partitions=self.partitions, keep=self.keep)
 
-    def run(self, batch: int, rows: list[Row], partition: int = 0, cache: Cache | None = None) -> list[tuple[str, int]]:
+    def stack(self, batch: int, partition: int = 0) -> tuple[tuple[int, str], ...]:
+        """The versions that one rests on."""
+        header, _ = self.folder().header(partition, batch)
+        assert isinstance(header, Header)
+        return header.stack
+
+    def run(self, batch: int, rows: list[Row], partition: int = 0) -> list[tuple[str, int]]:
         """One attempt at a batch; the ordered rows that it gives out."""
-        folder = self.folder(cache)
+        folder = self.folder()
         known = folder.open(partition, batch, lambda: KERNEL.new_partition(SCHEMA))
         outcome = KERNEL.run(known.partition, table(rows), float(batch))
         folder.commit(known, partition, batch, outcome)
@@ -62,7 +69,9 @@ def files(request, tmp_path: Path) -> Files:
         return MemoryFiles()
     if request.param == "local":
         return LocalFiles(str(tmp_path / "state"))
-    return ArrowFiles(arrow_fs.LocalFileSystem(), str(tmp_path / "state"), "arrow")
+    return ArrowFiles(
+        arrow_fs.LocalFileSystem(), str(tmp_path / "state"), "arrow", MachineCopies(tmp_path / "copies", 1 << 20)
+    )
 
 
 def state_path(batch: int, partition: int = 0, partitions: int = 1) -> str:
@@ -94,6 +103,71 @@ def test_a_repeated_attempt_gives_out_and_writes_the_same(files):
     assert files.read(state_path(1)) == written
 
 
+def decided(files: Files, batch: int, given: pa.Table) -> None:
+    """One attempt at a batch, with whatever columns its rows have."""
+    folder = StateFolder(files, query="q", partitions=1)
+    known = folder.open(0, batch, lambda: KERNEL.new_partition(given.schema))
+    known.partition.adopt(given.schema)
+    folder.commit(known, 0, batch, KERNEL.run(known.partition, given, float(batch)))
+
+
+def timed(*numbers: int) -> pa.Table:
+    """Rows with a narrow number and a moment."""
+    given = table(rows(*numbers))
+    narrow = given.set_column(given.schema.get_field_index("body"), "body", given["body"].cast(pa.int32()))
+    return narrow.append_column("when", pa.array([7] * len(numbers), pa.timestamp("us", "UTC")))
+
+
+def widened(given: pa.Table) -> pa.Table:
+    return given.set_column(given.schema.get_field_index("body"), "body", given["body"].cast(pa.int64()))
+
+
+def with_a_column_more(given: pa.Table) -> pa.Table:
+    return given.append_column("more", pa.nulls(len(given), pa.string()))
+
+
+def in_another_zone(given: pa.Table) -> pa.Table:
+    column = given["when"].cast(pa.timestamp("us", "Europe/Berlin"))
+    return given.set_column(given.schema.get_field_index("when"), "when", column)
+
+
+def shuffled_columns(given: pa.Table) -> pa.Table:
+    return given.select(sorted(given.column_names))
+
+
+@pytest.mark.parametrize("change", [widened, with_a_column_more, in_another_zone, shuffled_columns])
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_repeated_batch_is_compared_by_content_whatever_its_columns_look_like(change, batch):
+    files = MemoryFiles()
+    for number, given in enumerate([timed(0, 2), timed(4)][: batch + 1]):
+        decided(files, number, given)
+    other = MemoryFiles(content={path: files.content[path] for path in files.content if path != state_path(batch)})
+    again = change([timed(0, 2), timed(4)][batch])
+    decided(other, batch, again)
+    assert other.content[state_path(batch)] != files.content[state_path(batch)]
+    written = dict(files.content)
+    decided(files, batch, again)
+    assert files.content == written
+    with pytest.raises(StateMismatch, match="decided otherwise"):
+        decided(files, batch, change(timed(8)))
+
+
+@pytest.mark.parametrize("options", [{"compression": "zstd"}, {"compression": None}])
+def test_a_repeated_batch_is_compared_by_content_however_arrow_writes_it(options, monkeypatch):
+    files, plain = MemoryFiles(), pa.ipc.new_stream
+    decided(files, 0, timed(0, 2, 3, 4))
+    written = dict(files.content)
+    otherwise = {"options": pa.ipc.IpcWriteOptions(**options)}
+    monkeypatch.setattr(pa.ipc, "new_stream", lambda *given, **_: plain(*given, **otherwise))
+    other = MemoryFiles()
+    decided(other, 0, timed(0, 2, 3, 4))
+    assert other.content != files.content
+    decided(files, 0, timed(0, 2, 3, 4))
+    assert files.content == written
+    decided(files, 1, timed(1))
+    assert files.content[state_path(1)]
+
+
 def test_attempts_at_the_same_time_do_not_disturb_each_other(files):
     query = Query(files)
     query.run(0, rows(0, 2))
@@ -107,34 +181,16 @@ def test_attempts_at_the_same_time_do_not_disturb_each_other(files):
     assert files.read(state_path(1)) == written
 
 
-def test_a_process_that_wrote_the_version_does_not_read_it_again():
-    files, cache = MemoryFiles(), Cache()
+def test_a_failed_attempt_changes_nothing():
+    files = MemoryFiles()
     query = Query(files)
-    query.run(0, rows(0, 2), cache=cache)
-    query.run(1, rows(1), cache=cache)
-    assert f"read {state_path(0)}" not in files.operations
-    query.run(2, rows(3))
-    assert f"read {state_path(1)}" in files.operations
-
-
-def test_what_is_remembered_does_not_count_when_the_file_is_another_one():
-    files, cache = MemoryFiles(), Cache()
-    query = Query(files)
-    query.run(0, rows(0), cache=cache)
-    files.delete(state_path(0))
-    query.run(0, rows(0, 1, 2))  # another process, with other rows
-    assert query.run(1, rows(3), cache=cache) == [("k", 3)]
-
-
-def test_a_failed_attempt_leaves_nothing_half_changed_in_memory():
-    files, cache = MemoryFiles(), Cache()
-    query = Query(files)
-    query.run(0, rows(0, 2), cache=cache)
-    files.fail_at = len(files.operations) + 3  # the write
-    with pytest.raises(StoreFailed):
-        query.run(1, rows(1), cache=cache)
+    query.run(0, rows(0, 2))
+    for fail_at in range(len(files.operations), len(files.operations) + 3):
+        files.fail_at = fail_at
+        with pytest.raises(StoreFailed):
+            query.run(1, rows(1))
     files.fail_at = None
-    assert query.run(1, rows(1), cache=cache) == [("k", 1), ("k", 2)]
+    assert query.run(1, rows(1)) == [("k", 1), ("k", 2)]
 
 
 def test_a_batch_that_decides_otherwise_when_it_is_run_again_is_refused(files):
@@ -167,20 +223,9 @@ def test_a_gap_that_was_reported_is_not_due_again():
     partition = kernel.new_partition(SCHEMA)
     for moment, numbers in ((0.0, [1]), (3.0, []), (4.0, [5])):
         outcome = kernel.run(partition, table(rows(*numbers, at=moment)), moment)
-        partition.apply(outcome.change, outcome.places)
-    assert partition.gaps.deadline.min() < inf
+        partition.apply(outcome.change, outcome.tally)
+    assert partition.whole().lists["gaps"].deadline.min() < inf
     assert partition.next_due() == inf
-
-
-def test_the_cache_keeps_only_so_many_partitions():
-    files, cache = MemoryFiles(), Cache(limit=1)
-    query = Query(files, partitions=2)
-    for partition in (0, 1):
-        query.run(0, rows(0), partition, cache=cache)
-    for partition in (0, 1):
-        query.run(1, rows(1), partition, cache=cache)
-    read = [operation for operation in files.operations if operation.startswith("read of")]
-    assert f"read {state_path(0, 0, 2)}" in read
 
 
 # -- what is written ----------------------------------------------------------------------------------------------------
@@ -206,24 +251,59 @@ def test_messages_that_stay_held_are_not_written_again(files):
     assert len(delta) < len(full) / 3
 
 
-def test_deltas_are_compacted_into_a_full_version_when_they_are_many(files):
-    query = Query(files)
-    many = [row for number in range(20_000) for row in rows(0, key=f"key-{number:05d}")]
-    query.run(0, many)
-    for batch in range(1, MAX_DELTAS + 2):
-        query.run(batch, rows(batch, key="key-00001"))
-    folder = query.folder()
-    bases = [folder._look(0, batch)[0].base for batch in range(MAX_DELTAS + 2)]
-    assert bases == [0] * MAX_DELTAS + [MAX_DELTAS, MAX_DELTAS]
+def written_bytes(files: Files, batch: int, partition: int = 0, partitions: int = 1) -> int:
+    content = files.read(state_path(batch, partition, partitions))
+    assert content is not None
+    return len(content)
 
 
-def test_a_partition_read_from_a_chain_is_the_one_that_wrote_it():
-    files, cache = MemoryFiles(), Cache()
+def test_few_segments_hold_many_changes_and_each_change_is_written_only_so_often():
+    """With 5,000 keys and one that changes a batch, nothing but that is written for a long time."""
+    files, batches = MemoryFiles(), 130
+    query = Query(files, keep=1000)
+    query.run(0, [row for number in range(5_000) for row in rows(0, key=f"key-{number:05d}")])
+    for batch in range(1, batches):
+        query.run(batch, rows(1, key=f"key-{batch:05d}"))
+    assert max(len(query.stack(batch)) for batch in range(batches)) <= 9
+    assert sum(written_bytes(files, batch) for batch in range(1, batches)) < 8 * written_bytes(files, 0)
+    assert query.folder().read(0, batches - 1).partition.tally.keys == 5_000
+
+
+def test_partitions_that_change_alike_do_not_write_everything_in_the_same_batch():
+    files, partitions, keys = MemoryFiles(), 6, 400
+    query = Query(files, partitions=partitions)
+    full: dict[int, list[int]] = {}
+    for partition in range(partitions):
+        query.run(0, [row for number in range(keys) for row in rows(0, key=f"key-{number}")], partition)
+        for batch in range(1, 90):
+            query.run(batch, [row for n in range(10) for row in rows(0, key=f"new-{batch}-{n}")], partition)
+            if not query.stack(batch, partition):
+                full.setdefault(batch, []).append(partition)
+    first = {partition: min(batch for batch, whose in full.items() if partition in whose) for partition in range(6)}
+    assert max(list(first.values()).count(batch) for batch in first.values()) <= 2
+
+
+def test_the_header_says_how_much_a_partition_holds_and_what_it_rests_on():
+    files = MemoryFiles()
     query = Query(files)
-    for batch in range(6):
-        query.run(batch, [*rows(2 * batch + 1, key="a"), *rows(batch, key=f"b{batch}", at=batch)], cache=cache)
-    (remembered,) = cache._known.values()
-    assert known_to(query.folder().read(0, 5).partition) == known_to(remembered.partition)
+    query.run(0, [*rows(0, 2, key="a"), *rows(0, key="b"), *rows(4, 6, key="c")])
+    query.run(1, rows(1, key="a"))
+    files.operations.clear()
+    assert query.folder().tally(0, 0) == (Tally(keys=3, held=3, gaps=3), 3.0)
+    assert query.folder().tally(0, 1) == (Tally(keys=3, held=2, gaps=2), 3.0)
+    assert query.folder().count_held() == 2
+    assert not [operation for operation in files.operations if operation.startswith(("read of", "map"))]
+
+
+def test_a_partition_that_is_read_is_the_one_that_was_written():
+    query = Query(MemoryFiles())
+    remembered = KERNEL.new_partition(SCHEMA)
+    for batch in range(20):
+        given = [*rows(2 * batch + 1, key="a"), *rows(batch, key=f"b{batch % 7}", at=batch)]
+        query.run(batch, given)
+        outcome = KERNEL.run(remembered, table(given), float(batch))
+        remembered.apply(outcome.change, outcome.tally)
+        assert known_to(query.folder().read(0, batch).partition) == known_to(remembered)
 
 
 @pytest.mark.parametrize("keep", [2, 5])
@@ -233,7 +313,7 @@ def test_as_many_versions_can_be_read_as_are_to_be_kept_and_older_ones_go(files,
         query.run(batch, [*rows(batch), *rows(batch, key="other")])
     batches = query.folder().batches(0)
     assert batches[-keep:] == list(range(60 - keep, 60))
-    assert len(batches) <= keep + MAX_DELTAS
+    assert len(query.files.names("of-00001/part-00000")) <= keep + 2 * MIN_PRUNED + 6
     for batch in batches[-keep:]:
         assert query.folder().read(0, batch).header.batch == batch  # type: ignore[union-attr]
 
@@ -263,7 +343,7 @@ def test_another_query_is_refused_from_its_first_batch_on(files):
 
 def test_another_partition_count_is_refused_and_says_what_to_do(files):
     Query(files, partitions=4).run(0, rows(0))
-    told = "has 4 partitions, and the query runs with 3: .* 'seriatim state repartition .* --partitions 3'"
+    told = "has 4 partitions, and the query runs with 3: .* 'seriatim pipeline state repartition .* --partitions 3'"
     with pytest.raises(StateMismatch, match=told):
         Query(files, partitions=3).run(1, rows(1))
 
@@ -277,7 +357,7 @@ def test_keys_and_numbers_can_not_mean_something_else_under_a_state(files):
     told = "was made with key=device, wrap=None, and the query runs with key=user, wrap=None: put that back"
     with pytest.raises(StateMismatch, match=told):
         folder("user").open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
-    repartition(files, 2, by_length(2))
+    repartition(files, 2, by_function(by_length(2)))
     with pytest.raises(StateMismatch, match=told):
         folder("user", partitions=2).open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
     assert folder("device", partitions=2).open(0, 1, lambda: KERNEL.new_partition(SCHEMA)).header is not None
@@ -337,18 +417,20 @@ def test_a_missing_version_is_an_error_that_says_which_are_there(files):
         query.run(3, rows(3))
 
 
-def test_a_link_of_the_chain_that_is_missing_or_another_is_an_error(files):
+def test_a_link_of_the_chain_that_is_missing_or_another_is_an_error(files, tmp_path):
     query = Query(files)
     query.run(0, [row for number in range(5_000) for row in rows(0, key=f"key-{number}")])
-    query.run(1, rows(1, key="key-1"))
+    query.run(1, [row for number in range(9) for row in rows(1, key=f"key-{number}")])
     query.run(2, rows(2, key="key-1"))
     kept = files.read(state_path(1))
     assert kept is not None
     files.delete(state_path(1))
+    shutil.rmtree(tmp_path / "copies", ignore_errors=True)  # a copy would do as well
     query.run(1, rows(1, key="key-2"))
     with pytest.raises(StateMismatch, match="is not the version that the one after it was made from"):
         query.run(3, rows(3, key="key-1"))
     files.delete(state_path(1))
+    shutil.rmtree(tmp_path / "copies", ignore_errors=True)  # a copy would do as well
     with pytest.raises(StateMismatch, match=r"batch-000000000001\.state is missing"):
         query.run(3, rows(3, key="key-1"))
     files.write(state_path(1), kept)
@@ -369,10 +451,11 @@ def test_damage_anywhere_in_a_version_is_an_error():
 
 
 @pytest.mark.parametrize("length", [0, 5, 40, -1])
-def test_a_version_that_was_cut_short_is_an_error(files, length):
+def test_a_version_that_was_cut_short_is_an_error(files, length, tmp_path):
     query = Query(files)
     query.run(0, rows(0, 2))
     damage(files, state_path(0), lambda content: content[:length])
+    shutil.rmtree(tmp_path / "copies", ignore_errors=True)  # a copy would do as well
     with pytest.raises(DamagedStore, match="is damaged"):
         query.run(1, rows(1))
 
@@ -412,7 +495,7 @@ def test_what_killed_writers_left_goes_with_its_batch(files):
     query = Query(files, keep=2)
     query.run(0, rows(0))
     files.write(f"{state_path(0)}.deadbeef.tmp", b"half")
-    for batch in range(1, 2 * MAX_DELTAS):
+    for batch in range(1, 5 * MIN_PRUNED):
         query.run(batch, rows(batch))
     assert [name for name in files.names("of-00001/part-00000") if name.endswith(".tmp")] == []
 
@@ -435,8 +518,17 @@ def test_a_local_write_that_fails_shows_nothing_and_leaves_nothing(tmp_path, mon
     assert query.run(1, rows(1)) == [("k", 1)]
 
 
-@pytest.mark.parametrize("operation", ["read_bytes", "open", "iterdir", "unlink"])
-def test_a_local_read_that_fails_is_an_error_and_not_an_empty_state(tmp_path, monkeypatch, operation):
+@pytest.mark.parametrize(
+    ("operation", "act"),
+    [
+        ("open", lambda files: files.read("folder/file")),
+        ("open", lambda files: files.read_ends("folder/file", 1, 1)),
+        ("iterdir", lambda files: files.names("folder")),
+        ("unlink", lambda files: files.delete("folder/file")),
+    ],
+    ids=["read", "read_ends", "names", "delete"],
+)
+def test_a_local_read_that_fails_is_an_error_and_not_an_empty_state(tmp_path, monkeypatch, operation, act):
     local = LocalFiles(str(tmp_path))
     local.write("folder/file", b"content")
 
@@ -445,12 +537,7 @@ def test_a_local_read_that_fails_is_an_error_and_not_an_empty_state(tmp_path, mo
 
     monkeypatch.setattr(Path, operation, fail)
     with pytest.raises(StoreFailed, match="injected"):
-        {
-            "read_bytes": lambda: local.read("folder/file"),
-            "open": lambda: local.read_ends("folder/file", 1, 1),
-            "iterdir": lambda: local.names("folder"),
-            "unlink": lambda: local.delete("folder/file"),
-        }[operation]()
+        act(local)
 
 
 # -- where it may be ----------------------------------------------------------------------------------------------------
@@ -466,11 +553,6 @@ def test_an_address_that_nobody_knows_is_refused_at_once():
         StateFolder("ftp://somewhere", query="q", partitions=1)
 
 
-def test_the_name_of_sparks_own_connector_says_which_name_to_use():
-    with pytest.raises(InvalidArgument, match=r"s3a://bucket/state: .* name it s3://bucket/state, as state=…"):
-        files_at("s3a://bucket/state")
-
-
 class DeletesBeforeItRenames(arrow_fs.LocalFileSystem):
     """As HDFS does, where the process is killed in between."""
 
@@ -482,11 +564,13 @@ class DeletesBeforeItRenames(arrow_fs.LocalFileSystem):
 
 
 def test_an_attempt_that_comes_late_does_not_touch_the_version_that_is_there(tmp_path):
-    files = ArrowFiles(DeletesBeforeItRenames(), str(tmp_path / "state"), "hdfs")
+    files = ArrowFiles(
+        DeletesBeforeItRenames(), str(tmp_path / "state"), "hdfs", MachineCopies(tmp_path / "copies", 1 << 20)
+    )
     query = Query(files)
     first = query.run(0, rows(1, 0))
     before = files.read(state_path(0))
-    assert query.run(0, rows(1, 0), cache=Cache()) == first
+    assert query.run(0, rows(1, 0)) == first
     assert files.read(state_path(0)) == before
     files.write_new(state_path(0), b"of an attempt that saw nothing when it began")
     assert files.read(state_path(0)) == before
@@ -518,7 +602,7 @@ def test_repartitioned_state_goes_on_as_if_it_had_always_been_so(files):
         old.run(batch, [*rows(3 * batch + 2, 3 * batch, key="aa"), *rows(batch, key="aaaa")], partition=0)
         old.run(batch, rows(2 * batch + 1, key="a"), partition=1)
     before = {**known_to(old.folder().read(0, 1).partition), **known_to(old.folder().read(1, 1).partition)}
-    assert repartition(files, 3, by_length(3)) == [0, 1]
+    assert repartition(files, 3, by_function(by_length(3))) == [0, 1]
     new = Query(files, partitions=3)
     parts = [known_to(new.folder().read(number, 1).partition) for number in range(3)]
     assert [sorted(part) for part in parts] == [[], ["a", "aaaa"], ["aa"]]
@@ -535,7 +619,7 @@ def test_a_batch_may_be_run_again_after_a_repartition(files):
     for batch in (0, 1):
         old.run(batch, rows(2 * batch + 1, key="aa"), partition=0)
         old.run(batch, rows(batch, key="a"), partition=1)
-    repartition(files, 3, by_length(3))
+    repartition(files, 3, by_function(by_length(3)))
     new = Query(files, partitions=3)
     new.run(1, [], partition=0)
     assert new.run(1, rows(1, key="a"), partition=1) == [("a", 1)]
@@ -553,9 +637,9 @@ def test_a_repartition_under_a_running_query_is_taken_back(files):
         return by_length(2)(keys)
 
     with pytest.raises(FailedPrecondition, match="is running: stop it, and try again"):
-        repartition(files, 2, assign)
+        repartition(files, 2, by_function(assign))
     assert query.run(2, rows(2, key="aa")) == [("aa", 2)]
-    assert repartition(files, 2, by_length(2)) == [0, 1, 2]
+    assert repartition(files, 2, by_function(by_length(2))) == [1, 2]
 
 
 def test_a_task_that_ends_after_a_repartition_gives_nothing_out(files):
@@ -564,7 +648,7 @@ def test_a_task_that_ends_after_a_repartition_gives_nothing_out(files):
     folder = query.folder()
     known = folder.open(0, 1, lambda: KERNEL.new_partition(SCHEMA))
     outcome = KERNEL.run(known.partition, table(rows(1, key="aa")), 1.0)
-    repartition(files, 2, by_length(2))
+    repartition(files, 2, by_function(by_length(2)))
     with pytest.raises(StateMismatch, match="has 2 partitions, and the query runs with 1"):
         folder.commit(known, 0, 1, outcome)
     assert Query(files, partitions=2).run(1, rows(1, key="aa")) == [("aa", 1)]
@@ -575,7 +659,7 @@ def test_only_batches_that_every_partition_has_are_repartitioned(files):
     for partition in (0, 1):
         query.run(0, rows(0, key="a" * (2 + partition)), partition)
     query.run(1, rows(1, key="aa"), partition=0)
-    assert repartition(files, 1, by_length(1)) == [0]
+    assert repartition(files, 1, by_function(by_length(1))) == [0]
 
 
 def test_an_interrupted_repartition_changes_nothing_until_the_binding_is_written():
@@ -587,7 +671,7 @@ def test_an_interrupted_repartition_changes_nothing_until_the_binding_is_written
         files.operations.clear()
         files.fail_at = fail_at
         try:
-            repartition(files, 3, by_length(3))
+            repartition(files, 3, by_function(by_length(3)))
         except StoreFailed:
             files.fail_at = None
             bound = b'"partitions": 3' in files.content["binding.json"]
@@ -596,7 +680,7 @@ def test_an_interrupted_repartition_changes_nothing_until_the_binding_is_written
                 assert Query(files, partitions=3).run(1, rows(1, key="aa"), 2) == [("aa", 1), ("aa", 2)]
             else:
                 assert query.run(1, rows(1, key="aa")) == [("aa", 1), ("aa", 2)]
-                assert repartition(files, 3, by_length(3)) == [0]
+                assert repartition(files, 3, by_function(by_length(3))) == [0]
         else:
             return
     pytest.fail("it never came to an end")
@@ -614,7 +698,7 @@ def test_a_repartition_that_can_never_work_is_refused(count, assign, error):
     files = MemoryFiles()
     Query(files).run(0, rows(0, key="aa"))
     with pytest.raises(InvalidArgument, match=error):
-        repartition(files, count, assign)
+        repartition(files, count, by_function(assign))
 
 
 def test_nothing_can_be_repartitioned_where_there_is_nothing():

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from seriatim.engine.broker import Broker, Outgoing
-from seriatim.engine.opening import open_broker
+from seriatim.engine.connect import open_broker
 from seriatim.store import open_store
 from seriatim.store.base import Record
 
@@ -82,8 +82,12 @@ def live_engine(url: str) -> Iterator[Callable[[Question[Any]], Any]]:
         return asyncio.run_coroutine_threadsafe(awaiting(), loop).result(60)
 
     broker = run(open_broker(url))
+
+    async def asking(question: Question[Any]) -> Any:
+        return await question(broker)
+
     try:
-        yield lambda question: run(question(broker))
+        yield lambda question: run(asking(question))
     finally:
         run(broker.close())
         loop.call_soon_threadsafe(loop.stop)

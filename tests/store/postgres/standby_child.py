@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from seriatim.errors import SeriatimError
-from seriatim.store import Standby, open_store
-from seriatim.store.base import Record
+from seriatim.store import open_store
+from seriatim.store.base import Record, Standby
 
 
 def obey(url: str, *, standing_by: bool) -> None:

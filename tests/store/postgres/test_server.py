@@ -14,7 +14,6 @@ from seriatim.errors import (
     FailedPrecondition,
     InvalidArgument,
     MissingExtra,
-    NewerSchema,
     NotAStore,
     NotFound,
     StoreBusy,
@@ -27,9 +26,9 @@ from seriatim.store.postgres import session as postgres_session
 from seriatim.store.postgres import store as postgres
 from seriatim.store.postgres.session import PostgresSession
 from seriatim.store.postgres.store import PostgresReader, PostgresStore
-from seriatim.store.sql.queries import Migration, load_migrations
 from tests.postgres import schema_of, server
-from tests.store.contract import kept, letter, records, settle, topic_with_subscription, trouble, upkeep_until_done
+from tests.store.contract.kit import kept, letter, records, settle, topic_with_subscription, trouble, upkeep_until_done
+from tests.store.contract.schema import Database, SchemaContract
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("opener", [PostgresStore, PostgresReader])
     def test_a_server_that_is_not_there_is_named_without_secrets(self, opener):
-        with pytest.raises(StoreFailed, match=r"no connection to postgresql://me:\*\*\*@localhost:1/orders") as caught:
+        with pytest.raises(StoreFailed, match=r"can't connect to postgresql://me:\*\*\*@localhost:1/orders") as caught:
             opener("postgresql://me:hunter2@localhost:1/orders")
         assert "hunter2" not in str(caught.value)
 
@@ -125,45 +124,13 @@ class TestOpening:
         assert "hunter2" not in caplog.text
 
 
-class TestSchema:
-    def test_a_newer_schema_is_refused_by_owner_and_reader(self, url):
-        PostgresStore(url).close()
-        ask(url, "INSERT INTO migrations VALUES (99, 'from the future')")
-        for opener in (PostgresStore, PostgresReader):
-            with pytest.raises(NewerSchema, match="schema 99 and this Seriatim knows only"):
-                opener(url)
-        assert ask(url, "SELECT epoch FROM store") == [(1,)]
+class TestSchema(SchemaContract):
+    @pytest.fixture
+    def database(self, url) -> Database:
+        def of(opener):
+            return lambda: opener(url)
 
-    def test_migrations_are_applied_in_order_and_once(self, url, monkeypatch):
-        PostgresStore(url).close()
-        last = load_migrations("postgres")[-1].version
-        more = (
-            Migration(
-                last + 1, "add", "CREATE TABLE extra (x text);\n-- Two statements.\nINSERT INTO extra VALUES (';');\n"
-            ),
-            Migration(last + 2, "change", "UPDATE extra SET x = 'changed';"),
-        )
-        monkeypatch.setattr(postgres, "load_migrations", lambda dialect: load_migrations(dialect) + more)
-        with pytest.raises(NotAStore, match="older schema"):
-            PostgresReader(url)
-        for _ in range(2):
-            PostgresStore(url).close()
-        assert ask(url, "SELECT x FROM extra") == [("changed",)]
-        assert ask(url, "SELECT max(version), count(*) FROM migrations") == [(last + 2, last + 2)]
-
-    def test_a_migration_that_fails_leaves_the_schema_as_it_was(self, url, monkeypatch):
-        PostgresStore(url).close()
-        last = load_migrations("postgres")[-1].version
-        more = (
-            Migration(last + 1, "add", "CREATE TABLE extra (x int);"),
-            Migration(last + 2, "no", "DROP TABLE nothing;"),
-        )
-        with monkeypatch.context() as patch:
-            patch.setattr(postgres, "load_migrations", lambda dialect: load_migrations(dialect) + more)
-            with pytest.raises(StoreFailed, match="nothing"):
-                PostgresStore(url)
-        assert ask(url, "SELECT to_regclass('extra')") == [(None,)]
-        PostgresStore(url).close()
+        return Database("postgres", postgres, of(PostgresStore), of(PostgresReader), lambda sql: ask(url, sql))
 
 
 class TestDurability:

@@ -17,15 +17,16 @@ import psycopg
 import pytest
 
 from seriatim.errors import InvalidArgument, StoreBusy, StoreFailed, StoreLost
-from seriatim.store import Standby, open_store
+from seriatim.store import open_store
+from seriatim.store.base import Standby
 from seriatim.store.postgres import session as postgres_session
 from seriatim.store.postgres.ownership import GRACE
 from seriatim.store.postgres.store import PostgresReader, PostgresStore
 from tests.postgres import schema_of, server
-from tests.store.contract import kept, topic_with_subscription
-from tests.store.standby_child import record, write
+from tests.store.contract.kit import kept, topic_with_subscription
+from tests.store.postgres.standby_child import record, write
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHORT = 0.6
 """Seconds: a lease that runs out soon. Who must not lose it, on a machine that may be slow, gets a longer one."""
 
@@ -34,7 +35,7 @@ class Process:
     """Another process with the same store."""
 
     def __init__(self, url: str, *options: str) -> None:
-        command = [sys.executable, "-m", "tests.store.standby_child", url, *options]
+        command = [sys.executable, "-m", "tests.store.postgres.standby_child", url, *options]
         pipe = subprocess.PIPE
         self.child = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT)
 
@@ -103,7 +104,9 @@ def offsets(reader) -> list[int]:
 
 class TestTheActiveProcess:
     def test_a_store_that_is_owned_is_busy_and_the_owner_is_named(self, url, active):
-        with pytest.raises(StoreBusy, match=rf"owned by process {active.child.pid} on .* \(seriatim\): reach it there"):
+        with pytest.raises(
+            StoreBusy, match=rf"owned by process {active.child.pid} on .* \(seriatim\): use it through that process"
+        ):
             PostgresStore(url)
         active.tell("write 0")
         assert active.hear() == "done"
@@ -372,6 +375,25 @@ class TestAStandby:
             assert offsets(store) == [*before, 5]
             assert list(store.check()) == []
 
+    @with_a_short_lease
+    def test_a_transaction_says_so_when_the_loss_was_noticed_while_it_was_open(self, url):
+        def lose_it(store: PostgresStore, patience: Standby) -> None:
+            server().end_connections()
+            for table in ("store", "owner"):
+                server().ask(f"UPDATE {schema_of(url)}.{table} SET epoch = epoch + 1")
+            while not patience.wait(0.05):
+                store.catalog()
+
+        def write(store: PostgresStore, patience: Standby) -> None:
+            with store.transaction() as work:
+                work.append(1, [record(0)])
+                work.claim_batch("the server has it", 0)
+                with pytest.raises(StoreLost):
+                    lose_it(store, patience)
+
+        with closing(PostgresStore(url)) as store, Standby() as patience, pytest.raises(StoreLost):
+            write(store, patience)
+
     def test_exactly_one_of_two_takes_over_and_the_other_follows_it(self, url, active):
         with process(url, "standing by") as first, process(url, "standing by") as second:
             active.signal(signal.SIGKILL)
@@ -421,7 +443,7 @@ class TestAStandby:
             assert standby.hear() == "active 3"
 
     def test_a_wrong_address_is_told_at_once(self):
-        with Standby() as standby, pytest.raises(StoreFailed, match="no connection to"):
+        with Standby() as standby, pytest.raises(StoreFailed, match="can't connect to"):
             open_store("postgresql://localhost:1/nowhere", standby=standby)
 
     @pytest.mark.parametrize("other", ["memory://", "sqlite:///store.db"])

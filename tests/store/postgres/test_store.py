@@ -6,7 +6,7 @@ import pytest
 
 from seriatim.store.postgres.store import PostgresStore
 from tests.postgres import server
-from tests.store.contract import WholeContract
+from tests.store.contract.whole import WholeContract
 from tests.store.machine import in_small_pieces, store_machine
 
 

@@ -6,7 +6,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from seriatim.errors import InvalidArgument
-from seriatim.store.postgres.url import LEASE, STALL_TIMEOUT, PostgresUrl, without_secrets
+from seriatim.store.postgres.url import LEASE, STALL_TIMEOUT_S, PostgresUrl, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_ours_is_taken_out_and_the_rest_goes_to_postgresql():
 
 def test_what_is_not_given_has_a_default_and_what_is_given_counts():
     address = PostgresUrl.parse("postgresql://db/orders?application_name=billing&connect_timeout=3")
-    assert (address.schema, address.lease, address.stall_timeout) == ("seriatim", LEASE, STALL_TIMEOUT)
+    assert (address.schema, address.lease, address.stall_timeout) == ("seriatim", LEASE, STALL_TIMEOUT_S)
     found = conninfo_to_dict(address.conninfo)
     assert (found["application_name"], found["connect_timeout"]) == ("billing", "3")
 
@@ -69,7 +69,7 @@ def test_times_are_numbers_of_seconds(name, value):
 
 @pytest.mark.parametrize("schema", ["", "Orders", "a-b", '"', "pg_catalog", "1st", "x" * 64])
 def test_a_schema_is_a_plain_name(schema):
-    with pytest.raises(InvalidArgument, match="must be small letters"):
+    with pytest.raises(InvalidArgument, match="must consist of lower-case letters"):
         PostgresUrl.parse(f"postgresql://db/orders?schema={schema}")
 
 

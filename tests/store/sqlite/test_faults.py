@@ -17,11 +17,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from seriatim.errors import OutcomeUnknown, StoreError, StoreFailed, StoreLost
+from seriatim.errors import OutcomeUnknown, StoreBroken, StoreError, StoreFailed, StoreLost
+from seriatim.store.base import DocumentRow
+from seriatim.store.sqlite.session import SqliteSession
 from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.conftest import SOAK_KILLS, fast_folder
-from tests.store.faulty_sqlite import FAULTS, REAL_CONNECT, Fault, Injector, connect
 from tests.store.script import STEPS, append_and_settle, create, look_at
+from tests.store.sqlite.faulty_sqlite import FAULTS, REAL_CONNECT, Fault, Injector, connect
 
 
 def look(path):
@@ -131,7 +133,7 @@ def test_an_error_that_the_caller_swallows_is_not_taken_for_a_failed_commit(tmp_
 
         def swallow() -> None:
             with store.transaction() as work:
-                work.reserve_tokens(7)
+                work.put_document(DocumentRow("kind", "name", "text"))
                 injector.fail_at = injector.calls
                 with pytest.raises(StoreFailed):
                     work.settle(1, [1])
@@ -140,3 +142,23 @@ def test_an_error_that_the_caller_swallows_is_not_taken_for_a_failed_commit(tmp_
             swallow()
         assert stage.look() == before
         append_and_settle(store)
+
+
+def test_a_commit_that_a_signal_interrupts_ends_the_handle_and_the_file_says_what_happened(tmp_path, monkeypatch):
+    command = SqliteSession.command
+
+    def interrupted(session: SqliteSession, statement: str) -> None:
+        command(session, statement)
+        if statement == "COMMIT":
+            raise KeyboardInterrupt
+
+    store = SqliteStore(tmp_path / "store.db")
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteSession, "command", interrupted)
+        with pytest.raises(KeyboardInterrupt), store.transaction() as work:
+            work.create_topic("t", {})
+    with pytest.raises(StoreBroken, match="a commit was interrupted"), store.transaction():
+        pass
+    store.close()
+    with closing(SqliteStore(tmp_path / "store.db")) as again:
+        assert [topic.name for topic in again.catalog().topics] == ["t"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from seriatim.errors import AlreadyExists, DamagedStore, NotAStore, NotFound, StoreFailed
+from seriatim.errors import AlreadyExists, DamagedStore, InvalidArgument, NotAStore, NotFound, StoreFailed
 from seriatim.store import open_store, restore_backup
 from seriatim.store.base import Cursor
 from seriatim.store.sqlite.restore import EPOCHS_SKIPPED, OFFSETS_SKIPPED
 from seriatim.store.sqlite.store import SqliteReader, SqliteStore
-from tests.store.contract import letter, records
+from tests.store.contract.kit import letter, records
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_two_restored_stores_do_not_share_epochs(tmp_path, backup):
 def test_nothing_that_exists_is_overwritten_or_mixed_in(tmp_path, backup, suffix):
     found = tmp_path / f"new.db{suffix}"
     found.write_bytes(b"precious")
-    with pytest.raises(AlreadyExists, match=f"new.db{suffix}' exists already: move it away"):
+    with pytest.raises(AlreadyExists, match=f"new.db{suffix}' already exists: move it away"):
         restore_backup(str(backup), str(tmp_path / "new.db"))
     assert found.read_bytes() == b"precious"
 
@@ -106,6 +106,11 @@ def test_what_is_no_backup_is_refused(tmp_path, backup):
         connection.execute("CREATE TABLE t (x)")
     with pytest.raises(NotAStore):
         restore_backup(str(other), str(tmp_path / "new.db"))
+
+
+def test_an_address_is_not_the_path_of_a_file(backup):
+    with pytest.raises(InvalidArgument, match=r"'sqlite:///new\.db' is an address: give the path"):
+        restore_backup(backup, "sqlite:///new.db")
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path, backup):

@@ -10,7 +10,7 @@ import pytest
 
 from seriatim.store.sqlite.store import SqliteStore
 from tests.conftest import fast_folder
-from tests.store.contract import WholeContract
+from tests.store.contract.whole import WholeContract
 from tests.store.machine import in_small_pieces, store_machine
 
 

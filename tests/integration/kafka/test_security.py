@@ -1,0 +1,83 @@
+"""A broker that wants TLS and a password: given in the address or by the environment, and never shown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from seriatim import Message, PubSub
+from tests.certificates import new_certificate
+from tests.integration.kafka.conftest import PATIENCE_S
+from tests.kafka_broker import KafkaBroker
+
+SECRET = "swordfish-7391"
+LISTENER = """\
+listeners=PLAINTEXT://{{host}}:{{port}},SASL_SSL://{{host}}:{{secure}},CONTROLLER://{{host}}:{{controller}}
+advertised.listeners=PLAINTEXT://{{host}}:{{port}},SASL_SSL://{{host}}:{{secure}}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{secret}";
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+"""
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker with one listener for which one needs TLS and a password, without the password."""
+    folder = tmp_path_factory.mktemp("secured")
+    pair = new_certificate()
+    keystore, ca = folder / "keystore.pem", folder / "ca.pem"
+    keystore.write_bytes(pair.key + pair.certificate)
+    ca.write_bytes(pair.certificate)
+    with KafkaBroker(folder / "kafka", LISTENER.format(secret=SECRET, keystore=keystore)) as broker:
+        yield f"kafka://{broker.secured}?security=SASL_SSL&sasl=PLAIN&username=alice&ca={ca}"
+
+
+async def handle_one(url: str) -> bytes:
+    got: asyncio.Queue[Message] = asyncio.Queue()
+    async with asyncio.timeout(PATIENCE_S), PubSub(url) as pubsub:
+        topic = await pubsub.topic("orders").ensure()
+        subscription = await topic.subscription("billing").ensure()
+        await topic.publish(b"created", ordering_key="alice")
+        subscription.on("message", got.put_nowait)
+        subscription.open()
+        message = await got.get()
+        await message.ack_durable()
+        return message.data
+
+
+def test_a_password_in_the_environment_or_in_the_address_logs_in_and_is_never_shown(
+    secured: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("SERIATIM_KAFKA_PASSWORD", SECRET)
+    assert asyncio.run(handle_one(secured)) == b"created"
+    monkeypatch.setenv("SERIATIM_KAFKA_PASSWORD", "wrong, and the address wins")
+    assert asyncio.run(handle_one(f"{secured}&password={SECRET}")) == b"created"
+    assert SECRET not in caplog.text + "".join(capfd.readouterr())
+
+
+def test_a_wrong_password_is_logged_as_such_and_not_shown(
+    secured: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv("SERIATIM_KAFKA_PASSWORD", "sardine-0815")
+
+    async def ask() -> None:
+        async with PubSub(secured) as pubsub, asyncio.timeout(PATIENCE_S):
+            asking = asyncio.create_task(pubsub.topic("orders").ensure())
+            while "SASL authentication" not in caplog.text:  # noqa: ASYNC110 - a thread of the library logs it
+                await asyncio.sleep(0.05)
+            assert not asking.done()
+            asking.cancel()
+
+    asyncio.run(ask())
+    assert "sardine" not in caplog.text

@@ -1,0 +1,89 @@
+"""Figures of benchmarks come from runs on record, with their date, commit, machine and every reading."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from bench import record
+from bench.record import Recorder, Run
+from tests.proof import tree_at_work
+
+RUN = Run(
+    name="core",
+    date="2026-11-18T01:02:03+00:00",
+    commit="abc1234",
+    command="python -m bench.core --record",
+    machine="2 × a processor",
+    load=[0.1, 0.9],
+    rows=[{"work": "a | b", "rate": 1234.5678, "count": 1000}],
+    readings={"a": [1.0, 2.0]},
+)
+PAGE = "before\n<!-- benchmark: core -->\nold\n<!-- end of benchmark -->\nafter"
+
+
+@pytest.mark.parametrize("page", record.PAGES, ids=lambda page: page.name)
+def test_a_page_shows_the_newest_run_on_record(page):
+    text = page.read_text(encoding="utf-8")
+    assert record.rewrite(text, record.runs()) == text, "stale figures: run 'make docs'"
+
+
+def test_every_benchmark_with_a_block_is_made_by_a_command_and_has_one_block():
+    blocks = [
+        match["name"] for page in record.PAGES for match in record.BLOCK.finditer(page.read_text(encoding="utf-8"))
+    ]
+    targets = re.findall(
+        r"^bench(?:-ordering)?:.*\n((?:\t.*\n)+)", (record.ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    assert sorted(blocks) == sorted(re.findall(r"-m bench\.(\w+)", "".join(targets)))
+
+
+def test_a_page_says_what_was_run_when_where_and_shows_its_rows():
+    later = Run(**{**vars(RUN), "date": "2026-11-19T00:00:00+00:00", "commit": "def5678"})
+    shown = record.rewrite(PAGE, [RUN, later])
+    assert shown.startswith("before\n")
+    assert shown.endswith("\nafter")
+    assert (
+        "2026-11-19 00:00 UTC at commit def5678: 2 × a processor; load 0.1 at the beginning and 0.9 at the end" in shown
+    )
+    assert "docs/benchmarks/core-20261119T000000.json" in shown
+    assert "| work | rate | count |\n|---|--:|--:|\n| a \\| b | 1,234.57 | 1,000 |" in shown
+
+
+def test_a_page_says_when_a_commit_was_joined_into_a_later_one_and_names_the_tree():
+    assert "at commit abc1234 (joined): 2 ×" in record.rewrite(PAGE, [RUN])
+    assert "joined into a later one on 2026-11-18" in record.rewrite(PAGE, [RUN])
+    later = Run(**{**vars(RUN), "date": "2026-11-18T20:00:00+00:00", "tree": "fed9876"})
+    shown = record.rewrite(PAGE, [RUN, later])
+    assert "at commit abc1234, `src` fed9876: 2 ×" in shown
+    assert "joined" not in shown
+
+
+def test_what_was_not_measured_is_a_dash():
+    run = Run(**{**vars(RUN), "rows": [{"work": "a nan", "server": "nan + nan", "banana": "1.00 + 2.00"}]})
+    assert "| a – | – | 1.00 + 2.00 |" in record.rewrite(PAGE, [run])
+
+
+def test_without_a_run_a_page_says_how_to_make_one():
+    assert "`python -m bench.core --record` writes one" in record.rewrite(PAGE, [])
+
+
+def test_a_run_is_written_with_its_machine_load_and_readings(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bench", "--rounds", "5", "--record"])
+    path = Recorder("core").write([{"work": "a", "rate": 1.5}], {"a": [1.5, 2.5]}, tmp_path)
+    (run,) = record.runs(tmp_path)
+    assert json.loads(path.read_text())["readings"] == {"a": [1.5, 2.5]}
+    assert run.command == "python -m bench.core --rounds 5 --record"
+    assert "Python 3." in run.machine
+    assert len(run.load) == 2
+    assert run.tree == tree_at_work()
+    assert record._file(run) == path.name
+
+
+def test_figures_of_a_quick_run_are_not_recorded(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--record"])
+    with pytest.raises(SystemExit, match="not for a record"):
+        Recorder("core")

@@ -16,10 +16,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import process_time
 
-from seriatim.core.delivery import Delivery, RetryPolicy
-from seriatim.core.lanes import Lanes
-from seriatim.core.resequencers import Resequencers
-from seriatim.core.resequencing import Resequencing, Start
+from bench.record import Cell, Recorder
+from bench.report import add_record_option
+from seriatim.core.lanes.lanes import Lanes
+from seriatim.core.lanes.types import Delivery, RetryPolicy
+from seriatim.core.resequencing.options import ResequenceOptions, Start
+from seriatim.core.resequencing.pool import ResequencerPool
 
 KEYS = (1_000, 100_000, 1_000_000)
 BACKLOG = 1_000_000
@@ -37,6 +39,8 @@ class Figure:
     microseconds: float
     per_second: int
     ratio: float
+    readings: tuple[float, ...]
+    """Microseconds in each round."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,8 @@ class InOrder:
 
     def __init__(self, keys: int, blocked: int = 0) -> None:
         self.names = [f"key-{number}" for number in range(keys)]
-        self.order: Resequencers[int] = Resequencers(
-            Resequencing(start=Start.at(0), gap_timeout=5.0, capacity=2 * BACKLOG)
+        self.order: ResequencerPool[int] = ResequencerPool(
+            ResequenceOptions(start=Start.at(0), gap_timeout=5.0, capacity=2 * BACKLOG)
         )
         for sequence in range(blocked):
             self.order.push("blocked", sequence + 1, sequence, 0.0)
@@ -153,17 +157,21 @@ WORKS: dict[str, Work] = {
 
 def measure(work: str, sizes: dict[str, Callable[[], LaneCycle | InOrder]], cycles: int, rounds: int) -> list[Figure]:
     machines = {size: make() for size, make in sizes.items()}
-    best = dict.fromkeys(machines, float("inf"))
+    readings: dict[str, list[float]] = {size: [] for size in machines}
     gc.collect()
     gc.freeze()  # what was built up front is not what a cycle costs
     for _ in range(rounds):
         for size, machine in machines.items():
             begin = process_time()
             machine.run(cycles)
-            best[size] = min(best[size], (process_time() - begin) / cycles)
+            readings[size].append((process_time() - begin) / cycles * 1e6)
     gc.unfreeze()
+    best = {size: min(values) for size, values in readings.items()}
     smallest = next(iter(best.values()))
-    return [Figure(work, size, each * 1e6, round(1 / each), each / smallest) for size, each in best.items()]
+    return [
+        Figure(work, size, each, round(1e6 / each), each / smallest, tuple(readings[size]))
+        for size, each in best.items()
+    ]
 
 
 def sizes_of(work: Work, keys: tuple[int, ...], backlog: int) -> dict[str, Callable[[], LaneCycle | InOrder]]:
@@ -199,14 +207,14 @@ def memory(keys: int, backlog: int) -> list[Memory]:
             built.push("blocked", offset, 0.0)
         return built
 
-    def flowing(count: int) -> Resequencers[None]:
-        built: Resequencers[None] = Resequencers()
+    def flowing(count: int) -> ResequencerPool[None]:
+        built: ResequencerPool[None] = ResequencerPool()
         for name in names[:count]:
             built.push(name, 0, None, 0.0)
         return built
 
-    def held(count: int) -> Resequencers[None]:
-        built: Resequencers[None] = Resequencers(Resequencing(start=Start.at(0), capacity=count))
+    def held(count: int) -> ResequencerPool[None]:
+        built: ResequencerPool[None] = ResequencerPool(ResequenceOptions(start=Start.at(0), capacity=count))
         for sequence in range(count):
             built.push("blocked", sequence + 1, None, 0.0)
         return built
@@ -219,11 +227,22 @@ def memory(keys: int, backlog: int) -> list[Memory]:
     ]
 
 
+def recorded(figures: list[Figure], memories: list[Memory]) -> list[dict[str, Cell]]:
+    rows: list[dict[str, Cell]] = [
+        {"work": one.work, "size": one.size, "µs": one.microseconds, "per second": one.per_second, "ratio": one.ratio}
+        for one in figures
+    ]
+    empty = {"µs": "", "per second": "", "ratio": ""}
+    return rows + [{"work": one.what, "size": f"{one.bytes_each:.1f} bytes each", **empty} for one in memories]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_record_option(parser)
     arguments = parser.parse_args()
+    recorder = Recorder("core")
     keys, backlog, cycles, rounds = (KEYS, BACKLOG, CYCLES, ROUNDS)
     if arguments.quick:
         keys, backlog, cycles, rounds = (BATCH, 2 * BATCH, 1_000), 1_000, 1_000, 1
@@ -232,6 +251,8 @@ def main() -> None:
         print(f"measuring {work} ...", file=sys.stderr)
         figures += measure(work, sizes_of(kind, keys, backlog), cycles, rounds)
     memories = memory(keys[1], backlog)
+    if arguments.record:
+        recorder.write(recorded(figures, memories), {f"{one.work}, {one.size}": one.readings for one in figures})
     if arguments.json:
         print(json.dumps({"figures": [asdict(f) for f in figures], "memory": [asdict(m) for m in memories]}, indent=1))
         return

@@ -13,12 +13,15 @@ import resource
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from time import process_time
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from seriatim.core.resequencer import Resequencer
-from seriatim.core.resequencing import Resequencing, Start
+from bench.record import Cell, Recorder
+from bench.report import add_record_option
+from seriatim.core.resequencing.options import ResequenceOptions, Start
+from seriatim.core.resequencing.resequencer import Resequencer
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.kernel import Kernel
 
@@ -27,13 +30,16 @@ ROWS = 2_000_000
 BATCH = 500_000
 SECONDS_PER_BATCH = 1.0
 CORE_ROWS = 100_000
-TIMEOUT = 2.0
-OPTIONS = Resequencing(start=Start.at(0), gap_timeout=TIMEOUT)
+TIMEOUTS = (2.0, 0.05)
+OPTIONS = ResequenceOptions(start=Start.at(0), gap_timeout=TIMEOUTS[0])
+Readings: TypeAlias = dict[str, list[float]]
+"""CPU seconds, in every round."""
 ROLES = ColumnRoles(key="key", sequence="seq", arrival="at")
 
 
 @dataclass(frozen=True)
 class Figure:
+    timeout: float
     keys: int
     rows: int
     kernel_per_second: int
@@ -86,20 +92,18 @@ def batch_of(key: np.ndarray, sequence: np.ndarray, time: np.ndarray) -> pa.Tabl
     )
 
 
-def run_kernel(batches: list[pa.Table], options: Resequencing = OPTIONS) -> tuple[float, int, int, float]:
+def run_kernel(batches: list[pa.Table], options: ResequenceOptions = OPTIONS) -> tuple[float, int, int, float]:
     """Seconds, rows on the slow path, messages held at the end, and bytes of state for each key."""
     kernel = Kernel(options, ROLES)
     partition = kernel.new_partition(batches[0].schema)
     slow, begin = 0, process_time()
     for number, batch in enumerate(batches):
         outcome = kernel.run(partition, batch, (number + 1) * SECONDS_PER_BATCH)
-        partition.apply(outcome.change, outcome.places)
+        partition.apply(outcome.change, outcome.tally)
         slow += outcome.counters.slow_rows
     seconds = process_time() - begin
-    pools = (partition.facts, partition.gaps, partition.given_up, partition.held)
-    size = sum(array.nbytes for pool in pools for array in pool.arrays())
-    size += partition.keys.nbytes + partition.rows.nbytes
-    return seconds, slow, len(partition.held), size / len(partition)
+    size = sum(len(segment.body.content) for segment in partition.segments)
+    return seconds, slow, partition.tally.held, size / partition.tally.keys
 
 
 def run_sort(batches: list[pa.Table]) -> float:
@@ -111,7 +115,7 @@ def run_sort(batches: list[pa.Table]) -> float:
     return process_time() - begin
 
 
-def run_core(batch: pa.Table, options: Resequencing) -> float:
+def run_core(batch: pa.Table, options: ResequenceOptions) -> float:
     """Seconds a row for the first rows of the first batch, so that the keys are at their start, as for the kernel.
 
     Making Python objects of the rows is not counted.
@@ -129,7 +133,7 @@ def run_core(batch: pa.Table, options: Resequencing) -> float:
     return (process_time() - begin) / len(columns[0])
 
 
-def measure(keys: int, rows: int, rounds: int, timeout: float, fewest: float | None) -> Figure:
+def measure(keys: int, rows: int, rounds: int, timeout: float, fewest: float | None) -> tuple[Figure, Readings]:
     batches, options = list(mix(keys, rows)), replace(OPTIONS, gap_timeout=timeout)
     count = sum(batch.num_rows for batch in batches)
     seconds, sorting, core = [], [], []
@@ -139,7 +143,8 @@ def measure(keys: int, rows: int, rounds: int, timeout: float, fewest: float | N
         sorting.append(run_sort(batches))
         core.append(run_core(batches[0], options))
     best = min(seconds) / count
-    return Figure(
+    figure = Figure(
+        timeout=timeout,
         keys=keys,
         rows=count,
         kernel_per_second=round(1 / best),
@@ -153,20 +158,33 @@ def measure(keys: int, rows: int, rounds: int, timeout: float, fewest: float | N
         state_bytes_per_key=round(size, 1),
         peak_megabytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     )
+    name = f"{keys:,} keys, timeout {timeout} s"
+    return figure, {f"{name}, kernel": seconds, f"{name}, sort": sorting, f"{name}, core, a row": core}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="how long gaps stay open; a batch lasts 1")
+    parser.add_argument(
+        "--timeout", type=float, nargs="*", default=TIMEOUTS, help="how long gaps stay open; a batch lasts 1"
+    )
     parser.add_argument("--keys", type=int, nargs="*", default=KEYS)
+    add_record_option(parser)
     arguments = parser.parse_args()
-    fewest: float | None = None
-    for keys in arguments.keys:
-        figure = measure(keys, arguments.rows, arguments.rounds, arguments.timeout, fewest)
-        fewest = fewest or 1 / figure.kernel_per_second
-        print(json.dumps(asdict(figure)), flush=True)
+    recorder = Recorder("kernel")
+    figures: list[dict[str, Cell]] = []
+    readings: Readings = {}
+    for timeout in arguments.timeout:
+        fewest: float | None = None
+        for keys in arguments.keys:
+            figure, seconds = measure(keys, arguments.rows, arguments.rounds, timeout, fewest)
+            fewest = fewest or 1 / figure.kernel_per_second
+            figures.append(asdict(figure))
+            readings |= seconds
+            print(json.dumps(asdict(figure)), flush=True)
+    if arguments.record:
+        recorder.write(figures, readings)
 
 
 if __name__ == "__main__":

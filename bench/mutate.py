@@ -8,10 +8,10 @@ bench/mutation/targets.toml names for it, and its result stays in bench/mutation
 run at. docs/explanation/mutation-testing.md is written from these files: a table of all modules, and every survivor with the
 explanation given for it in bench/mutation/survivors_<package>.toml. A survivor that nobody explained is listed as such.
 
-    make mutate ONLY=core.lane                one module (several may be named)
+    make mutate ONLY=core.lanes.lane          one module (several may be named)
     make mutate ONLY=core                     a package
     make mutate ONLY="--stale core"           the modules of core that changed since their result, or have none
-    make mutate ONLY="--survivors core.lane"  once more what survived, with the slow tests too; also after tests were added
+    make mutate ONLY="--survivors core.lanes.lane"  what survived once more, with the slow tests too; after tests were added
     make mutate ONLY=--page                   no run: write the page from the results
     make mutate ONLY="--page --record core"   also a record of the results of core, in docs/proof
 """
@@ -63,7 +63,7 @@ class Target:
 
     @property
     def path(self) -> str:
-        return f"src/seriatim/{self.package}/{self.module}.py"
+        return f"src/seriatim/{self.package}/{self.module.replace('.', '/')}.py"
 
     @property
     def workshop(self) -> Path:
@@ -356,16 +356,35 @@ def every_result() -> list[Result]:
     return [result for package in packages() for result in results(package).values()]
 
 
+def stale() -> list[Target]:
+    """The targets whose source is not the one that their result is about."""
+    kept = {package: results(package) for package in packages()}
+    return [
+        target
+        for target in targets().values()
+        if (result := kept[target.package].get(target.module)) and result.source != target.source
+    ]
+
+
+def staleness() -> str:
+    """How many results are of an earlier source. Which ones, the tables say."""
+    return (
+        f"Of {len(every_result())} results {len(stale())} are about an earlier source: that module has changed since "
+        '("changed" in the tables). `make mutate ONLY=--stale` runs these again.'
+    )
+
+
 def page() -> str:
     lines = [
         "# Mutation testing: the last results",
         "",
         "Written by `make mutate`. mutmut changes a module in many small ways, one at a time, and runs the module's tests on",
         "each change; a change that no test notices has survived. Modules are run one by one, so each result names its commit.",
-        "A module may have changed since; `make mutate ONLY=--stale` runs those that have.",
         "A mutant that ran out of time (an endless loop, as a rule) counts as killed and is also counted apart.",
         "",
         f"Goal: {GOAL:.0%} of the mutants killed. Result: **{in_words(every_result())}**.",
+        "",
+        staleness(),
     ]
     for package in packages():
         lines += table(package)
@@ -376,7 +395,7 @@ def page() -> str:
 
 
 def table(package: str) -> list[str]:
-    found = results(package)
+    found, changed = results(package), {target.module for target in stale() if target.package == package}
     missing = [f"`{target.module}`" for target in chosen([package]) if target.module not in found]
     return [
         "",
@@ -386,11 +405,24 @@ def table(package: str) -> list[str]:
         "|---|--:|--:|--:|--:|--:|---|---|",
         *(
             f"| `{module}` | {result.mutants} | {result.caught} | {result.endless} | {len(result.survivors)} | "
-            f"{share([result]):.1%} | {result.commit} | {result.date} |"
+            f"{share([result]):.1%} | {result.commit}{', changed' if module in changed else ''} | {result.date} |"
             for module, result in found.items()
         ),
         *(["", f"Without a result so far: {', '.join(missing)}."] if missing else []),
+        *(
+            ["", f"Not mutated, and not in these figures: {', '.join(untried)}."]
+            if (untried := left_out(package))
+            else []
+        ),
     ]
+
+
+def left_out(package: str) -> list[str]:
+    """The modules of a package that are no targets."""
+    folder = ROOT / "src/seriatim" / package
+    modules = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py") if path.stem != "__init__"]
+    targeted = {target.module for target in chosen([package])}
+    return [f"`{name}`" for name in sorted(".".join(module.parts) for module in modules) if name not in targeted]
 
 
 def survivors_by_reason(package: str) -> list[str]:
@@ -404,8 +436,12 @@ def survivors_by_reason(package: str) -> list[str]:
     return [line for reason, blocks in places.items() for line in ["", f"**{reason}**", *blocks]]
 
 
+COLLECTED = "collected from the modules' results:"
+"""What stands in a record in the place of a command: modules are run one by one, as the commits in its table say."""
+
+
 def record(names: list[str]) -> Path:
-    """Write a record of the results of the chosen targets."""
+    """Write a record of the results of the chosen targets. No run is behind it but those of the modules."""
     found = [(target, results(target.package).get(target.module)) for target in chosen(names)]
     known = [(target, result) for target, result in found if result]
     survivors = [
@@ -415,7 +451,7 @@ def record(names: list[str]) -> Path:
     ]
     return write_record(
         "mutation",
-        command=" ".join(["make mutate", *([f'ONLY="{" ".join(names)}"'] if names else [])]),
+        command=f"{COLLECTED} {', '.join(names) or 'all'}",
         seconds=sum(result.seconds for _, result in known),
         figures={
             "modules": len(known),
@@ -441,7 +477,7 @@ def record(names: list[str]) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "only", nargs="*", help="modules or packages, such as core.lane or core; all when none is named"
+        "only", nargs="*", help="modules or packages, such as core.lanes.lane or core; all when none is named"
     )
     parser.add_argument("--children", type=int, default=os.cpu_count() or 1, help="mutants that run at the same time")
     parser.add_argument("--stale", action="store_true", help="only modules that changed since their result")

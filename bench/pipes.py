@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from time import process_time
 
+from bench.record import Recorder
+from bench.report import add_record_option
 from seriatim.pipes import Element, InProcess, Pipe, Udp, indexed, resend, sequential
 
 MESSAGE = b"x" * 100
@@ -30,6 +32,8 @@ class Figure:
     per_second: int
     ratio: float
     lost: int
+    readings: tuple[float, ...]
+    """Messages a second in each round."""
 
 
 @dataclass(frozen=True)
@@ -78,23 +82,35 @@ async def deliver_all(element: Element, count: int) -> tuple[float, int]:
 
 
 def measure(route: str, deliveries: list[Work], rounds: int) -> list[Figure]:
-    best, lost = dict.fromkeys(deliveries, 0.0), dict.fromkeys(deliveries, 0)
+    readings: dict[Work, list[float]] = {work: [] for work in deliveries}
+    lost = dict.fromkeys(deliveries, 0)
     gc.collect()
     for _ in range(rounds):
         for work in deliveries:
             speed, missing = asyncio.run(deliver_all(work.make(), work.messages))
-            best[work], lost[work] = max(best[work], speed), lost[work] + missing
+            readings[work].append(speed)
+            lost[work] += missing
+    best = {work: max(speeds) for work, speeds in readings.items()}
     bare = best[deliveries[0]]
-    return [Figure(route, work.name, round(best[work]), best[work] / bare, lost[work]) for work in deliveries]
+    return [
+        Figure(route, work.name, round(best[work]), best[work] / bare, lost[work], tuple(readings[work]))
+        for work in deliveries
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few messages, to see that it runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_record_option(parser)
     arguments = parser.parse_args()
+    recorder = Recorder("pipes")
     scale, rounds = (500, 1) if arguments.quick else (10_000, ROUNDS)
     figures = [figure for route, each in works(scale).items() for figure in measure(route, each, rounds)]
+    if arguments.record:
+        rows = [asdict(figure) for figure in figures]
+        readings = {f"{row['route']}, {row['delivery']}": row.pop("readings") for row in rows}
+        recorder.write(rows, readings)
     if arguments.json:
         print(json.dumps([asdict(figure) for figure in figures], indent=1))
         return

@@ -45,6 +45,8 @@ class Report:
     def __init__(self, rounds: int) -> None:
         self.round_count = rounds
         self.rows: list[Row] = []
+        self.readings: dict[str, list[float]] = {}
+        """Every round of everybody who was measured."""
 
     def say(self, what: str) -> None:
         print(f"measuring {what} ...", file=sys.stderr, flush=True)
@@ -60,6 +62,8 @@ class Report:
             for name, work in works.items():
                 self.say(f"{name}, round {number + 1} of {rounds}")
                 found.values[name].append(work())
+        for name, values in found.values.items():
+            self.readings.setdefault(name, []).extend(values)
         return found
 
     def show(self, *, as_json: bool) -> None:
@@ -81,4 +85,9 @@ def options(prog: str, about: str | None, parts: Sequence[str]) -> argparse.Argu
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--only", choices=parts, action="append", help="one part; may be given several times")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    add_record_option(parser)
     return parser
+
+
+def add_record_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--record", action="store_true", help="also write a record for the docs, in docs/benchmarks")

@@ -1,6 +1,6 @@
 """What ordering costs a Sparkplug host: many edge nodes through a real broker, as a ratio to the same client only counting.
 
-    python -m bench.sparkplug [--nodes 1000] [--messages 100] [--rounds 3]
+    python -m bench.sparkplug [--nodes 1000] [--messages 100] [--rounds 5] [--quick] [--record]
 
 A process of its own plays the nodes: each is born and sends its data, 5 % of it displaced by up to five places. It never has
 more than a window of messages under way, so that the broker drops none; its own count of drops is read all the same. Three
@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -28,13 +28,15 @@ import aiomqtt
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from seriatim.core.edge_messages import NodeOrdering, Ordered
-from seriatim.core.edge_nodes import EdgeNodes
-from seriatim.core.resequencing import LedgerEntry
-from seriatim.engine.opening import open_broker
-from seriatim.sparkplug.connection import MqttAddress
+from bench.record import Recorder
+from bench.report import add_record_option
+from seriatim.core.resequencing.options import LedgerEntry
+from seriatim.core.sparkplug.messages import NodeOrdering, Ordered
+from seriatim.core.sparkplug.pool import EdgeNodes
+from seriatim.engine.connect import open_broker
 from seriatim.sparkplug.host import Host, HostOptions
 from seriatim.sparkplug.intake import Body, Malformed, read_message
+from seriatim.sparkplug.mqtt_address import MqttAddress
 from seriatim.sparkplug.payload import Payload
 from tests.mosquitto import SYS_INTERVAL, Mosquitto
 
@@ -64,6 +66,17 @@ class Result:
     @property
     def rate(self) -> float:
         return self.received / self.seconds
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One receiver, beside the one that only counts."""
+
+    receiver: str
+    messages_per_second: int
+    of_counting: float
+    of_counting_by_cpu_time: float
+    dropped: int
 
 
 def traffic_of(node: int, messages: int, seed: int) -> list[tuple[str, bytes]]:
@@ -107,17 +120,19 @@ async def play(
     spawn = multiprocessing.get_context("spawn")
     received = spawn.Value("q", 0)
     sender = spawn.Process(target=send_all, args=(port, nodes, messages, 7, received))
-    times: list[float] = []
+    total = nodes * messages
+    times: list[tuple[float, float]] = []
 
     def count(number: int) -> None:
-        if not times:
-            times.extend((time.perf_counter(), time.process_time()))
+        """Called for the first message and for the last, which is counted when the receiver is done with all of them."""
+        if not times or number == total:
+            times.append((time.perf_counter(), time.process_time()))
         received.value = number
 
-    outcome = await receive(port, nodes * messages, count, sender.start)
-    seconds, cpu_seconds = time.perf_counter() - times[0], time.process_time() - times[1]
+    outcome = await receive(port, total, count, sender.start)
+    (begun, begun_cpu), *_, (ended, ended_cpu) = times
     await asyncio.to_thread(sender.join)
-    return seconds, cpu_seconds, outcome
+    return ended - begun, ended_cpu - begun_cpu, outcome
 
 
 async def only_count(port: int, total: int, count: Callable[[int], None], begin: Callable[[], None]) -> Outcome:
@@ -144,7 +159,8 @@ async def only_order(port: int, total: int, count: Callable[[int], None], begin:
         begin()
         async for message in client.messages:
             number += 1
-            count(number)
+            if number < total:
+                count(number)
             found = read_message(message.topic.value, message.payload)
             if found is not None and not isinstance(found, Malformed):
                 for effect in edge_nodes.receive(*found, loop.time()):
@@ -153,6 +169,7 @@ async def only_order(port: int, total: int, count: Callable[[int], None], begin:
                     elif isinstance(effect, LedgerEntry):
                         ledger[effect.reason] += effect.size
             if number == total:
+                count(total)
                 return ledger, {str(key): numbers for key, numbers in out.items()}
     raise AssertionError
 
@@ -171,7 +188,8 @@ async def order_and_store(
     while host.counts.stored < total:
         await asyncio.sleep(0.005)
         if host.counts.received > 1:  # its own STATE is one
-            count(host.counts.received - 1)
+            count(min(host.counts.received - 1, total - 1))
+    count(total)
     running.cancel()
     await asyncio.wait([running])
     await broker.close()
@@ -187,7 +205,7 @@ async def order_and_store(
 async def drops_of(port: int) -> int:
     """How many messages the broker says it has dropped, when it had time to say so."""
     await asyncio.sleep(2 * SYS_INTERVAL)
-    async with asyncio.timeout(10), aiomqtt.Client("127.0.0.1", port) as client:
+    async with asyncio.timeout(60), aiomqtt.Client("127.0.0.1", port) as client:
         await client.subscribe("$SYS/broker/publish/messages/dropped")
         async for message in client.messages:
             return int(bytes(message.payload))
@@ -218,11 +236,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1_000)
     parser.add_argument("--messages", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3, help="each of them has all three receivers, one after another")
+    parser.add_argument("--rounds", type=int, default=5, help="each of them has all three receivers, one after another")
+    parser.add_argument("--quick", action="store_true", help="one round of few nodes, to see that it runs")
+    add_record_option(parser)
     given = parser.parse_args()
+    if given.quick:
+        given.nodes, given.messages, given.rounds = 50, 20, 1
+    recorder = Recorder("sparkplug")
     rounds = [play_round(given.nodes, given.messages) for _ in range(given.rounds)]
-    for which in RECEIVERS:
-        show(which, [results[which] for results in rounds], [results["counted"] for results in rounds])
+    figures = [
+        figure_of(which, [results[which] for results in rounds], [results["counted"] for results in rounds])
+        for which in RECEIVERS
+    ]
+    for figure in figures:
+        print(
+            f"{figure.receiver:8} {figure.messages_per_second:9,} messages/s: {figure.of_counting:5.2f} of counting only, by "
+            f"CPU time {figure.of_counting_by_cpu_time:5.2f}; dropped by the broker: {figure.dropped}"
+        )
+    if given.record:
+        readings = {which: [results[which].rate for results in rounds] for which in RECEIVERS}
+        recorder.write([asdict(figure) for figure in figures], readings)
 
 
 def play_round(nodes: int, messages: int) -> dict[str, Result]:
@@ -233,14 +266,15 @@ def play_round(nodes: int, messages: int) -> dict[str, Result]:
     return results
 
 
-def show(which: str, results: list[Result], bases: list[Result]) -> None:
+def figure_of(which: str, results: list[Result], bases: list[Result]) -> Figure:
     """A receiver in the middle one of its rounds: each is compared with the counting of its own round."""
     pairs = list(zip(results, bases, strict=True))
-    rate = median(result.rate / base.rate for result, base in pairs)
-    cpu = median(base.cpu_seconds / result.cpu_seconds for result, base in pairs)
-    print(
-        f"{which:8} {median(result.rate for result in results):9,.0f} messages/s: {rate:5.2f} of counting only, by CPU time "
-        f"{cpu:5.2f}; dropped by the broker: {sum(result.dropped for result in results)}"
+    return Figure(
+        which,
+        round(median(result.rate for result in results)),
+        median(result.rate / base.rate for result, base in pairs),
+        median(base.cpu_seconds / result.cpu_seconds for result, base in pairs),
+        sum(result.dropped for result in results),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,18 +11,21 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from bench.ordered_drain.workload import BACKLOG, BATCH, Workload, check_order
-from seriatim import Batching, PublishOptions, PubSub
+from seriatim import Batching, PublishOptions, PubSub, PubSubMessage
 from seriatim.client.message import Message
-from seriatim.core.delivery import Release
+from seriatim.core.lanes.types import ReleaseAfter
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 
 # A lease outlives the longest run: what a blocked key holds must stay blocked.
-DURABLE = SubscriptionOptions(ordering=True, ack_deadline=600)
-RECEIPT = SubscriptionOptions(ordering=True, ack_deadline=600, release=Release.RECEIPT)
-WINDOW = SubscriptionOptions(ordering=True, ack_deadline=600, window=16)
+DURABLE = SubscriptionOptions(message_ordering=True, ack_deadline=600)
+RECEIPT = SubscriptionOptions(message_ordering=True, ack_deadline=600, release=ReleaseAfter.RECEIPT)
+WINDOW = SubscriptionOptions(message_ordering=True, ack_deadline=600, window=16)
+
+MANY, CALLS = 1_000, 4
+"""How many messages a call of ``publish_many`` has, and how many calls are under way."""
 
 Level = Callable[[str, Workload, SubscriptionOptions], Awaitable[float]]
 
@@ -83,12 +87,11 @@ async def consume(engine: Engine, workload: Workload) -> tuple[float, list[int]]
     progress, subscription = Progress(workload.messages), engine.get_subscription("worker")
 
     def deliver(delivered: Sequence[Delivered]) -> None:
-        for lease, record in delivered:
-            progress.numbers.append(int(record.data[:10]))
-            subscription.ack(lease)
+        progress.numbers += [int(record.data[:10]) for _, record in delivered]
+        subscription.outcomes.ack_all([lease for lease, _ in delivered])
         progress.delivered()
 
-    subscription.attach(Consumer(deliver))
+    subscription.deliveries.attach(Consumer(deliver))
     batches, published = workload.batches(), 0
     begin = perf_counter()
     for batch in batches:
@@ -116,7 +119,7 @@ async def api_level(url: str, workload: Workload, options: SubscriptionOptions) 
         topic = await pubsub.topic("events").create()
         topic.set_publish_options(PublishOptions(Batching(max_messages=BATCH, max_milliseconds=10)))
         subscription = await topic.subscription("worker").create(
-            enable_message_ordering=options.ordering, window=options.window, release=options.release
+            enable_message_ordering=options.message_ordering, window=options.window, release=options.release
         )
         progress = Progress(workload.messages)
 
@@ -136,8 +139,43 @@ async def api_level(url: str, workload: Workload, options: SubscriptionOptions) 
             published += len(batch)
         await topic.flush()
         await progress.finish()
-        assert isinstance(pubsub.broker, Engine)
-        await until_durable(pubsub.broker)
+        engine = pubsub.broker
+        assert isinstance(engine, Engine)
+        await until_durable(engine)
+        seconds = perf_counter() - begin
+    check_order(workload, progress.numbers)
+    return seconds
+
+
+async def batch_level(url: str, workload: Workload, options: SubscriptionOptions) -> float:
+    """``topic.publish_many`` with a thousand messages, four calls at a time, and a handler of batches of one key."""
+    async with PubSub(url) as pubsub:
+        topic = await pubsub.topic("events").create()
+        subscription = await topic.subscription("worker").create(release=options.release)
+        progress = Progress(workload.messages)
+
+        def handle(messages: list[Message]) -> None:
+            progress.numbers += [int(message.data[:10]) for message in messages]
+            messages[-1].ack()
+            progress.delivered()
+
+        subscription.on("message", handle)
+        subscription.open(batch=100)
+        batches, published = workload.batches(), 0
+        calls: deque[asyncio.Task[list[str]]] = deque()
+        begin = perf_counter()
+        for start in range(0, len(batches), MANY // BATCH):
+            messages = [
+                PubSubMessage(data, key) for batch in batches[start : start + MANY // BATCH] for key, data in batch
+            ]
+            await progress.room_for(published)
+            if len(calls) == CALLS:
+                await calls.popleft()
+            calls.append(asyncio.create_task(topic.publish_many(messages)))
+            published += len(messages)
+        await asyncio.gather(*calls)
+        await progress.finish()
+        await subscription.wait_until_empty()
         seconds = perf_counter() - begin
     check_order(workload, progress.numbers)
     return seconds

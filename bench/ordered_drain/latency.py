@@ -52,12 +52,12 @@ async def _run(url: str, workload: Workload, per_second: float) -> list[float]:
             for lease, record in delivered:
                 number = int(record.data[:10])
                 waits[number] = now - number / per_second
-                subscription.ack(lease)
+                subscription.outcomes.ack(lease)
             missing -= len(delivered)
             if not missing:
                 done.set()
 
-        subscription.attach(Consumer(deliver))
+        subscription.deliveries.attach(Consumer(deliver))
         messages = [message for batch in workload.batches() for message in batch]
         sent, begin = 0, perf_counter()
         while sent < len(messages):

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -110,9 +111,8 @@ def _await_server(port: int) -> None:
 
 
 def _connect(port: int) -> Any:
-    from redis.connection import Connection
-
-    connection = Connection(host="127.0.0.1", port=port, socket_timeout=60, protocol=2)
+    kind: Any = import_module("redis.connection").Connection
+    connection = kind(host="127.0.0.1", port=port, socket_timeout=60, protocol=2)
     connection.connect()
     return connection
 

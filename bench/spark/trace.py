@@ -1,8 +1,8 @@
 """The rows that everybody gets: made once for each number of keys, and kept as parquet files of one batch each.
 
-100 bytes of payload, 10 % displaced, 2 % twice, 0.5 % missing. Seen from a key the mix is the same whatever the number of
-keys: a message is displaced by up to five places of its own key, and a gap may stay open for as long as ten messages of a
-key take. So the work of one row does not change with the keys, only where it has to look.
+100 bytes of payload or as many as are asked for, 10 % displaced, 2 % twice, 0.5 % missing. Seen from a key the mix is the same
+whatever the number of keys: a message is displaced by up to five places of its own key, and a gap may stay open for as long as
+ten messages of a key take. So the work of one row does not change with the keys, only where it has to look.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 SCHEMA = "device string, seq long, arrived double, payload string"
 SEED = 4
-PAYLOAD = 100
+PAYLOAD_BYTES = 100
 PER_SECOND = 100_000
 """How many rows arrive in a second of the trace. Times count relative to each other only."""
 ROW_GROUPS = 4
@@ -37,6 +37,7 @@ class Trace:
     keys: int
     rows: int
     batch: int
+    payload: int = PAYLOAD_BYTES
 
     @property
     def gap_timeout(self) -> float:
@@ -52,18 +53,19 @@ class Trace:
         return len(self.files)
 
 
-def trace_in(cache: Path, keys: int, rows: int, batch: int) -> Trace:
-    """The trace, from the cache if it is there."""
-    trace = Trace(cache / f"trace-{SEED}-{keys}-{rows}-{batch}", keys, rows, batch)
+def trace_in(cache: Path, keys: int, rows: int, batch: int, payload: int = PAYLOAD_BYTES) -> Trace:
+    """The trace, from the cache if it is there. ``payload`` is how many bytes that of a row has."""
+    trace = Trace(cache / f"trace-{SEED}-{keys}-{rows}-{batch}-{payload}", keys, rows, batch, payload)
     if not trace.folder.is_dir():
         beside = trace.folder.with_suffix(".unfinished")
         beside.mkdir(parents=True, exist_ok=True)
-        _write(beside, keys, rows, batch)
+        _write(beside, trace)
         beside.rename(trace.folder)
     return trace
 
 
-def _write(folder: Path, keys: int, rows: int, batch: int) -> None:
+def _write(folder: Path, trace: Trace) -> None:
+    keys, rows, batch = trace.keys, trace.rows, trace.batch
     random = np.random.default_rng(SEED)
     key, sequence = _arrivals(random, keys, rows)
     names = pa.array([f"device-{number:07d}" for number in range(keys)])
@@ -74,7 +76,7 @@ def _write(folder: Path, keys: int, rows: int, batch: int) -> None:
                 "device": names.take(pa.array(key[chosen])),
                 "seq": sequence[chosen],
                 "arrived": np.arange(chosen.start, chosen.stop) / PER_SECOND,
-                "payload": _payloads(random, chosen.stop - chosen.start),
+                "payload": _payloads(random, chosen.stop - chosen.start, trace.payload),
             }
         )
         file = folder / f"{number:05d}.parquet"
@@ -107,8 +109,8 @@ def _numbers_within(key: npt.NDArray[np.int64], keys: int) -> npt.NDArray[np.int
     return numbers
 
 
-def _payloads(random: np.random.Generator, count: int) -> pa.Array:
+def _payloads(random: np.random.Generator, count: int, size: int) -> pa.Array:
     """Hexadecimal digits: nothing that compression would make vanish."""
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)[random.integers(0, 16, count * PAYLOAD, np.uint8)]
-    offsets = np.arange(0, (count + 1) * PAYLOAD, PAYLOAD, dtype=np.int32)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)[random.integers(0, 16, count * size, np.uint8)]
+    offsets = np.arange(0, (count + 1) * size, size, dtype=np.int32)
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(digits))

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from bench.ordered_drain import redis_streams
 from bench.ordered_drain.workload import Workload, in_turn, uniform, zipf
+from bench.record import Cell, Recorder
+from bench.report import add_record_option
 from bench.wire import __doc__ as about
-from bench.wire import official, raw, servers
+from bench.wire import official, own, raw, servers, shards
 from bench.wire.meter import Reading
 from bench.wire.servers import Served
 
@@ -43,7 +45,18 @@ def our_works(loads: Loads) -> Works:
         "deliver and ack, Zipf, window 16": lambda: _ours(_drain(loads.hot), 16),
         "official client, uniform": lambda: _official(servers.ours(), loads.few),
         "official client, Zipf, window 16": lambda: _official(servers.ours(16), loads.few_hot),
+        "our asyncio client, uniform": lambda: _ours(lambda at: own.drain(at, loads.few)),
         "publish and consume at once, uniform": lambda: _ours(lambda at: raw.publish_and_drain(at, loads.even)),
+        "publish and consume at once, two owners": lambda: shards.rate(2, loads.even.messages),
+    }
+
+
+def other_works(loads: Loads) -> dict[str, Works]:
+    """Ours once more, in another way."""
+    return {
+        "the bound": bound_works(loads),
+        "the official client": {"our asyncio client, uniform": lambda: _official(servers.ours(), loads.few)},
+        "one owner": {"publish and consume at once, two owners": lambda: shards.rate(1, loads.even.messages)},
     }
 
 
@@ -100,12 +113,17 @@ def _official(served: AbstractContextManager[Served], workload: Workload) -> Rea
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.wire", description=about)
-    parser.add_argument("--messages", type=int, default=50_000, help="for the bare client")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--messages", type=int, default=40_000, help="for the bare client")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="one round of few messages, to see that it runs")
     parser.add_argument("--only", default="", help="only rows that contain this")
+    add_record_option(parser)
     options = parser.parse_args()
+    recorder = Recorder("wire")
+    if options.quick:
+        options.messages, options.rounds = 2_500, 1
     loads = Loads.of(options.messages)
-    peers = {"the bound": bound_works(loads)}
+    peers = other_works(loads)
     for who, missing, works in (
         ("emulator", servers.why_no_emulator(), emulator_works(loads)),
         ("Redis", redis_streams.is_missing(), redis_works(loads)),
@@ -114,22 +132,37 @@ def main() -> None:
             print(f"{who} is left out: {missing}", file=sys.stderr)
         else:
             peers[who] = works
+    rows: list[dict[str, Cell]] = []
+    readings: dict[str, list[float]] = {}
     for name, work in our_works(loads).items():
         if options.only in name:
-            _measure(name, work, {peer: works[name] for peer, works in peers.items() if name in works}, options.rounds)
+            beside = {peer: works[name] for peer, works in peers.items() if name in works}
+            rows.append(_measure(name, work, beside, options.rounds, readings))
+    if options.record:
+        recorder.write(rows, readings)
 
 
-def _measure(name: str, work: Callable[[], Reading], peers: Works, rounds: int) -> None:
+def _measure(
+    name: str, work: Callable[[], Reading], peers: Works, rounds: int, every_reading: dict[str, list[float]]
+) -> dict[str, Cell]:
     """Everybody has a turn in each round. A ratio is taken within a round, between neighbours in time, and then the median."""
     readings: dict[str, list[Reading]] = {who: [] for who in ("ours", *peers)}
     for _ in range(rounds):
         for who, measure in {"ours": work, **peers}.items():
             readings[who].append(measure())
+    every_reading |= {f"{name}, {who}": [one.rate for one in theirs] for who, theirs in readings.items()}
     ours = readings.pop("ours")
     beside = [f"{_rate(theirs):,.0f}/s {who} ({_ratio(ours, theirs):.2f}x)" for who, theirs in readings.items()]
     typical = sorted(ours)[len(ours) // 2]
     print(f"{name:40} {_rate(ours):>9,.0f}/s  {'  '.join(beside)}")
     print(f"{'':40} processors, busy + waited for: server {typical.server}, client {typical.client}", flush=True)
+    return {
+        "work": name,
+        "rate": f"{_rate(ours):,.0f}/s",
+        "beside": ", ".join(beside),
+        "server": str(typical.server),
+        "client": str(typical.client),
+    }
 
 
 def _rate(readings: list[Reading]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Share(NamedTuple):
     """So much of the time its main thread, which runs the event loop, could have run and got no processor."""
 
     def __str__(self) -> str:
-        return f"{self.busy:.2f} + {self.waiting:.2f}"
+        return "–" if isnan(self.busy) else f"{self.busy:.2f} + {self.waiting:.2f}"
 
 
 class Reading(NamedTuple):

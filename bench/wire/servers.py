@@ -27,12 +27,12 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def ours(window: int = 1) -> Iterator[Served]:
+def ours(window: int = 1, environment: dict[str, str] | None = None) -> Iterator[Served]:
     """``seriatim serve`` on a new SQLite file."""
     with TemporaryDirectory(prefix="wire-") as folder:
         command = [sys.executable, "-m", "seriatim", "serve", "--json", "--port", "0", "--window", str(window)]
         command += ["--store", f"sqlite:///{folder}/store.db"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert server.stdout is not None
         try:
             yield Served(f"127.0.0.1:{json.loads(server.stdout.readline())['port']}", server.pid)

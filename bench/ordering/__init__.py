@@ -1,0 +1,1 @@
+"""An open benchmark of ordered work: ``python -m bench.ordering``."""

@@ -49,8 +49,8 @@ class Sessions:
 async def main() -> None:
     sessions = Sessions()
     async with PubSub("sqlite:///user-events.db") as pubsub:
-        topic = await pubsub.topic("user-events").create()
-        subscription = await topic.subscription("event-processor").create(enable_message_ordering=True)
+        topic = await pubsub.topic("user-events").ensure()
+        subscription = await topic.subscription("event-processor").ensure()
         subscription.on("message", sessions.handle)
         subscription.open()
         for user, event in EVENTS:

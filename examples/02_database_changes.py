@@ -53,10 +53,9 @@ class Copy:
 async def main() -> None:
     copy = Copy()
     async with PubSub("sqlite:///database-changes.db") as pubsub:
-        topic = await pubsub.topic("database-changes").create()
-        subscription = await topic.subscription("copy").create(
-            enable_message_ordering=True, retry=RetryPolicy(min_backoff=0.05, max_backoff=1.0)
-        )
+        topic = await pubsub.topic("database-changes").ensure()
+        retry = RetryPolicy(min_backoff=0.05, max_backoff=1.0)
+        subscription = await topic.subscription("copy").ensure(retry=retry)
         subscription.on("message", copy.apply)
         subscription.on("error", lambda error: print(f"users:123 failed once: {error}"))
         subscription.open()

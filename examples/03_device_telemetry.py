@@ -25,15 +25,13 @@ READINGS = 5
 async def main() -> None:
     readings: dict[str, list[float]] = defaultdict(list)
     async with PubSub("sqlite:///device-telemetry.db") as pubsub:
-        topic = await pubsub.topic("device-telemetry").create()
-        broken = await pubsub.topic("broken-readings").create(retention=None)
-        put_aside = await broken.subscription("inspection").create(enable_message_ordering=True)
-        telemetry = await topic.subscription("telemetry").create(
-            enable_message_ordering=True, retry=RetryPolicy(max_attempts=2), dead_letter_topic="broken-readings"
+        topic = await pubsub.topic("device-telemetry").ensure()
+        broken = await pubsub.topic("broken-readings").ensure(retention=None)
+        put_aside = await broken.subscription("inspection").ensure()
+        telemetry = await topic.subscription("telemetry").ensure(
+            retry=RetryPolicy(max_attempts=2), dead_letter_topic="broken-readings"
         )
-        alarms = await topic.subscription("alarms").create(
-            enable_message_ordering=True, filter='attributes.level = "alarm"'
-        )
+        alarms = await topic.subscription("alarms").ensure(filter='attributes.level = "alarm"')
 
         def keep(message: Message) -> None:
             readings[str(message.ordering_key)].append(float(message.data))

@@ -14,7 +14,8 @@ Prints:
 import threading
 from collections import defaultdict
 
-from seriatim import Queue, QueueEmpty, RetryPolicy
+from seriatim import Queue, RetryPolicy
+from seriatim.errors import QueueEmpty
 
 EVENTS = [
     ("call-A", "ringing"),
@@ -40,7 +41,7 @@ def work(queue: Queue) -> None:
     """Bill events until there are none."""
     while True:
         try:
-            with queue.reserve(timeout=0.2) as item:  # commits at the end of the block, rolls back when it raises
+            with queue.reserve(timeout=0.5) as item:  # commits at the end of the block, rolls back when it raises
                 bill(str(item.key), item.data.decode())
         except QueueEmpty:
             return

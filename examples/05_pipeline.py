@@ -1,8 +1,8 @@
 """A pipeline without code: readings that a network has shuffled, repeated and lost, put back in order on Spark.
 
-It is declared in ``05_pipeline.toml``, and ``seriatim run`` would run it as well. A consumer gets what it wrote, one message
-of a device after another. What could not be placed is in the ledger, a parquet table, with its reason. Needs the extra
-``spark``.
+It is declared in ``05_pipeline.toml``, and ``seriatim pipeline run`` would run it as well. A consumer gets what it wrote,
+one message of a device after another. What could not be placed is in the ledger, a parquet table, with its reason. Needs the
+extra ``spark``.
 
 Prints:
 
@@ -15,12 +15,13 @@ Prints:
 
 import asyncio
 import json
+import os
 import shutil
 from collections import defaultdict
 from pathlib import Path
 
 from seriatim import Message, PubSub
-from seriatim.spark.local.session import local_session
+from seriatim.spark import local_session
 from seriatim.spark.pipeline import load
 
 STORE = "sqlite:///pipeline.db"
@@ -33,9 +34,9 @@ RECEIVED = [
 
 async def publish() -> None:
     async with PubSub(STORE) as pubsub:
-        raw = await pubsub.topic("raw").create()
-        ordered = await pubsub.topic("ordered").create()
-        await ordered.subscription("control").create(enable_message_ordering=True)
+        raw = await pubsub.topic("raw").ensure()
+        ordered = await pubsub.topic("ordered").ensure()
+        await ordered.subscription("control").ensure()
         for second, device, number in RECEIVED:
             raw.publish(json.dumps({"n": number, "at": second}).encode(), ordering_key=device)
         await raw.flush()
@@ -57,6 +58,10 @@ async def consume() -> dict[str, list[int]]:
 
 
 def main() -> None:
+    # From the beginning, each time: a pipeline would go on where it was before.
+    shutil.rmtree("pipeline-example", ignore_errors=True)
+    Path("pipeline-example").mkdir()
+    os.chdir("pipeline-example")
     asyncio.run(publish())
     # Its relative paths belong to the folder where it lies.
     shutil.copy(Path(__file__).with_name("05_pipeline.toml"), "pipeline.toml")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -97,9 +99,45 @@ def test_the_lock_satisfies_the_project():
     assert unmet == [], "run `make lock`"
 
 
-@pytest.mark.parametrize("script", [".ci/run", "requirements/lock"])
+@pytest.mark.parametrize("script", [".ci/run", ".ci/repeat-failures", "requirements/lock"])
 def test_scripts_can_be_executed(script):
     assert os.access(ROOT / script, os.X_OK)
+
+
+FAILS_ONCE = """
+from pathlib import Path
+
+def test_that_fails_once():
+    first = not Path("ran").exists()
+    Path("ran").touch()
+    assert not first
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "passes"),
+    [
+        (FAILS_ONCE, True),
+        (FAILS_ONCE + "\ndef test_that_fails_always():\n    assert False\n", False),
+        ("def test_that_passes():\n    pass\n", False),  # then something else than a test has failed
+        ("".join(f"def test_{number}():\n    assert False\n" for number in range(4)), False),
+    ],
+    ids=["once", "always", "no test", "too many"],
+)
+def test_ci_repeats_failures_and_names_those_that_pass_then(tmp_path, tests, passes):
+    (tmp_path / "test_it.py").write_text(tests)
+    run = partial(
+        subprocess.run,
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    run([sys.executable, "-m", "pytest", "."])
+    done = run([ROOT / ".ci/repeat-failures", sys.executable])
+    assert (done.returncode == 0) == passes, done.stdout + done.stderr
+    assert ("UNSTABLE" in done.stdout and "test_it.py::test_that_fails_once" in done.stdout) == passes
 
 
 def make(*args: str) -> subprocess.CompletedProcess[str]:

@@ -12,14 +12,14 @@ from random import Random
 import pytest
 
 from seriatim.core.lanes.explanation import WaitsFor
-from seriatim.core.lanes.types import OnExhausted, RetryMode, RetryPolicy
+from seriatim.core.lanes.types import OnExhausted, ReleaseAfter, RetryMode, RetryPolicy
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreLost
 from seriatim.store import open_store
 from seriatim.testing import run_in_virtual_time
-from tests.engine.conftest import ORDERED, Collector, prepare, publish, settle_down
+from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down
 
 BACKING_OFF = replace(ORDERED, retry=RetryPolicy(min_backoff=300, max_backoff=300))
 
@@ -596,6 +596,60 @@ def test_a_key_waits_for_each_reason_since_that_began() -> None:
         await engine.skip("s", "k")
         await asyncio.sleep(5)
         assert await waits() == ("consumer", 440)
+        await engine.close()
+
+    run_in_virtual_time(scenario())
+
+
+@pytest.mark.parametrize("release", ReleaseAfter)
+def test_a_delay_that_ended_behind_another_message_is_not_waited_for(release: ReleaseAfter) -> None:
+    async def scenario() -> None:
+        engine, got = Engine(open_store("memory://")), Collector()
+        await engine.start()
+        await prepare(engine, replace(ORDERED, release=release, ack_deadline=60))
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "a")
+        await publish(engine, "b", delay=10)
+        (message,) = await got.wait(1)
+        attachment.stop()
+        await asyncio.sleep(20)
+        attachment.ack(message.lease)
+        said = [await engine.explain("s", "k")]
+        while said[-1].waits_for is WaitsFor.COMMIT:
+            await asyncio.sleep(0)
+            said.append(await engine.explain("s", "k"))
+        assert len(said) > 1 or release is ReleaseAfter.RECEIPT
+        assert said[-1].waits_for is WaitsFor.CONSUMER
+        assert said[-1].since.timestamp() == pytest.approx(engine.now())
+        await engine.close()
+
+    run_in_virtual_time(scenario())
+
+
+def test_how_long_a_key_waits_is_judged_in_one_moment(monkeypatch) -> None:
+    monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)  # whatever has to be known of a message is read
+
+    async def scenario() -> None:
+        engine, got = Engine(open_store("memory://")), Collector()
+        await engine.start()
+        await prepare(engine, replace(ORDERED, tenant_limit=1, ack_deadline=60))
+        await publish(engine, "a", "b", key="t/2")
+        await publish(engine, "c", key="t/1")
+        attachment = engine.attach("s", got.consumer)
+        attachment.ack((await got.wait(1))[0].lease)
+        await got.wait(2)
+        await asyncio.sleep(5)
+        attachment.detach()
+        room = await engine.explain("s", "t/2")
+        assert (room.waits_for, room.since.timestamp()) == (WaitsFor.CONSUMER, pytest.approx(engine.now()))
+        with reads_held_up(engine):
+            explained = asyncio.create_task(engine.explain("s", "t/2"))
+            listed = asyncio.create_task(engine.list_keys("s"))
+            await asyncio.sleep(0)
+            await engine.seek_to_message("s", "1")
+            await engine.pause_key("s", "t/2")
+        assert await explained == room
+        assert [(key.key, key.why) for key in await listed] == [("t/2", None), ("t/1", None)]
         await engine.close()
 
     run_in_virtual_time(scenario())

@@ -304,6 +304,10 @@ class Deliveries:
 
     def _ring(self) -> None:
         self._timer = None
+        self.let_time_pass()
+
+    def let_time_pass(self) -> None:
+        """Let fall due what is due by now."""
         self._host.outcomes.apply(self._host.lanes.advance(self._engine.now()))
         self.wake()
 

@@ -5,6 +5,8 @@ Rules
     - The lanes decide: what they refuse, because somebody else was quicker, is refused with their words.
     - Nobody waits for a lease: an operator's word fences it, or goes around it.
     - Looking at many keys happens in pieces, between which messages go on.
+    - Why a key waits is judged in one moment, and what is due has fallen due before. Only when its message was published may
+      have to be read then, and that changes nothing else of the answer.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from heapq import nsmallest
 from itertools import chain, islice, takewhile
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from seriatim.core.lanes.explanation import explain
+from seriatim.core.lanes.explanation import WaitsFor, explain
 from seriatim.core.lanes.lane import LaneState
 from seriatim.core.lanes.types import DeadLettered, LaneView, Removed
 from seriatim.core.publishing.message_limits import check_key
@@ -64,6 +67,8 @@ LOOK_BACK, LOOK_BACK_AT_ONCE = 20_000, 2_000
 
 _TROUBLE = {LaneState.PAUSED: 0, LaneState.DELAYED: 1, LaneState.LEASED: 2, LaneState.SETTLING: 3, LaneState.READY: 4}
 _BLOCKED = {LaneState.PAUSED, LaneState.DELAYED}
+_FREE = {WaitsFor.CONSUMER, WaitsFor.TENANT}
+"""A key that waits for one of these is not blocked: it is ready."""
 
 
 class Operator:
@@ -131,14 +136,15 @@ class Operator:
         if state is not None:
             wanted = wanted & {one_of("state", LaneState, state)}
         rank, host = _RANKS[order], self._state
+        host.deliveries.let_time_pass()
         first: list[LaneView] = []
         for piece in _pieces(await self._candidates(search, everything=not wanted <= _BLOCKED)):
             views = [view for key in piece if (view := host.lanes.view(key)) is not None]
             first = nsmallest(skip + limit, [*first, *(view for view in views if view.state in wanted)], rank)
             await asyncio.sleep(0)
-        page = first[skip:]
-        records = await host.records(_shown(page))
-        return [self._key_info(view, records) for view in page]
+        page = [(view, self._explained(view.key, view)) for view in first[skip:]]
+        records = await host.records(_shown(view for view, _ in page))
+        return [self._key_info(view, records, explained(records)) for view, explained in page]
 
     async def group_keys(self, limit: int = 100) -> list[KeyGroup]:
         _check_limit(limit)
@@ -173,14 +179,17 @@ class Operator:
         waiting = lanes.offsets(key, limit)
         head = waiting[0] if waiting else state.topic.next_offset
         before, searched_from = await self._engine.load(lambda store: _earlier(store, state.topic.id, head, key, limit))
+        state.deliveries.let_time_pass()
         view = lanes.view(key)
+        explained = self._explained(key, view)
         records = await state.records([*waiting, *_shown([view])])
+        explanation = explained(records)
         state.watched.watch(self._engine.now(), key)
         return KeyDetails(
             subscription=state.name,
             topic=state.topic.name,
-            info=None if view is None else self._key_info(view, records),
-            explanation=self._explain(key, view, records),
+            info=None if view is None else self._key_info(view, records, explanation),
+            explanation=explanation,
             positions=[
                 self._position(record) for record in [*before, *(records[offset] for offset in sorted(records))]
             ],
@@ -202,9 +211,8 @@ class Operator:
         )
         return LanePosition(str(offset), standing, _moment(record.published), len(record.data), attempts, error)
 
-    def _key_info(self, view: LaneView, records: Mapping[int, Record]) -> KeyInfo:
+    def _key_info(self, view: LaneView, records: Mapping[int, Record], explanation: Explanation) -> KeyInfo:
         head = None if view.head is None else records.get(view.head)
-        is_blocked = view.state != LaneState.READY or _halted(self._state)
         return KeyInfo(
             key=view.key,
             state=str(view.state),
@@ -215,30 +223,40 @@ class Operator:
             attempts=view.attempts,
             not_before=None if view.not_before is None else _moment(view.not_before),
             error=view.error,
-            why=self._explain(view.key, view, records).sentence if is_blocked else None,
+            why=None if explanation.waits_for in _FREE else explanation.sentence,
         )
 
     async def explain(self, key: str | None) -> Explanation:
         """What a key waits for, since when, and what would move it."""
         _check_key(key)
+        self._state.deliveries.let_time_pass()
         view = self._state.lanes.view(key)
-        return self._explain(key, view, await self._state.records(_shown([view])))
+        explained = self._explained(key, view)
+        is_ready = view is not None and view.state == LaneState.READY  # otherwise no message has to be read
+        return explained(await self._state.records(_shown([view] if is_ready else [])))
 
-    def _explain(self, key: str | None, view: LaneView | None, records: Mapping[int, Record]) -> Explanation:
-        state = self._state
-        next_ = None if view is None or view.next is None else records.get(view.next)
-        found = explain(
+    def _explained(self, key: str | None, view: LaneView | None) -> Callable[[Mapping[int, Record]], Explanation]:
+        """What a key waits for at this moment, to be said when its next message was read."""
+        state, next_ = self._state, None if view is None else view.next
+        room, loaded = state.lanes.room_changed(key), state.loaded
+        say = partial(
+            explain,
             view,
             pause_reason=state.pause_reasons.get(key),
             halted=_halted(state),
             consumers=len(state.deliveries),
             full_tenant=state.lanes.full_tenant(key),
-            published=-inf if next_ is None or next_.published < state.loaded else next_.published,
-            barred=None if (room := state.lanes.room_changed(key)) is None else max(room, state.switched),
+            barred=None if room is None else max(room, state.switched),
             clock=_clock,
         )
-        since, until = (None if time is None else _moment(time) for time in (found.since, found.until))
-        return Explanation(key, found.waits_for, since, until, found.moved_by, found.sentence)
+
+        def explained(records: Mapping[int, Record]) -> Explanation:
+            record = None if next_ is None else records.get(next_)
+            found = say(published=-inf if record is None or record.published < loaded else record.published)
+            since, until = (None if time is None else _moment(time) for time in (found.since, found.until))
+            return Explanation(key, found.waits_for, since, until, found.moved_by, found.sentence)
+
+        return explained
 
     def superseded(self, key: str | None, limit: int) -> list[SupersededMessage]:
         """The last messages that newer ones left behind, the latest first."""

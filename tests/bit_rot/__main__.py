@@ -20,6 +20,7 @@ from seriatim.errors import SeriatimError
 from seriatim.store.sqlite.restore import restore_backup
 from seriatim.store.sqlite.store import SqliteStore
 from tests.bit_rot.damage import KINDS, copied, damaged
+from tests.bit_rot.rows import TABLES, Rows
 from tests.bit_rot.stores import content_of, fill, reading
 from tests.bit_rot.swaps import SWAPS, is_noticed
 from tests.bit_rot.test_files import SUBJECTS
@@ -55,6 +56,16 @@ def store_outcomes(scratch: Path, damages: int, random: Random) -> Outcomes:
                 outcome = AS_WRITTEN if content == held[-1] else LAST_LOST if content in held[-2:] else OTHER
                 outcome = EARLIER if outcome == OTHER and content in [empty, *held] else outcome
             yield f"{what}, {kind}", outcome
+
+
+def row_outcomes(scratch: Path, damages: int, random: Random) -> Outcomes:
+    """Flipped bits where rows decide what is delivered, and when."""
+    rows = Rows(scratch / "rows.db")
+    for table in TABLES:
+        bits = rows.bits(table)
+        for _, outcome, content in rows.outcomes(random.sample(bits, min(damages, len(bits)))):
+            unsaid = AS_WRITTEN if content == rows.written else OTHER
+            yield f"rows of {table}, a flipped bit", outcome if content is None else unsaid
 
 
 def file_outcomes(scratch: Path, damages: int, random: Random) -> Outcomes:
@@ -110,7 +121,7 @@ def main() -> int:
     arguments = parser.parse_args()
     began, random, counts = time.monotonic(), Random(arguments.seed), dict[str, Counter[str]]()
     with TemporaryDirectory(dir=fast_folder()) as scratch:
-        for outcomes in (store_outcomes, file_outcomes, backup_outcomes, swap_outcomes):
+        for outcomes in (store_outcomes, row_outcomes, file_outcomes, backup_outcomes, swap_outcomes):
             for what, outcome in outcomes(Path(scratch), arguments.damages, random):
                 counts.setdefault(what, Counter())[outcome] += 1
     columns = sorted({outcome for found in counts.values() for outcome in found})

@@ -13,7 +13,7 @@ from tests.store.contract.kit import letter, records, trouble
 
 
 class Content(NamedTuple):
-    """What a store holds. Messages and what is settled have checksums, the rest has not."""
+    """What a store holds. Messages and what is settled have checksums, and so has some of the rest (``rows.py``)."""
 
     messages: str
     settled: str

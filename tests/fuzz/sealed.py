@@ -12,7 +12,7 @@ from seriatim.errors import SeriatimError
 from seriatim.spark.kernel.segment import DIGEST_BYTES, page_digests
 from seriatim.spark.state.batch_versions import StateFolder
 from seriatim.spark.state.encoding import FIRST_MAGIC, LENGTH_BYTES, MAGIC, _digest
-from seriatim.store.number_columns import CHECKSUM_BYTES
+from seriatim.store.checksums import CHECKSUM_BYTES
 from seriatim.store.pack import _HEAD, PackHead
 from tests.spark.state.memory_files import MemoryFiles
 

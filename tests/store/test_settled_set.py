@@ -74,4 +74,4 @@ def test_a_cursor_that_was_cut_off_is_refused(blob):
 
 def test_a_block_that_was_cut_off_is_refused():
     with pytest.raises(DamagedStore):
-        decode_block(b"1234")
+        decode_block(b"1234", 1, 0)

@@ -11,7 +11,6 @@ Theory of operation
 
 from __future__ import annotations
 
-import json
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,6 +52,7 @@ from seriatim.store.staged_messages import check_staged, read_staged
 from seriatim.store.validation import (
     checked_letters,
     checked_troubles,
+    decode_options,
     encode_offsets,
     encode_options,
     end_of,
@@ -601,8 +601,7 @@ def _forget(rows: dict[int, Value], offsets: Iterable[int]) -> None:
 
 def _plain(options: Options) -> Options:
     """Options as they would be read back from JSON."""
-    values: dict[str, object] = json.loads(encode_options(options))
-    return values
+    return decode_options(encode_options(options), "a row")
 
 
 def _checked(offsets: Sequence[int]) -> list[int]:

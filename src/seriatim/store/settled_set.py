@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from seriatim.store.base import BLOCK, Cursor
-from seriatim.store.number_columns import seal, unseal
+from seriatim.store.checksums import seal, unseal
 
 FULL = (1 << BLOCK) - 1
 BLOCK_BYTES = BLOCK // 8
@@ -142,12 +142,12 @@ def _trailing_ones(bits: int) -> int:
     return (~bits & (bits + 1)).bit_length() - 1
 
 
-def encode_block(bits: int) -> bytes:
-    return seal(bits.to_bytes(BLOCK_BYTES, "little"))
+def encode_block(bits: int, subscription_id: int, block: int) -> bytes:
+    return seal(bits.to_bytes(BLOCK_BYTES, "little"), subscription_id, block)
 
 
-def decode_block(blob: bytes) -> int:
-    return int.from_bytes(unseal(blob, "a block of settled messages", BLOCK_BYTES), "little")
+def decode_block(blob: bytes, subscription_id: int, block: int) -> int:
+    return int.from_bytes(unseal(blob, "a block of settled messages", BLOCK_BYTES, subscription_id, block), "little")
 
 
 def encode_cursor(cursor: Cursor) -> bytes:
@@ -160,7 +160,7 @@ def encode_cursor(cursor: Cursor) -> bytes:
 
 def decode_cursor(blob: bytes) -> Cursor:
     size = _NUMBER.size + BLOCK_BYTES
-    blob = unseal(blob, "a stored cursor", size, _NUMBER.size)
+    blob = unseal(blob, "a stored cursor", size, rest=_NUMBER.size)
     parts = [blob[at : at + size] for at in range(_NUMBER.size, len(blob), size)]
     blocks = {_NUMBER.unpack_from(part)[0]: int.from_bytes(part[_NUMBER.size :], "little") for part in parts}
     return Cursor(_NUMBER.unpack_from(blob)[0], blocks)

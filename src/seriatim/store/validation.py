@@ -18,17 +18,19 @@ from seriatim.core.text_checks import check_name, check_text
 from seriatim.core.validation import MAX_INTEGER, require_finite, require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument
 from seriatim.store.base import Cursor, DeadLetterRow, DocumentRow, Options, ReaderRow, Record, SnapshotRow, TroubleRow
-from seriatim.store.number_columns import decode_column, encode_column, seal, unseal
+from seriatim.store.checksums import checksum_of, seal, unseal
+from seriatim.store.number_columns import decode_column, encode_column
 
 _TIMES = itemgetter(Record._fields.index("published"), Record._fields.index("not_before"))
 
 
 def encode_options(options: Options) -> str:
-    """Options as text."""
+    """Options as a text that ends with its checksum."""
     try:
-        return json.dumps(dict(options), allow_nan=False)
+        text = json.dumps(dict(options), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"options must be plain JSON values: {error}") from None
+    return f"{text} {checksum_of(text)}"
 
 
 def decode_json(text: str) -> Any:
@@ -39,10 +41,16 @@ def decode_json(text: str) -> Any:
         raise DamagedStore(f"a text in the store is damaged: restore a backup ({error})") from error
 
 
-def decode_options(text: str) -> dict[str, Any]:
+def decode_options(text: str, whose: str) -> dict[str, Any]:
     """The options of a topic, a subscription or a snapshot."""
-    if not isinstance(options := decode_json(text), dict):
-        raise DamagedStore(f"options in the store are damaged: restore a backup ({text!r} is no JSON object)")
+    try:
+        if not text.endswith("}"):  # earlier versions wrote no checksum
+            text, _, checksum = text.rpartition(" ")
+            if int(checksum) != checksum_of(text):
+                raise ValueError("the checksum is wrong")
+        options: dict[str, Any] = json.loads(text)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DamagedStore(f"the options of {whose} are damaged: restore a backup ({error})") from error
     return options
 
 
@@ -52,16 +60,16 @@ def decode_list(text: str) -> list[Any]:
     return values
 
 
-def encode_offsets(offsets: Sequence[int]) -> bytes:
-    """Offsets as sealed bytes."""
+def encode_offsets(offsets: Sequence[int], *place: int) -> bytes:
+    """Offsets as sealed bytes: what a subscription has settled, or (``place``: its id, and 1) not settled any more."""
     try:
-        return seal(encode_column("Q", offsets))
+        return seal(encode_column("Q", offsets), *place)
     except (OverflowError, TypeError) as error:
         raise InvalidArgument(f"offsets are whole numbers of 0 or more: {error}") from error
 
 
-def decode_offsets(blob: bytes) -> array[int]:
-    return decode_column("Q", unseal(blob, "settled messages", 8))
+def decode_offsets(blob: bytes, *place: int) -> array[int]:
+    return decode_column("Q", unseal(blob, "settled messages", 8, *place))
 
 
 def require_times(records: Sequence[Record]) -> None:

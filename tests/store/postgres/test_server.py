@@ -280,10 +280,21 @@ class TestDamage:
             ("UPDATE packs SET data = decode(repeat('00', length(data)), 'hex')", "pack", "checksum"),
             ("UPDATE packs SET head = '\\x01'", "pack", "cut off"),
             ("UPDATE packs SET messages = 7 WHERE first_offset = 0", "pack", "listed with 7"),
-            ("UPDATE subscriptions SET floor = 11", "subscription 'billing'", "log ends at 10"),
+            (
+                "UPDATE subscriptions SET floor = 11, floor_checksum = 4294967296",
+                "subscription 'billing'",
+                "log ends at 10",
+            ),
+            ("UPDATE subscriptions SET floor = 1", "subscription 'billing'", "the floor of subscription 1 is damaged"),
+            ("UPDATE topics SET options = '{} 1'", "store", "the options of topic 'orders' are damaged"),
+            (
+                "UPDATE troubles SET failures = 9",
+                "subscription 'billing'",
+                "what is known of message 1 in subscription 1",
+            ),
             (
                 "INSERT INTO settlements (subscription_id, undone, offsets) VALUES (1, 0, '\\xFF')",
-                "store",
+                "subscription",
                 "whole number",
             ),
             ("SET session_replication_role = replica; DELETE FROM topics", "table packs", "points to one of topics"),

@@ -26,10 +26,10 @@ from seriatim.core.publishing.dedup import limits_of
 from seriatim.store.base import BLOCK, Options, Record, UpkeepReport
 from seriatim.store.pack import PackHead
 from seriatim.store.retention import LEFTOVER_BYTES, LEFTOVER_MESSAGES, Follower, Retention, is_mostly_removable
-from seriatim.store.settled_set import SettledSet, decode_block, decode_cursor, encode_block
-from seriatim.store.sql.reader import first_kept, read_next_offset
+from seriatim.store.settled_set import SettledSet, decode_block, decode_cursor
+from seriatim.store.sql.reader import first_kept, intact_floor, read_floor, read_next_offset
 from seriatim.store.sql.session import Row, Session
-from seriatim.store.sql.transaction import write_pack
+from seriatim.store.sql.transaction import put_blocks, set_floor, write_pack
 from seriatim.store.validation import decode_offsets, decode_options
 
 # Commits wait for a piece, so it takes about a millisecond. Some ten commits are written between two pieces, each with a row of
@@ -113,7 +113,7 @@ def fold_settlements(session: Session) -> bool:
     rows = session.rows("oldest_settlements", SETTLEMENTS_A_PIECE)
     offsets = folded = 0
     for _, subscription_id, undone, blob in rows:
-        by_subscription[subscription_id].append((undone, decode_offsets(blob)))
+        by_subscription[subscription_id].append((undone, decode_offsets(blob, subscription_id, undone)))
         offsets += len(blob) // 8
         folded += 1
         if offsets >= OFFSETS_A_PIECE:
@@ -126,24 +126,23 @@ def fold_settlements(session: Session) -> bool:
 
 
 def _fold(session: Session, subscription_id: int, changes: Sequence[Row]) -> None:
-    floor = session.rows("floor", subscription_id)[0][0]
+    floor, since = read_floor(session, subscription_id)
     touched = {offset // BLOCK for _, offsets in changes for offset in offsets}
     if any(undone for undone, _ in changes):  # the floor may be lowered, and its block is then rewritten
         touched.add(floor // BLOCK)
     settled = _load(session, subscription_id, floor, _runs(touched))
     for undone, offsets in changes:
         (settled.discard if undone else settled.add)(offsets)
-    put = [(subscription_id, block, encode_block(bits)) for block, bits in settled.blocks.items()]
-    session.run_many("put_block", put)
+    put_blocks(session, subscription_id, settled.blocks)
     session.run_many("delete_block", [(subscription_id, block) for block in touched - settled.blocks.keys()])
     if settled.floor != floor:
-        session.run("set_floor", settled.floor, subscription_id)
+        set_floor(session, subscription_id, settled.floor, since)
 
 
 def _load(session: Session, subscription_id: int, floor: int, runs: Iterable[tuple[int, int]]) -> SettledSet:
     """What a subscription has settled, as far as these runs of blocks say."""
     rows = [row for first, last in runs for row in session.rows("blocks_between", subscription_id, first, last)]
-    return SettledSet(floor, [(block, decode_block(bits)) for block, bits in rows])
+    return SettledSet(floor, [(block, decode_block(bits, subscription_id, block)) for block, bits in rows])
 
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -174,7 +173,9 @@ class _Topic:
         self._options = options
         self._next_offset = next_offset
         self._tally = tally
-        self._subscriptions = [_Subscription(*row) for row in session.rows("subscriptions_of_topic", walk.topic_id)]
+        self._subscriptions = [
+            _Subscription(row[0], *intact_floor(*row)) for row in session.rows("subscriptions_of_topic", walk.topic_id)
+        ]
 
     @classmethod
     def load(cls, session: Session, walk: Walk, tally: Tally) -> _Topic | None:
@@ -182,7 +183,8 @@ class _Topic:
         found = session.rows("topic_options", walk.topic_id)
         if not found:
             return None
-        return cls(session, walk, decode_options(found[0][0]), read_next_offset(session, walk.topic_id), tally)
+        options = decode_options(found[0][0], f"topic {walk.topic_id}")
+        return cls(session, walk, options, read_next_offset(session, walk.topic_id), tally)
 
     def clean(self, limit: int, now: float) -> int:
         """Clean the next packs. Returns how many were examined, 0 at the end of the log."""
@@ -240,7 +242,7 @@ class _Topic:
                 block = raised // BLOCK
                 settled = _load(self._session, id_, raised, [(block, block)])
                 settled.set_floor(raised)  # after which the block is empty, unless something above the floor is settled
-                self._session.run("set_floor", raised, id_)
+                set_floor(self._session, id_, raised, since)
                 self._session.run("delete_blocks_below", id_, block if settled.blocks else block + 1)
                 self._session.run("forget_troubles_below", id_, raised)
                 self._subscriptions[index] = _Subscription(id_, raised, since)

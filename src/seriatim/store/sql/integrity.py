@@ -10,6 +10,9 @@ from seriatim.store.pack import PackHead
 from seriatim.store.sql.reader import SqlReader
 from seriatim.store.sql.session import Row, Session
 
+UNREADABLE = (StoreError, TypeError, ValueError)
+"""What reading a damaged row may raise: it may hold anything."""
+
 
 def find_problems(store: SqlReader) -> Iterator[Problem]:
     """Everything that is wrong, in short transactions."""
@@ -20,13 +23,10 @@ def find_problems(store: SqlReader) -> Iterator[Problem]:
             yield from _problems_of_a_log(store, topic)
         ends = {topic.id: topic.next_offset for topic in catalog.topics}
         for subscription in catalog.subscriptions:
-            if (end := ends.get(subscription.topic_id)) is None:
-                continue
-            highest = _highest(store.cursor(subscription.id))
-            if highest >= end:
-                what = f"has settled offset {highest} although the log ends at {end}"
-                yield Problem(f"subscription '{subscription.name}'", what)
-    except (StoreError, TypeError, ValueError) as error:  # a damaged row may hold anything
+            if (end := ends.get(subscription.topic_id)) is not None:
+                where = f"subscription '{subscription.name}'"
+                yield from (Problem(where, what) for what in _problems_of_a_subscription(store, subscription.id, end))
+    except UNREADABLE as error:
         yield Problem("store", f"can't be read: {error}")
 
 
@@ -74,6 +74,17 @@ def _problems_of_a_pack(row: Row) -> Iterator[str]:
         yield f"is listed with {messages} messages from {first} to {last} and holds {len(offsets)} others"
     if offsets != sorted(set(offsets)):
         yield "has offsets that do not rise"
+
+
+def _problems_of_a_subscription(store: SqlReader, subscription_id: int, end: int) -> Iterator[str]:
+    try:
+        highest = _highest(store.cursor(subscription_id))
+        if highest >= end:
+            yield f"has settled offset {highest} although the log ends at {end}"
+        for read in (store.troubles, store.paused_keys, store.dead_letters):
+            read(subscription_id)
+    except UNREADABLE as error:
+        yield f"can't be read: {error}"
 
 
 def _highest(cursor: Cursor) -> int:

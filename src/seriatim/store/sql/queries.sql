@@ -51,7 +51,7 @@ SELECT id, topic_id, name, options FROM subscriptions ORDER BY id;
 
 -- name: subscriptions_of_topic
 -- Whose cursors decide what of a topic may go.
-SELECT id, floor, since FROM subscriptions WHERE topic_id = ?;
+SELECT id, floor, since, floor_checksum FROM subscriptions WHERE topic_id = ?;
 
 -- name: subscription_named
 -- Whether a name is taken within a topic.
@@ -59,7 +59,7 @@ SELECT id FROM subscriptions WHERE topic_id = ? AND name = ?;
 
 -- name: create_subscription
 -- With its floor, and the next offset of its topic; its blocks follow.
-INSERT INTO subscriptions (topic_id, name, options, floor, since) VALUES (?, ?, ?, ?, ?) RETURNING id;
+INSERT INTO subscriptions (topic_id, name, options, floor, since, floor_checksum) VALUES (?, ?, ?, ?, ?, ?) RETURNING id;
 
 -- name: update_subscription
 -- New options.
@@ -71,11 +71,11 @@ DELETE FROM subscriptions WHERE id = ? RETURNING id;
 
 -- name: floor
 -- Below it everything is settled; no row when there is no such subscription.
-SELECT floor FROM subscriptions WHERE id = ?;
+SELECT floor, since, floor_checksum FROM subscriptions WHERE id = ?;
 
 -- name: set_floor
 -- A floor was raised by clean-up or moved by a seek.
-UPDATE subscriptions SET floor = ? WHERE id = ?;
+UPDATE subscriptions SET floor = ?, floor_checksum = ? WHERE id = ?;
 
 -- name: append_pack
 -- The messages of one append call, or what was left over of several packs.
@@ -167,7 +167,7 @@ DELETE FROM settled_blocks WHERE subscription_id = ?;
 
 -- name: troubles
 -- What is known of single messages.
-SELECT "offset", failures, not_before, error, steps_aside FROM troubles WHERE subscription_id = ? ORDER BY "offset";
+SELECT "offset", failures, not_before, error, steps_aside, checksum FROM troubles WHERE subscription_id = ? ORDER BY "offset";
 
 -- name: has_troubles
 -- Whether there is anything to forget.
@@ -175,10 +175,11 @@ SELECT 1 FROM troubles WHERE subscription_id = ? LIMIT 1;
 
 -- name: note_trouble
 -- Write down, or overwrite.
-INSERT INTO troubles (subscription_id, "offset", failures, not_before, error, steps_aside) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO troubles (subscription_id, "offset", failures, not_before, error, steps_aside, checksum)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (subscription_id, "offset") DO UPDATE SET
     failures = excluded.failures, not_before = excluded.not_before,
-    error = excluded.error, steps_aside = excluded.steps_aside;
+    error = excluded.error, steps_aside = excluded.steps_aside, checksum = excluded.checksum;
 
 -- name: forget_trouble
 -- The message is done, or has left its lane.
@@ -194,29 +195,32 @@ DELETE FROM troubles WHERE subscription_id = ? AND "offset" < ?;
 
 -- name: paused_keys
 -- Keys that wait for an operator.
-SELECT lane, reason FROM paused_keys WHERE subscription_id = ? ORDER BY lane;
+SELECT lane, reason, checksum FROM paused_keys WHERE subscription_id = ? ORDER BY lane;
 
 -- name: pause_key
 -- Or give another reason.
-INSERT INTO paused_keys (subscription_id, lane, reason) VALUES (?, ?, ?)
-ON CONFLICT (subscription_id, lane) DO UPDATE SET reason = excluded.reason;
+INSERT INTO paused_keys (subscription_id, lane, reason, checksum) VALUES (?, ?, ?, ?)
+ON CONFLICT (subscription_id, lane) DO UPDATE SET reason = excluded.reason, checksum = excluded.checksum;
 
 -- name: resume_key
 -- Nothing is left of the pause.
 DELETE FROM paused_keys WHERE subscription_id = ? AND lane = ?;
 
 -- name: dead_letters
--- Messages that left their lanes undelivered.
-SELECT "offset", key, attempts, time, error, copy_topic_id, copy_offset, overtaken
+-- Messages that left their lanes undelivered, with their checksums as they were before anything overtook them.
+SELECT "offset", key, attempts, time, error, copy_topic_id, copy_offset, overtaken,
+    CASE WHEN overtaken THEN -1 - checksum ELSE checksum END
 FROM dead_letters WHERE subscription_id = ? ORDER BY "offset";
 
 -- name: bury
 -- Or overwrite what is known of the dead letter.
-INSERT INTO dead_letters (subscription_id, "offset", key, attempts, time, error, copy_topic_id, copy_offset, overtaken)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO dead_letters (
+    subscription_id, "offset", key, attempts, time, error, copy_topic_id, copy_offset, overtaken, checksum
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (subscription_id, "offset") DO UPDATE SET
     key = excluded.key, attempts = excluded.attempts, time = excluded.time, error = excluded.error,
-    copy_topic_id = excluded.copy_topic_id, copy_offset = excluded.copy_offset, overtaken = excluded.overtaken;
+    copy_topic_id = excluded.copy_topic_id, copy_offset = excluded.copy_offset, overtaken = excluded.overtaken,
+    checksum = excluded.checksum;
 
 -- name: forget_dead_letter
 -- It went back to its place, or was given up.
@@ -316,8 +320,9 @@ SELECT id, first_offset, last_offset, messages, head, data FROM packs
 WHERE topic_id = ? AND first_offset > ? ORDER BY first_offset, id LIMIT 1;
 
 -- name: overtake
--- A later message of its key is settled.
-UPDATE dead_letters SET overtaken = true WHERE subscription_id = ? AND "offset" = ?;
+-- A later message of its key is settled. The checksum tells, too: it is turned over.
+UPDATE dead_letters SET checksum = CASE WHEN overtaken THEN checksum ELSE -1 - checksum END, overtaken = true
+WHERE subscription_id = ? AND "offset" = ?;
 
 -- name: writers
 -- Those whose names begin with a prefix.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -31,6 +31,7 @@ from seriatim.store.base import (
     TopicRow,
     TroubleRow,
 )
+from seriatim.store.checksums import require_checksum
 from seriatim.store.pack import PackHead
 from seriatim.store.settled_set import SettledSet, decode_block, decode_cursor
 from seriatim.store.sql.pool import Pool
@@ -70,10 +71,13 @@ class SqlReader(ABC):
     def catalog(self) -> Catalog:
         with self.reading() as session:
             return Catalog(
-                [TopicRow(id_, name, decode_options(text), after) for id_, name, text, after in session.rows("topics")],
                 [
-                    SubscriptionRow(row[0], row[1], row[2], decode_options(row[3]))
-                    for row in session.rows("subscriptions")
+                    TopicRow(id_, name, decode_options(text, f"topic '{name}'"), after)
+                    for id_, name, text, after in session.rows("topics")
+                ],
+                [
+                    SubscriptionRow(id_, topic_id, name, decode_options(text, f"subscription '{name}'"))
+                    for id_, topic_id, name, text in session.rows("subscriptions")
                 ],
                 [ReaderRow(*row) for row in session.rows("readers")],
                 [read_snapshot(row) for row in session.rows("snapshots")],
@@ -93,28 +97,32 @@ class SqlReader(ABC):
     def cursor(self, subscription_id: int) -> Cursor:
         """The blocks, plus the settlements that clean-up has not folded into them yet."""
         with self.reading() as session:
-            floor = _floor(session, subscription_id)
-            blocks = [(block, decode_block(bits)) for block, bits in session.rows("blocks", subscription_id)]
-            settled = SettledSet(floor, blocks)
+            floor, _ = read_floor(session, subscription_id)
+            rows = session.rows("blocks", subscription_id)
+            settled = SettledSet(floor, [(block, decode_block(bits, subscription_id, block)) for block, bits in rows])
             for undone, offsets in session.rows("settlements", subscription_id):
-                (settled.discard if undone else settled.add)(decode_offsets(offsets))
+                (settled.discard if undone else settled.add)(decode_offsets(offsets, subscription_id, undone))
         settled.raise_floor()
         return settled.cursor()
 
     def troubles(self, subscription_id: int) -> list[TroubleRow]:
         rows = self._rows_of("troubles", subscription_id)
-        return [TroubleRow(*row)._replace(steps_aside=bool(row[4])) for row in rows]
+        _require_intact("what is known of message", subscription_id, rows)
+        return [TroubleRow(*row[:4], steps_aside=bool(row[4])) for row in rows]
 
     def paused_keys(self, subscription_id: int) -> list[PausedRow]:
-        return [PausedRow(key_of(lane), reason) for lane, reason in self._rows_of("paused_keys", subscription_id)]
+        rows = self._rows_of("paused_keys", subscription_id)
+        _require_intact("the pause of", subscription_id, rows)
+        return [PausedRow(key_of(lane), reason) for lane, reason, _ in rows]
 
     def dead_letters(self, subscription_id: int) -> list[DeadLetterRow]:
         rows = self._rows_of("dead_letters", subscription_id)
-        return [DeadLetterRow(*row)._replace(overtaken=bool(row[7])) for row in rows]
+        _require_intact("the dead letter", subscription_id, ((*row[:7], row[8]) for row in rows))
+        return [DeadLetterRow(*row[:7], overtaken=bool(row[7])) for row in rows]
 
     def _rows_of(self, query: str, subscription_id: int) -> list[Row]:
         with self.reading() as session:
-            _floor(session, subscription_id)
+            read_floor(session, subscription_id)
             return session.rows(query, subscription_id)
 
     def headers(self, topic_id: int, first: int = 0) -> Iterator[Sequence[MessageHeader]]:
@@ -221,7 +229,7 @@ class SqlReader(ABC):
 
 def read_snapshot(row: Row) -> SnapshotRow:
     name, topic_id, cursor, expires, options = row
-    return SnapshotRow(name, topic_id, decode_cursor(cursor), expires, decode_options(options))
+    return SnapshotRow(name, topic_id, decode_cursor(cursor), expires, decode_options(options, f"snapshot '{name}'"))
 
 
 def read_next_offset(session: Session, topic_id: int) -> int:
@@ -264,8 +272,22 @@ def staged_heads(session: Session, attempt: str) -> Iterator[tuple[int, bytes]]:
         last = rows[-1][0]
 
 
-def _floor(session: Session, subscription_id: int) -> int:
+def read_floor(session: Session, subscription_id: int) -> tuple[int, int]:
+    """The floor of a subscription, and the next offset of its topic when it began."""
     rows = session.rows("floor", subscription_id)
     if not rows:
         raise NotFound(f"subscription '{subscription_id}' does not exist")
-    return int(rows[0][0])
+    return intact_floor(subscription_id, *rows[0])
+
+
+def _require_intact(what: str, subscription_id: int, rows: Iterable[Row]) -> None:
+    """``rows`` end with their checksums."""
+    for *columns, checksum in rows:
+        require_checksum(
+            checksum, f"{what} {columns[0]!r} in subscription {subscription_id}", subscription_id, *columns
+        )
+
+
+def intact_floor(subscription_id: int, floor: int, since: int, checksum: int) -> tuple[int, int]:
+    require_checksum(checksum, f"the floor of subscription {subscription_id}", floor, since)
+    return floor, since

@@ -19,7 +19,7 @@ def migrate(session: Session, migrations: Sequence[Migration], *, new: bool) -> 
             try:
                 session.run_script(migration.script)
             except StoreFailed as error:
-                if "already exists" not in str(error):
+                if not any(words in str(error) for words in ("already exists", "duplicate column")):
                     raise
                 raise DamagedStore(
                     f"the store has what migration {migration.version} brings, and no note of it: restore a backup"

@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -31,10 +31,11 @@ from seriatim.store.base import (
     TopicRow,
     TroubleRow,
 )
+from seriatim.store.checksums import checksum_of
 from seriatim.store.number_columns import decode_column, encode_column
 from seriatim.store.pack import PackHead, encode
 from seriatim.store.settled_set import encode_block, encode_cursor
-from seriatim.store.sql.reader import read_snapshot, staged_heads
+from seriatim.store.sql.reader import read_floor, read_snapshot, staged_heads
 from seriatim.store.sql.session import Row, Session
 from seriatim.store.staged_messages import IN_DATABASE, read_staged
 from seriatim.store.validation import (
@@ -108,7 +109,7 @@ class SqlTransaction:
     def topic(self, topic_id: int) -> TopicRow:
         next_offset = self._next_offset(topic_id)
         ((name, options),) = self._session.rows("topic", topic_id)
-        return TopicRow(topic_id, name, decode_options(options), next_offset)
+        return TopicRow(topic_id, name, decode_options(options, f"topic '{name}'"), next_offset)
 
     def has_subscriptions(self, topic_id: int) -> bool:
         return bool(self._session.rows("subscriptions_of_topic", topic_id))
@@ -153,7 +154,8 @@ class SqlTransaction:
         since = self._next_offset(topic_id)
         if self._session.rows("subscription_named", topic_id, name):
             raise AlreadyExists(f"subscription '{name}' already exists")
-        (row,) = self._session.rows("create_subscription", topic_id, name, values, cursor.floor, since)
+        checksum = checksum_of(cursor.floor, since)
+        (row,) = self._session.rows("create_subscription", topic_id, name, values, cursor.floor, since, checksum)
         self._pass_offsets(topic_id, cursor.floor)
         self._put_blocks(row[0], cursor)
         return SubscriptionRow(row[0], topic_id, name, dict(options))
@@ -197,19 +199,20 @@ class SqlTransaction:
     def settle(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
         if offsets:
-            self._session.run("settle", subscription_id, SETTLED, encode_offsets(offsets))
+            self._session.run("settle", subscription_id, SETTLED, encode_offsets(offsets, subscription_id, SETTLED))
             self._forget_troubles(subscription_id, offsets)
 
     def note_troubles(self, subscription_id: int, troubles: Iterable[TroubleRow]) -> None:
         self._require_subscription(subscription_id)
         rows = [(subscription_id, *trouble) for trouble in checked_troubles(troubles)]
-        self._session.run_many("note_trouble", rows)
+        self._session.run_many("note_trouble", [(*row, checksum_of(*row)) for row in rows])
         self._known.untroubled.discard(subscription_id)
 
     def pause_key(self, subscription_id: int, key: str | None, reason: str | None) -> None:
         self._require_subscription(subscription_id)
         require_pause(key, reason)
-        self._session.run("pause_key", subscription_id, lane_of(key), reason)
+        row = (subscription_id, lane_of(key), reason)
+        self._session.run("pause_key", *row, checksum_of(*row))
 
     def resume_key(self, subscription_id: int, key: str | None) -> None:
         self._require_subscription(subscription_id)
@@ -219,7 +222,7 @@ class SqlTransaction:
     def bury(self, subscription_id: int, letters: Iterable[DeadLetterRow]) -> None:
         self._require_subscription(subscription_id)
         letters = checked_letters(letters)
-        self._session.run_many("bury", [(subscription_id, *letter) for letter in letters])
+        self._session.run_many("bury", [_row_of_letter(subscription_id, letter) for letter in letters])
         self._forget_troubles(subscription_id, [letter.offset for letter in letters])
 
     def overtake(self, subscription_id: int, offsets: Sequence[int]) -> None:
@@ -229,7 +232,7 @@ class SqlTransaction:
 
     def unbury(self, subscription_id: int, offsets: Sequence[int]) -> None:
         self._require_subscription(subscription_id)
-        undone = encode_offsets(offsets)
+        undone = encode_offsets(offsets, subscription_id, UNSETTLED)
         self._session.run_many("forget_dead_letter", [(subscription_id, offset) for offset in offsets])
         self._session.run("settle", subscription_id, UNSETTLED, undone)
 
@@ -240,7 +243,8 @@ class SqlTransaction:
     def seek(self, subscription_id: int, cursor: Cursor) -> None:
         self._require_subscription(subscription_id)
         require_cursor(cursor)
-        self._session.run("set_floor", cursor.floor, subscription_id)
+        _, since = read_floor(self._session, subscription_id)
+        set_floor(self._session, subscription_id, cursor.floor, since)
         self._session.run("pass_offsets", cursor.floor, subscription_id)
         self._known.next_offsets.clear()  # of which topic is not known here
         for query in ("forget_settlements", "delete_blocks", "forget_troubles"):
@@ -357,8 +361,22 @@ class SqlTransaction:
             self._known.untroubled.add(subscription_id)
 
     def _put_blocks(self, subscription_id: int, cursor: Cursor) -> None:
-        blocks = [(subscription_id, block, encode_block(bits)) for block, bits in cursor.blocks.items() if bits]
-        self._session.run_many("put_block", blocks)
+        put_blocks(self._session, subscription_id, {block: bits for block, bits in cursor.blocks.items() if bits})
+
+
+def put_blocks(session: Session, subscription_id: int, blocks: Mapping[int, int]) -> None:
+    rows = [(subscription_id, block, encode_block(bits, subscription_id, block)) for block, bits in blocks.items()]
+    session.run_many("put_block", rows)
+
+
+def set_floor(session: Session, subscription_id: int, floor: int, since: int) -> None:
+    session.run("set_floor", floor, checksum_of(floor, since), subscription_id)
+
+
+def _row_of_letter(subscription_id: int, letter: DeadLetterRow) -> Row:
+    *columns, overtaken = letter
+    checksum = checksum_of(subscription_id, *columns)
+    return (subscription_id, *letter, -1 - checksum if overtaken else checksum)
 
 
 def write_pack(session: Session, topic_id: int, records: Sequence[Record], *, leftover: bool) -> None:

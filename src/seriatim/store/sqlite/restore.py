@@ -1,9 +1,10 @@
 """Restoring a store from a backup.
 
 Rules
-    - A backup of an earlier version is accepted: its schema is updated when the restored store is opened.
-    - The backup is checked first, and never changed. An existing store is never overwritten, nor is anything written next to
-      what a lost store left behind: its write-ahead log would be taken for part of the restored store.
+    - A backup of an earlier version is accepted: the schema of the copy is updated.
+    - The copy is checked before it becomes a store, and the backup is never changed. An existing store is never overwritten,
+      nor is anything written next to what a lost store left behind: its write-ahead log would be taken for part of the
+      restored store.
     - A file under the target's name is always complete: the copy has a temporary name until all of it is on the disk.
     - The backup does not know what happened after it, but clients may. So that nothing new is confused with what they saw, the
       restored store continues far above the backup:
@@ -25,6 +26,8 @@ from pathlib import Path
 
 from seriatim.errors import AlreadyExists, DamagedStore, InvalidArgument, NotFound, StoreFailed
 from seriatim.store.private_files import put_in_place, unfinished
+from seriatim.store.sql.queries import load_migrations
+from seriatim.store.sql.schema import migrate
 from seriatim.store.sqlite.session import SqliteSession, connect_writer
 from seriatim.store.sqlite.store import SqliteReader
 
@@ -41,10 +44,12 @@ def restore_backup(backup: str | Path, target: str | Path) -> None:
         raise InvalidArgument(f"'{target}' is an address: give the path of the file that is to become the store")
     source, goal = Path(backup), Path(target)
     _refuse_leftovers(goal)
-    _refuse_damage(source)
+    _refuse_other_file(source)
     try:
         with unfinished(goal) as partial:
             shutil.copyfile(source, partial)
+            _update_schema(partial)
+            _refuse_damage(partial, source)
             _go_far_ahead(partial)
             put_in_place(partial, goal)
     except FileExistsError:
@@ -60,10 +65,22 @@ def _refuse_leftovers(goal: Path) -> None:
             raise AlreadyExists(f"'{found}' already exists: move it away, or restore under another name")
 
 
-def _refuse_damage(source: Path) -> None:
+def _refuse_other_file(source: Path) -> None:
     if not source.is_file():
         raise NotFound(f"there is no backup at '{source}'")
-    with closing(SqliteReader(source, may_be_older=True)) as reader:
+    SqliteReader(source, may_be_older=True).close()
+
+
+def _update_schema(path: Path) -> None:
+    with closing(connect_writer(path)) as connection:
+        session = SqliteSession(connection)
+        session.command("BEGIN IMMEDIATE")
+        migrate(session, load_migrations("sqlite"), new=False)
+        session.command("COMMIT")
+
+
+def _refuse_damage(copy: Path, source: Path) -> None:
+    with closing(SqliteReader(copy)) as reader:
         problems = [f"{where}: {what}" for where, what in islice(reader.check(), PROBLEMS_SHOWN)]
     if problems:
         raise DamagedStore(f"the backup '{source}' is damaged, take another one: {'; '.join(problems)}")

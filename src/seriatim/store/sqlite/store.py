@@ -59,7 +59,7 @@ class SqliteReader(SqlReader):
     """A read-only store, for any process on this machine."""
 
     def __init__(self, path: str | Path, *, may_be_older: bool = False) -> None:
-        """``may_be_older``: accept a file of an earlier version, which can be checked and copied."""
+        """``may_be_older``: accept a file of an earlier version, which can be copied."""
         self._path = Path(path).absolute()  # the working directory may change
         super().__init__(Pool(lambda: connect_reader(self._path), lambda _: False))
         if not self._path.is_file():

@@ -5,7 +5,6 @@ What earlier versions wrote has none, and is read as it is.
 
 from __future__ import annotations
 
-import json
 from zlib import crc32
 
 from seriatim.errors import DamagedStore
@@ -39,8 +38,11 @@ def _sum(blob: bytes, place: tuple[int, ...]) -> bytes:
 
 def checksum_of(*values: object) -> int:
     """The checksum of these columns of a row. All numbers are floats here: a database may return 1 for true, and 5.0 for 5."""
-    plain = [float(value) + 0.0 if isinstance(value, int | float) else value for value in values]
-    return crc32(json.dumps(plain).encode())
+    return crc32("\n".join([value if isinstance(value, str) else _text(value) for value in values]).encode())
+
+
+def _text(value: object) -> str:
+    return str(value + 0.0) if isinstance(value, (int, float)) else repr(value)  # + 0.0 makes 0.0 of -0.0
 
 
 def require_checksum(checksum: int, what: str, *values: object) -> None:

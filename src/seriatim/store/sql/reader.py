@@ -108,7 +108,7 @@ class SqlReader(ABC):
     def troubles(self, subscription_id: int) -> list[TroubleRow]:
         rows = self._rows_of("troubles", subscription_id)
         _require_intact("what is known of message", subscription_id, rows)
-        return [TroubleRow(*row[:4], bool(row[4])) for row in rows]
+        return [TroubleRow(*row[:5])._replace(steps_aside=bool(row[4])) for row in rows]
 
     def paused_keys(self, subscription_id: int) -> list[PausedRow]:
         rows = self._rows_of("paused_keys", subscription_id)
@@ -118,7 +118,7 @@ class SqlReader(ABC):
     def dead_letters(self, subscription_id: int) -> list[DeadLetterRow]:
         rows = self._rows_of("dead_letters", subscription_id)
         _require_intact("the dead letter", subscription_id, ((*row[:7], row[8]) for row in rows))
-        return [DeadLetterRow(*row[:7], bool(row[7])) for row in rows]
+        return [DeadLetterRow(*row[:8])._replace(overtaken=bool(row[7])) for row in rows]
 
     def _rows_of(self, query: str, subscription_id: int) -> list[Row]:
         with self.reading() as session:

@@ -49,7 +49,7 @@ class Rows:
         for flipped in bits:
             damaged = bytearray(self._whole)
             damaged[flipped.at] ^= 1 << flipped.bit
-            self.restore(damaged)
+            self.restore(bytes(damaged))
             yield flipped, *reading(self.path)
 
     def restore(self, content: bytes | None = None) -> None:

@@ -354,7 +354,7 @@ def test_what_does_not_go_with_batches_of_a_key_is_refused_with_the_reason(run):
         for wrong in ({"batch": 0}, {"batch": True}, {"across_keys": True}, {"batch": 2, "across_keys": 1}):
             with pytest.raises(InvalidArgument):
                 await subscription.run(print, **wrong)
-        with pytest.raises(InvalidArgument, match="batches are for handlers"):
+        with pytest.raises(InvalidArgument, match="use a handler for batches"):
             subscription.messages(batch=10)
 
     run(scenario)

@@ -255,7 +255,7 @@ def test_waiting_for_itself_is_refused(pubsub):
     async def from_within():
         pubsub.topic("t")
 
-    with pytest.raises(FailedPrecondition, match="wait for itself"):
+    with pytest.raises(FailedPrecondition, match="would deadlock inside the event loop"):
         pubsub._thread.run(from_within())
 
 

@@ -398,7 +398,7 @@ def test_a_handler_that_asks_for_new_subscriptions_while_everything_is_closed_is
             assert [topic.next_offset for topic in await pubsub.topics() if topic.name == "results"] == [1]
 
     run_bounded(scenario)
-    assert refused == ["this PubSub is being closed: open another one to take messages"] * 2
+    assert refused == ["this PubSub is being closed: open another one to receive messages"] * 2
 
 
 # -- open again ---------------------------------------------------------------------------------------------------------

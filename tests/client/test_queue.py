@@ -58,7 +58,7 @@ def test_bullet_2_an_item_is_not_served_until_those_before_it_in_its_key_are_gon
     for event in (b"ringing", b"pushed 7", b"ended"):
         queue.push(event, "call-1")
     item = queue.reserve(WAIT)
-    with pytest.raises(QueueEmpty, match="'calls' had nothing to give"):
+    with pytest.raises(QueueEmpty, match="'calls' had no item ready"):
         queue.reserve(0)
     queue.commit(item)
     assert drained(queue) == [b"pushed 7", b"ended"]
@@ -315,7 +315,7 @@ def test_closing_ends_calls_that_wait_for_an_item_and_the_queue_says_that_it_is_
     queue.close()
     for thread in threads:
         thread.join(WAIT)
-    assert ended == ["queue 'calls' was closed before it had anything to give"] * 3
+    assert ended == ["queue 'calls' was closed before an item was ready"] * 3
     queue.close()
     for call in (queue.stats, queue.pause, queue.pop, lambda: queue.push(b"late")):
         with pytest.raises(FailedPrecondition, match=r"not open: use it inside 'with Queue\("):

@@ -307,7 +307,7 @@ def test_a_handler_that_hangs_keeps_the_program_until_the_second_signal_and_it_s
         assert process.stdout.readline() == "began\n"
         process.send_signal(number)
         assert process.stderr.readline() == (
-            "handlers of subscription 's' still run, and are waited for; a second signal ends the program at once\n"
+            "waiting for running handlers of subscription 's'; a second signal ends the program at once\n"
         )
         process.send_signal(number)
         assert process.wait(20) == -number

@@ -64,7 +64,7 @@ def test_seek_to_a_message_a_time_and_a_snapshot(run):
     ("place", "complaint"),
     [
         ({}, "give a time, a message_id or a snapshot"),
-        ({"time": 0.0, "snapshot": "x"}, "seek goes to one place"),
+        ({"time": 0.0, "snapshot": "x"}, "seek needs exactly one target"),
         ({"message_id": "first"}, "'first' is not the id of a message"),
         ({"message_id": "7"}, "offset 7 was not given to any message yet"),
         ({"time": datetime(2026, 1, 1)}, "has no time zone: give a datetime with one"),  # noqa: DTZ001 - that is the point

@@ -424,7 +424,7 @@ def test_whoever_takes_from_a_subscription_that_is_detached_hears_of_it(run_memo
         subscription, got = await prepare(engine), Collector()
         engine.attach("s", got.consumer)
         await subscription.placement.detach()
-        expected = "subscription 's' is detached: it gets no messages any more"
+        expected = "subscription 's' is detached: it receives no more messages"
         assert [str(failure) for failure in got.failures] == [expected]
         assert subscription.info().problem is None
 

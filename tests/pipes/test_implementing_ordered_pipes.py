@@ -252,7 +252,7 @@ def test_the_receiving_end_can_be_waited_for():
             with pytest.raises(ZeroDivisionError):
                 await end.wait()
         async with pipe.receiving() as end:
-            with pytest.raises(FailedPrecondition, match="iterate over the messages instead"):
+            with pytest.raises(FailedPrecondition, match="iterate over its messages instead"):
                 await end.wait()
 
     run_in_virtual_time(scenario())
@@ -261,7 +261,7 @@ def test_the_receiving_end_can_be_waited_for():
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (Pipe, "a pipe needs a route"),
+        (Pipe, "a pipe needs at least one route"),
         (lambda: Pipe(InProcess(), options=PipeOptions(), window=3), "as one object or by name"),
         (lambda: Pipe(bad_route(), level="strict", on_gap="hold"), "would wait for ever"),
         (lambda: resend(InProcess(), on_full="drop-oldest"), "drop nothing"),

@@ -503,7 +503,7 @@ def test_batches_of_one_key_are_refused_by_a_server_with_the_reason():
     async def program(url: str) -> None:
         async with PubSub(url) as pubsub:
             _, subscription = await ordered(pubsub)
-            with pytest.raises(NotSupported, match="a lease for each message"):
+            with pytest.raises(NotSupported, match="one lease per message"):
                 await subscription.run(print, batch=10)
 
     with server_in_thread(options=ServerOptions(min_ack_deadline=1)) as server:

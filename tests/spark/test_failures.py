@@ -46,7 +46,7 @@ SQLSTATE: XXKST
         (
             "[STREAM_FAILED] exception: Some data may have been lost because they are not available in Kafka any more; either",
             FailedPrecondition,
-            "Kafka no longer has messages that were not read yet; to go on without them, set failOnDataLoss to false",
+            "Kafka no longer has messages that were not read yet; to continue without them, set failOnDataLoss to false",
         ),
         (
             "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: `pulsar`. Make sure",

@@ -233,7 +233,7 @@ def test_files_that_can_not_be_used_are_refused_before_anything_begins(tmp_path)
         (tls, MqttTrust(key=tmp_path / "empty"), "needs the certificate"),
         (tls, MqttTrust(None, tmp_path / "server.pem", tmp_path / "empty"), "can't be read as PEM"),
         (tls, MqttTrust(None, tmp_path / "server.pem", tmp_path / "secret.key"), "is encrypted"),
-        (plain, MqttTrust(ca=tmp_path / "server.pem"), "give its address as mqtts://"),
+        (plain, MqttTrust(ca=tmp_path / "server.pem"), "give the address of the broker as mqtts://"),
     ):
         with pytest.raises(InvalidArgument, match=said):
             trust.for_address(address)

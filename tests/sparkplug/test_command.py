@@ -230,7 +230,7 @@ def test_mistakes_of_the_caller_are_one_line(tmp_path):
         (["--mqtt", "localhost"], "mqtt://host:1883"),
         (["--mqtt", "mqtt://h", "--host-id", "a/b"], "not a Sparkplug id"),
         (["--mqtt", "mqtt://h", "--ledger", "telemetry"], "name another topic"),
-        (["--mqtt", "mqtt://u:secret@h", "--mqtt-ca", __file__], "give its address as mqtts://"),
+        (["--mqtt", "mqtt://u:secret@h", "--mqtt-ca", __file__], "give the address of the broker as mqtts://"),
         (["--mqtt", "mqtt://h", "--retention", "a week"], "is not a duration"),
         (["--mqtt", "mqtt://h", "--retention", "36600d"], "retention must be"),
         (["nodes"], "there is no store"),

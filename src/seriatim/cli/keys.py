@@ -84,7 +84,7 @@ async def list_(
 @on_key("why")
 @with_broker
 async def why(broker: Broker, output: Output, subscription: str, key: str | None) -> None:
-    """Explain what KEY waits for, since when, and what would move it."""
+    """Explain what KEY is waiting for, since when, and what would unblock it."""
     found = await broker.explain(subscription, key)
     fields = {**asdict(found), "since": moment(found.since), "until": moment(found.until)}
     output.result({"subscription": subscription, **fields}, f"{_named(key)}: {found.sentence}")
@@ -96,7 +96,7 @@ async def why(broker: Broker, output: Output, subscription: str, key: str | None
 @limit_option(100)
 @with_broker
 async def superseded(broker: Broker, output: Output, subscription: str, key: str | None, limit: int) -> None:
-    """List messages that newer ones of their keys superseded, the latest first.
+    """List messages that were superseded by newer ones of their keys, the latest first.
 
     With '--keep latest' they are settled without being delivered. The last 10,000 are remembered, until the owner of the
     store ends.

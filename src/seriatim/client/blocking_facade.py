@@ -110,7 +110,7 @@ class LoopThread:
             try:
                 self.loop.run_forever()
             except BaseException as error:  # noqa: BLE001 - asyncio lets SystemExit through; callers must not wait for ever
-                logger.error("the event loop goes on after %r", error, exc_info=error)
+                logger.error("the event loop continues after %r", error, exc_info=error)
             else:
                 return
 
@@ -125,13 +125,13 @@ class LoopThread:
 
     def _require_this_process(self) -> None:
         if self.is_inherited:
-            raise StoreLost("this was opened before a fork, and its thread did not come along: open it again here")
+            raise StoreLost("this was opened before a fork, which does not copy threads: open it again in this process")
 
     def _require_usable(self) -> None:
         if self._is_closed or not self._thread.is_alive():
             raise FailedPrecondition(f"this is not open: use it inside 'with {self._opened_by}'")
         if threading.current_thread() is self._thread:
-            raise FailedPrecondition("this would wait for itself: use the async API inside the event loop")
+            raise FailedPrecondition("a blocking call would deadlock inside the event loop: use the async API there")
 
 
 class Facade(Generic[Target]):

@@ -90,7 +90,7 @@ def _parameters(query: str) -> dict[str, str]:
     for parameter in query.split("&") if query else ():
         name, _, value = parameter.partition("=")
         if name not in {"token", "tls", "ca"}:
-            raise InvalidArgument(f"a pubsub address knows token, tls and ca, not {name[:20]!r}")
+            raise InvalidArgument(f"a pubsub address has the options token, tls and ca, not {name[:20]!r}")
         if name in given or not value:
             raise InvalidArgument(f"a pubsub address has one {name} with a value: {name}=…")
         given[name] = unquote(value)
@@ -101,9 +101,9 @@ def _is_secure(tls: str | None, ca: str | None) -> bool:
     if tls is None:
         return ca is not None
     if tls not in _BOOLEANS:
-        raise InvalidArgument(f"tls of a pubsub address is true or false (1 or 0), not {tls[:20]!r}")
+        raise InvalidArgument(f"tls in a pubsub address must be true or false (1 or 0), not {tls[:20]!r}")
     if ca is not None and not _BOOLEANS[tls]:
-        raise InvalidArgument("a pubsub address has a ca, and tls=false: a certificate is trusted with TLS only")
+        raise InvalidArgument("ca in a pubsub address needs TLS: remove tls=false")
     return _BOOLEANS[tls]
 
 

@@ -102,7 +102,7 @@ class ConsumeOptions:
         if self.max_extension != inf:
             require_duration("max_extension", self.max_extension)
         if self.ack not in get_args(AckMode):
-            raise InvalidArgument(f"ack is 'manual' or 'on-return', not {shown(self.ack)}")
+            raise InvalidArgument(f"ack must be 'manual' or 'on-return', not {shown(self.ack)}")
 
 
 def check_handler(handler: object, *, may_be_async: bool = True) -> None:
@@ -409,7 +409,7 @@ class MessageStream(_Receiver):
 
     def __init__(self, broker: Broker, subscription: str, consuming: ConsumeOptions) -> None:
         if consuming.batch is not None:
-            raise InvalidArgument("a stream has one message at a time: batches are for handlers")
+            raise InvalidArgument("iteration yields one message at a time: use a handler for batches")
         self._queue: asyncio.Queue[tuple[Message, Lease] | None] = asyncio.Queue()
         self._error: BaseException | None = None
         self._is_over = False

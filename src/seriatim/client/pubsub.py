@@ -159,7 +159,7 @@ class PubSub:
     def _consumer_broker(self) -> Broker:
         """The same for consumers, which are refused while this is being closed."""
         if self._closing is not None:
-            raise FailedPrecondition("this PubSub is being closed: open another one to take messages")
+            raise FailedPrecondition("this PubSub is being closed: open another one to receive messages")
         return self.broker
 
     def topic(self, name: str) -> Topic:

@@ -200,9 +200,9 @@ class Queue:
                 message = await anext(stream)
         except TimeoutError:
             stream.close()
-            raise QueueEmpty(f"queue {self.name!r} had nothing to give within {wait_s} seconds") from None
+            raise QueueEmpty(f"queue {self.name!r} had no item ready within {wait_s} seconds") from None
         except StopAsyncIteration:
-            raise QueueEmpty(f"queue {self.name!r} was closed before it had anything to give") from None
+            raise QueueEmpty(f"queue {self.name!r} was closed before an item was ready") from None
         except BaseException:
             stream.close()
             raise

@@ -211,7 +211,7 @@ class ServerBroker(Broker):
         """A subscription that does not exist is reported to the consumer."""
         if consumer.batch > 1:
             raise NotSupported(
-                "the Pub/Sub API has a lease for each message, and none for a batch of a key: use across_keys=True"
+                "the Pub/Sub API has one lease per message, and none for a batch of a key: use across_keys=True"
             )
         attachment = ServerAttachment(self._channel, self._subscriptions.of(subscription), consumer)
         self._attachments = [known for known in self._attachments if not known.is_closed] + [attachment]

@@ -337,7 +337,7 @@ class Subscription:
     def _report_slow_stop(self, runner: HandlerRunner) -> None:
         if not runner.is_over:
             logger.warning(
-                "handlers of subscription %r still run, and are waited for; a second signal ends the program at once",
+                "waiting for running handlers of subscription %r; a second signal ends the program at once",
                 self.name,
                 extra=self._log_fields(None),
             )
@@ -541,7 +541,7 @@ class Subscription:
         raise StaleLease.
         """
         if [time, message_id, snapshot].count(None) != 2:
-            raise InvalidArgument("seek goes to one place: give a time, a message_id or a snapshot")
+            raise InvalidArgument("seek needs exactly one target: give a time, a message_id or a snapshot")
         if snapshot is not None:
             await self._broker.seek_to_snapshot(self.name, snapshot)
         elif message_id is not None:

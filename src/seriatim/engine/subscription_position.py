@@ -78,7 +78,7 @@ class Placement:
             host.deliveries.fence_all()
             await self._replace_lanes(options, lambda: self._write_detached(options))
             host.flaws = {}
-            detached = f"subscription {host.name!r} is detached: it gets no messages any more"
+            detached = f"subscription {host.name!r} is detached: it receives no more messages"
             host.deliveries.report(FailedPrecondition(detached))
 
     async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:

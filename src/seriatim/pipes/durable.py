@@ -146,8 +146,8 @@ class OutboxEnd(SenderEnd):
             elif index > machine.next_index:
                 self.fail(
                     FailedPrecondition(
-                        f"message {machine.next_index} of pipe {self._name!r} is missing from its outbox, where nobody may "
-                        "take anything out: begin again under another name"
+                        f"message {machine.next_index} of pipe {self._name!r} is missing from its outbox, from which nothing "
+                        "may be removed: start again under another name"
                     )
                 )
         self.wake()

@@ -234,7 +234,9 @@ class ReceiverEnd(_End[PipeReceiver]):
     async def wait(self) -> None:
         """Until the output fails; raises what it raised."""
         if self._task is None:
-            raise FailedPrecondition("nothing is handed over here: iterate over the messages instead")
+            raise FailedPrecondition(
+                "this end has no function or output to deliver to: iterate over its messages instead"
+            )
         await asyncio.shield(self._task)
 
     async def drain(self) -> None:

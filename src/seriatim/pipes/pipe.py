@@ -92,7 +92,7 @@ class Pipe(Route):
     ) -> None:
         """``name`` is what a durable end keeps its place under; ``report`` hears of whatever is given up."""
         if not routes:
-            raise InvalidArgument("a pipe needs a route to go around")
+            raise InvalidArgument("a pipe needs at least one route")
         if options is not None and choices:
             raise InvalidArgument("give the options of a pipe as one object or by name, not both")
         self.options = options or PipeOptions(**choices)  # type: ignore[arg-type]  # text becomes what it names
@@ -114,8 +114,8 @@ class Pipe(Route):
             )
         if self.options.gap_policy is OnGap.HOLD and not route.passes & Guarantee.NO_LOSS:
             raise InvalidArgument(
-                f"a pipe that waits for what is missing would wait for ever: {route.name} may lose it; choose on_gap='skip', "
-                "or a level that sends again"
+                f"a pipe that waits for missing messages would wait for ever, because {route.name} may lose them: choose "
+                "on_gap='skip', or a level that resends"
             )
         if self._output is not None and self.options.kind is PipeKind.RESEND:
             raise InvalidArgument(

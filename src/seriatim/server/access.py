@@ -43,7 +43,7 @@ class Authorizer:
         elif method in _SUBSCRIBING:
             is_allowed = _matches(await self._topic_of(request.subscription), rights.subscribe)
         if not is_allowed:
-            raise PermissionDenied(f"the token of {rights.name!r} does not allow {method} there")
+            raise PermissionDenied(f"the token of {rights.name!r} does not allow {method} on that resource")
 
     async def _topic_of(self, subscription: str) -> str:
         """The topic of a subscription, under its former name if it was deleted. Empty if the name is not known any more, or if

@@ -50,9 +50,9 @@ class Quota:
     def one(self, client: str) -> Iterator[None]:
         """Take one unit. Raises ResourceExhausted when none is left."""
         if self._used[client] >= self._per_client:
-            raise ResourceExhausted(f"{client} has {self._per_client} {self._what} already: end some")
+            raise ResourceExhausted(f"{client} has {self._per_client} {self._what}, the maximum: end some first")
         if self._in_all is not None and self._total >= self._in_all:
-            raise ResourceExhausted(f"the server has {self._in_all} {self._what} already: try again later")
+            raise ResourceExhausted(f"the server has {self._in_all} {self._what}, the maximum: try again later")
         self._used[client] += 1
         self._total += 1
         try:
@@ -79,7 +79,7 @@ class Reader:
                 async with asyncio.timeout(self._timeout_s):
                     data = await read()
             except TimeoutError:
-                raise RequestTimeout(f"no request came within {self._timeout_s:g} seconds") from None
+                raise RequestTimeout(f"no request arrived within {self._timeout_s:g} seconds") from None
         if data is grpc.aio.EOF:
             raise InvalidArgument("a call begins with a request")
         return bytes(data)

@@ -110,7 +110,7 @@ class PublisherService:
         messages = await self._schemas.checked(topic, outgoing(request.messages))
         size = request.ByteSize()
         if self._bytes + size > max(self._max_bytes, size):  # one is always taken, however large
-            raise ResourceExhausted("more is published than can be written: slow down, and try again")
+            raise ResourceExhausted("too many requests wait to be written: slow down, and try again")
         self._bytes += size
         try:
             return PublishResponse(message_ids=await self._broker.publish(topic, messages))

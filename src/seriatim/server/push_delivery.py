@@ -60,9 +60,11 @@ async def require_pullable(broker: Broker, subscription: str) -> SubscriptionOpt
     """The options of a subscription. Raises FailedPrecondition if it can't be pulled from."""
     options = (await broker.describe_subscription(subscription)).options
     if options.detached:
-        raise FailedPrecondition(f"subscription {subscription!r} is detached: it gets no messages any more")
+        raise FailedPrecondition(f"subscription {subscription!r} is detached: it receives no more messages")
     if push_config(options).push_endpoint:
-        raise FailedPrecondition(f"subscription {subscription!r} is pushed: clear its push_config to pull from it")
+        raise FailedPrecondition(
+            f"subscription {subscription!r} is a push subscription: clear its push_config to pull from it"
+        )
     return options
 
 
@@ -172,9 +174,7 @@ def check_endpoint(url: str) -> None:
     if parts.scheme not in {"http", "https"} or not host or port == 0 or not is_plain:
         raise InvalidArgument(f"push_endpoint {url!r} is not a valid address: write http://HOST:PORT/PATH, or https://")
     if parts.fragment:
-        raise InvalidArgument(
-            f"push_endpoint {url!r} has a fragment, which can't be posted to: leave out what follows #"
-        )
+        raise InvalidArgument(f"push_endpoint {url!r} has a fragment: remove everything from # on")
 
 
 def wrapped(message: Any, subscription: str, attempt: int | None) -> bytes:

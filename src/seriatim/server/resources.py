@@ -173,7 +173,7 @@ class Resources:
             return 1
         text = subscription.labels.get(WINDOW_LABEL, str(self._options.window))
         if not text.isdecimal() or not 1 <= int(text) <= MAX_WINDOW:
-            raise InvalidArgument(f"label {WINDOW_LABEL} is a number from 1 to {MAX_WINDOW}, not {text!r}")
+            raise InvalidArgument(f"label {WINDOW_LABEL} must be a number from 1 to {MAX_WINDOW}, not {text!r}")
         return int(text)
 
     # -- snapshots ------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def check_labels(labels: Any) -> None:
         if name.startswith("seriatim-") and name not in OUR_LABELS:
             nearest = get_close_matches(name, OUR_LABELS, n=1)
             advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {' and '.join(OUR_LABELS)}"
-            raise InvalidArgument(f"label {name!r} means nothing to Seriatim: {advice}")
+            raise InvalidArgument(f"label {name!r} is unknown to Seriatim: {advice}")
 
 
 def _check_push(config: Any) -> None:
@@ -265,7 +265,7 @@ def _retry_policy(subscription: Any) -> RetryPolicy:
         attempts = subscription.dead_letter_policy.max_delivery_attempts or MIN_DELIVERY_ATTEMPTS
         if not MIN_DELIVERY_ATTEMPTS <= attempts <= MAX_DELIVERY_ATTEMPTS:
             raise InvalidArgument(
-                f"max_delivery_attempts is {MIN_DELIVERY_ATTEMPTS} to {MAX_DELIVERY_ATTEMPTS}, not {attempts}"
+                f"max_delivery_attempts must be {MIN_DELIVERY_ATTEMPTS} to {MAX_DELIVERY_ATTEMPTS}, not {attempts}"
             )
         retry = replace(retry, max_attempts=attempts)
     return retry
@@ -279,7 +279,7 @@ def _retained(message: Any, most: float | None = None) -> float | None:
     seconds = seconds_of(message.message_retention_duration)
     if most is not None and not 600 <= seconds <= most:
         raise InvalidArgument(
-            f"message_retention_duration is 10 minutes to {most / DAY_S:.0f} days, not {seconds:.0f} seconds"
+            f"message_retention_duration must be 10 minutes to {most / DAY_S:.0f} days, not {seconds:.0f} seconds"
         )
     return seconds
 

@@ -303,7 +303,7 @@ class SchemaService:
 
     async def validate_message(self, request: Any) -> Any:
         if request.encoding not in ENCODINGS:
-            raise InvalidArgument("say which encoding the message has: JSON or BINARY")
+            raise InvalidArgument("set the encoding of the message: JSON or BINARY")
         if request.WhichOneof("schema_spec") == "schema":
             revision = Revision(request.schema, compiled(request.schema))
         else:

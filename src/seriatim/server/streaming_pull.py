@@ -169,7 +169,7 @@ class Stream:
 
     def _answer(self, response: Any) -> None:
         if len(self._answers) >= MAX_UNSENT_ANSWERS:
-            raise ResourceExhausted(f"{MAX_UNSENT_ANSWERS} answers wait to be read on this stream: read them")
+            raise ResourceExhausted(f"{MAX_UNSENT_ANSWERS} responses are unread on this stream: read them first")
         self._answers.append(response)
         self._changed.set()
 

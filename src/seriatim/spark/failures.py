@@ -47,7 +47,7 @@ def unwrapped(error: BaseException) -> SeriatimError:
         )
     if KAFKA_LOSS in text:
         return FailedPrecondition(
-            "Kafka no longer has messages that were not read yet; to go on without them, set failOnDataLoss to false"
+            "Kafka no longer has messages that were not read yet; to continue without them, set failOnDataLoss to false"
         )
     return FailedPrecondition(f"Spark: {_most_specific_line(text) or type(error).__name__}")
 

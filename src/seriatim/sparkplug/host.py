@@ -247,7 +247,7 @@ class Host:
             node = parse_node(name)
             if node in self.nodes and self._requests is not None:
                 self.counts.rebirths += 1
-                logger.info("%s is asked for a rebirth, because an operator wants it", node)
+                logger.info("requesting a rebirth from %s, on an operator's request", node)
                 self._requests.put_nowait(node)
 
     def _carefully(self, act: Callable[[], None]) -> None:
@@ -391,7 +391,7 @@ class Host:
             try:
                 await client.publish(command_topic(node), rebirth_command(_milliseconds()), qos=0, retain=False)
             except aiomqtt.MqttError as error:
-                logger.warning("%s could not be asked for a rebirth, which is tried again: %s", node, error)
+                logger.warning("requesting a rebirth from %s failed and will be retried: %s", node, error)
 
     # -- messages -------------------------------------------------------------------------------------------------------
 
@@ -506,7 +506,7 @@ class Host:
             return
         assert isinstance(request.key, NodeId)
         self.counts.rebirths += 1
-        logger.info("%s is asked for a rebirth (attempt %d): %s", request.key, request.attempt, request.reason)
+        logger.info("requesting a rebirth from %s (attempt %d): %s", request.key, request.attempt, request.reason)
         self._requests.put_nowait(request.key)
 
     # -- time -----------------------------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
         self._counts.leave_unread(1)
         if not self._dropping:
             logger.warning(
-                "messages come faster than they can be stored: some are dropped unread, the first of them on %s",
+                "messages arrive faster than they can be stored: some are dropped unread, the first of them on %s",
                 message.topic.value[:200],
             )
         self._dropping = True

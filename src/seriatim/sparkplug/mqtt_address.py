@@ -87,7 +87,7 @@ class MqttTrust:
         if self.key is not None and self.certificate is None:
             raise InvalidArgument("a key for the MQTT broker needs the certificate that belongs to it")
         if not address.tls and (self.ca or self.certificate):
-            raise InvalidArgument("certificates are for a broker that speaks TLS: give its address as mqtts://")
+            raise InvalidArgument("certificates need TLS: give the address of the broker as mqtts://")
         return self.context() if address.tls else None
 
 

@@ -164,7 +164,7 @@ class OrderingService(Generic[M]):
 
         def receive(known: EdgeNode[M], now: float) -> list[NodeEffect[M]]:
             if self._closed:
-                raise FailedPrecondition("this ordering service is closed: make a new one")
+                raise FailedPrecondition("this ordering service is closed: create a new one")
             return known.receive(message, now)
 
         effects = None

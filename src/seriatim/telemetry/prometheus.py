@@ -96,7 +96,9 @@ class PrometheusCollector(Collector):
         except RuntimeError:
             running = None
         if running is self._loop:
-            raise FailedPrecondition("the event loop would wait for itself here: use 'await prometheus_text(pubsub)'")
+            raise FailedPrecondition(
+                "this call would deadlock inside the event loop: use 'await prometheus_text(pubsub)'"
+            )
         if self._loop.is_closed():
             return
         answer = asyncio.run_coroutine_threadsafe(_families_of(self._pubsub, self._top_keys), self._loop)

@@ -67,8 +67,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
             if watches_files:
                 return False
             raise FailedPrecondition(
-                "nothing can happen any more: every task waits, no timer is set and no thread is at work; look for an event "
-                "that nobody sets, or a message that nobody publishes"
+                "deadlock: every task waits, no timer is set and no thread is at work; look for an event that is never set, "
+                "or a message that is never published"
             )
         self._virtual_now += seconds
         self._set_resolution()

@@ -236,7 +236,7 @@ class Union:
         label, inner = "null", None
         if value is not None:
             if not isinstance(value, dict) or len(value) != 1:
-                raise Mismatch(f'a union says its branch, as in {{"string": "x"}}, not {_brief(value)}')
+                raise Mismatch(f'a union value names its branch, as in {{"string": "x"}}, not {_brief(value)}')
             ((label, inner),) = value.items()
         branch = self._by_label.get(label)
         if branch is None or (value is not None and label == "null"):
@@ -320,7 +320,7 @@ def deeper(nesting: int) -> int:
 
 def _end(data: bytes, at: int, size: int) -> int:
     if not 0 <= size <= len(data) - at:
-        raise Mismatch(f"{size} bytes are announced, and {len(data) - at} are there")
+        raise Mismatch(f"{size} bytes are announced, but only {len(data) - at} are left")
     return at + size
 
 

@@ -217,5 +217,5 @@ def test_keys_and_arrivals_of_many_types_are_judged_as_by_sql(mixed, device, t):
 def test_what_can_never_work_is_refused(spark, mixed):
     with pytest.raises(InvalidArgument, match="the audit has a column 'rows' of its own"):
         mixed.withColumnRenamed("device", "rows").transform(audit(key="rows", sequence="n"))
-    with pytest.raises(InvalidArgument, match="write the stream down"):
+    with pytest.raises(InvalidArgument, match="write the stream to a table"):
         spark.readStream.format("rate").load().transform(audit(key="timestamp", sequence="value"))

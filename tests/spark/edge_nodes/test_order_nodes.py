@@ -307,7 +307,7 @@ def test_columns_that_are_added_must_not_be_there_before(spark):
 
 def test_a_stream_needs_a_state_and_keeps_what_its_columns_mean(spark, tmp_path):
     stream = a_stream(spark, tmp_path).add([BIRTH]).run()
-    with pytest.raises(InvalidArgument, match="a stream needs a folder for what it remembers"):
+    with pytest.raises(InvalidArgument, match="a stream needs a folder for its state"):
         stream.tagged(state=None)
     stream.add([data(1, 2.0)])
     failure = stream.fail(timestamp=None)

@@ -271,7 +271,7 @@ def test_idle_keys_are_forgotten_with_a_ledger_entry(stream):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "a stream needs a folder for what it remembers: state=PATH"),
+        ({}, "a stream needs a folder for its state: state=PATH"),
         ({"state": "s"}, "a stream has no end, so its lowest number is never known"),
         ({"state": "ftp://s", "start": 0}, "state can't be kept at ftp://s"),
         ({"state": "s", "start": 0, "partitions": 0}, "partitions must be a whole number of 1 or more"),
@@ -401,7 +401,7 @@ def test_a_deleted_state_is_not_begun_anew(begun):
     failure = begun.add([("a", 1, 3.0, "a1")]).fail()
     assert isinstance(failure, StateMismatch)
     assert "there is no state in" in str(failure)
-    assert "but batch 2 goes on from batch 1" in str(failure)
+    assert "but batch 2 continues from batch 1" in str(failure)
 
 
 def test_a_circle_can_not_be_put_under_a_state(begun):

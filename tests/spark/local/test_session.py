@@ -44,7 +44,7 @@ def test_the_driver_is_found_where_the_workers_reach_it(master, address):
 def test_a_master_that_is_nowhere_is_an_error():
     from seriatim.spark.local.session import driver_address
 
-    with pytest.raises(FailedPrecondition, match=r"no way leads from here to spark://nowhere\.invalid:7077: "):
+    with pytest.raises(FailedPrecondition, match=r"can't reach spark://nowhere\.invalid:7077 from this machine: "):
         driver_address("spark://nowhere.invalid:7077")
 
 

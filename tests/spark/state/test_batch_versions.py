@@ -379,7 +379,7 @@ def test_state_whose_binding_was_deleted_is_refused(files):
     files.delete("binding.json")
     with pytest.raises(StateMismatch, match="not empty"):
         Query(files).run(0, rows(0))
-    with pytest.raises(StateMismatch, match=r"there is no state in .*, but batch 1 goes on from batch 0"):
+    with pytest.raises(StateMismatch, match=r"there is no state in .*, but batch 1 continues from batch 0"):
         Query(files).run(1, rows(1))
 
 

@@ -33,8 +33,8 @@ async def command(
 ) -> None:
     """Pull messages from a subscription.
 
-    Without --ack this is only a look: all messages are given back at the end, and the delivery does not count as an attempt.
-    Each key shows its first message only, because the next one waits for its ack ('keys peek' and 'messages read' show more),
+    Without --ack, messages are only shown: all are given back at the end, and the delivery does not count as an attempt. Each
+    key shows its first message only, because the next one waits for its ack ('keys peek' and 'messages read' show more),
     and other consumers wait meanwhile. With --ack, a message is acked after it was printed. With --json, each message is one
     line.
     """

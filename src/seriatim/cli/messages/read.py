@@ -37,7 +37,7 @@ SECONDS_BETWEEN_LOOKS = 0.5
 @click.option("--key", help="Only messages with this key.")
 @click.option("--last", "tail", metavar="N", type=click.IntRange(min=0), help="Only the last N messages of the range.")
 @limit_option(100)
-@click.option("--follow", is_flag=True, help="Go on with new messages until Ctrl-C, regardless of --limit.")
+@click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C, regardless of --limit.")
 @with_reader
 def command(
     reader: StoreReader,

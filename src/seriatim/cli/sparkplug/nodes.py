@@ -57,7 +57,7 @@ def nodes(reader: StoreReader, output: Output, topic: str, ledger: str | None) -
     type=Duration(),
     default="10s",
     show_default=True,
-    help="How long to wait for the birth; 0 for not at all.",
+    help="How long to wait for the birth; 0 does not wait.",
 )
 @with_output
 def rebirth(output: Output, node: str, timeout: float, **given: Any) -> None:

@@ -131,7 +131,7 @@ def _rank(item: tuple[str, Verdict]) -> tuple[int, int, str]:
 )
 @click.option("--allow-empty", is_flag=True, help="Let --expect pass if there are no rows.")
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="The number of keys to list.")
-@click.option("--leave", metavar="NAME", help="Leave the verdict, and the report, in the store for the console.")
+@click.option("--leave", metavar="NAME", help="Save the verdict, and the report, in the store for the console.")
 @with_url
 def command(
     url: str,

@@ -71,7 +71,7 @@ def audit(
 
     def transformation(frame: DataFrame) -> DataFrame:
         if frame.isStreaming:
-            raise InvalidArgument("an audit looks at all rows: write the stream down, and audit what was written")
+            raise InvalidArgument("an audit needs all rows: write the stream to a table, and audit that")
         if key in AUDIT_COLUMNS:
             raise InvalidArgument(f"the audit has a column '{key}' of its own: rename yours")
         found = found_in(frame, roles)

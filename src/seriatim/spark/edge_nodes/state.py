@@ -75,7 +75,7 @@ def _with_fields(kind: type, found: dict[str, Any]) -> dict[str, Any]:
         )
         raise StateMismatch(
             f"the state of an edge node was written by another version of Seriatim: it lacks {lacks} and has {strange} that is "
-            "not known here; go on with that version, or start over with a new checkpoint and a new state folder"
+            "not known here; continue with that version, or start over with a new checkpoint and a new state folder"
         )
     return found
 

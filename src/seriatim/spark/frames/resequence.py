@@ -86,7 +86,7 @@ class StreamOptions:
     def folder(self) -> str:
         """The folder of the state; a stream needs one."""
         if self.state is None:
-            raise InvalidArgument("a stream needs a folder for what it remembers: state=PATH")
+            raise InvalidArgument("a stream needs a folder for its state: state=PATH")
         return self.state
 
     def limit(self, *, is_needed: bool) -> float | None:

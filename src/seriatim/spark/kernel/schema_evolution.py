@@ -47,7 +47,7 @@ def refuse_misfits(old: pa.Schema, new: pa.Schema, held: int, where: str) -> Non
     wrong = misfits(old, new)
     if wrong:
         raise StateMismatch(
-            f"{held} rows wait in {where}, and {wrong[0]}: put the columns back until these rows are released, or begin anew "
+            f"{held} rows wait in {where}, and {wrong[0]}: put the columns back until these rows are released, or start over "
             "with an empty state folder and a new checkpoint"
         )
 

@@ -91,7 +91,9 @@ def driver_address(master: str) -> str | None:
         try:
             probe.connect((found[1], int(found[2])))
         except OSError as error:
-            raise FailedPrecondition(f"no way leads from here to {master}: {error}; correct spark.master") from error
+            raise FailedPrecondition(
+                f"can't reach {master} from this machine: {error}; correct spark.master"
+            ) from error
         address: str = probe.getsockname()[0]
         return address
 

@@ -372,8 +372,8 @@ def _check(declaration: Declaration) -> None:
     for name in (name for table in tables for name in table):
         if name.lower().rpartition(".")[2].startswith(ASYNCHRONOUS):
             raise InvalidArgument(
-                f"'{name}' is refused: with asynchronous progress tracking Spark goes on before its log is written, and a "
-                "batch that comes again after a crash may have other rows under the same number"
+                f"'{name}' is refused: with asynchronous progress tracking Spark continues before its log is written, and a "
+                "batch that is repeated after a crash may have other rows under the same number"
             )
 
 

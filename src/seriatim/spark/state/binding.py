@@ -54,7 +54,7 @@ def require_bound(files: Files, own: Binding, batch: int) -> None:
     bound = read_binding(files) or (_bind_new(files, own) if batch == 0 else None)
     if bound is None:
         raise StateMismatch(
-            f"there is no state in {files.root}, but batch {batch} goes on from batch {batch - 1}: {REMEDY}"
+            f"there is no state in {files.root}, but batch {batch} continues from batch {batch - 1}: {REMEDY}"
         )
     if bound.query != own.query:
         raise StateMismatch(
@@ -93,7 +93,7 @@ def require_same_meaning(root: str, bound: Mapping[str, str], own: Mapping[str, 
     if PAYLOAD in own and PAYLOAD not in bound:
         raise StateMismatch(
             f"the state in {root} was not made with on_duplicate='conflict' (or by a version that did not note which columns "
-            "it compared): the rows that wait have nothing to be compared by. Go on with the on_duplicate that it was made "
+            "it compared): the waiting rows have no digest to compare. Continue with the on_duplicate that it was made "
             "with, or start over with an empty state folder and a new checkpoint"
         )
     raise StateMismatch(

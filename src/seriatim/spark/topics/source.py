@@ -96,7 +96,7 @@ class Reading:
     def lost(self, what: str) -> None:
         """Messages are gone that should have been read."""
         if self.fail_on_loss:
-            raise FailedPrecondition(f"{what}; to go on without them, set failOnDataLoss to false")
+            raise FailedPrecondition(f"{what}; to continue without them, set failOnDataLoss to false")
         logger.warning("%s", what)
 
     def require_kept(self, store: StoreReader, topic: TopicRow, first: int) -> None:
@@ -298,7 +298,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if early not in (None, name) and self._begun is not None and early == self._begun.get("reader"):
             self._address.ask(lambda broker: broker.delete_reader(early))  # or it would hold back clean-up
             raise FailedPrecondition(
-                f"Spark asked for the end of the stream before it told where the query stands: unset {AVAILABLE_NOW_WRAPPER}"
+                "Spark asked for the end of the stream before it passed the position of the query: "
+                f"unset {AVAILABLE_NOW_WRAPPER}"
             )
 
     def _as_begun_before(self, store: StoreReader, start: Offset, name: str | None) -> Offset:

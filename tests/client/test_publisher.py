@@ -623,3 +623,18 @@ def test_limits_that_come_later_count_what_is_outstanding_then():
         await stage.publisher.flush()
 
     run(scenario, PublishOptions(Batching(1)))
+
+
+def test_what_is_admitted_in_place_of_failed_messages_keeps_its_order():
+    async def scenario(stage):
+        stage.store.gate.clear()
+        failed = stage.publish("d1", "d2", "d3", key="d")
+        await stage.store.until_writing()
+        behind = stage.publish("a1", "a2", key="a")
+        stage.store.failures.append(StoreFull("no room"))
+        stage.store.gate.set()
+        # The first two make room for d3 and a1, and d3, which is refused then, for a2.
+        await asyncio.gather(*behind, *failed, return_exceptions=True)
+        assert stage.stored() == [b"a1", b"a2"]
+
+    run(scenario, PublishOptions(Batching(2), flow_control=FlowControl(max_outstanding_messages=2)))

@@ -262,16 +262,19 @@ class Publisher:
         self._set_timer()
 
     def _add(self, admitted: Iterable[PublishFuture]) -> None:
-        """Put messages that were admitted into their batches."""
+        """Put messages that were admitted into their batches: all of them, before a failure of one makes room for others."""
+        batches, refused = list[Batch[PublishFuture]](), list[PublishFuture]()
         for future in admitted:
             self._leave_queue(future)
             message = future.message
             try:
-                batches = self._batcher.add(message.key, future, len(message.data), self._time())
+                batches += self._batcher.add(message.key, future, len(message.data), self._time())
             except PublishingPaused as error:
-                self._fail([future], error)
-            else:
-                self._send(batches)
+                self._settle_failure(future, error)
+                refused.append(future)
+        self._send(batches)
+        if refused:
+            self._release(refused)
 
     def _leave_queue(self, future: PublishFuture) -> None:
         if hasattr(future, "withdraw"):

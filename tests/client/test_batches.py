@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -124,6 +125,33 @@ def test_errors_are_reported_for_each_message_and_nothing_overtakes_what_failed(
             assert isinstance(behind, PublishingPaused)
             assert topic.paused_keys() == ("b",)
             assert (await subscription.stats()).total == 2
+
+    run_in_virtual_time(scenario())
+
+
+def test_a_call_that_is_cancelled_withdraws_what_waits_and_leaves_no_failure_that_nobody_retrieves():
+    async def scenario() -> None:
+        complaints: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with PubSub("memory://") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            await topic.publish(b"other", ordering_key="b", dedup_id="taken")
+            topic.set_publish_options(
+                PublishOptions(Batching(max_messages=1), flow_control=FlowControl(max_outstanding_messages=2))
+            )
+            fails = PubSubMessage(b"2", "b", dedup_id="taken")
+            publishing = asyncio.create_task(
+                topic.publish_many([PubSubMessage(b"1", "a"), fails, PubSubMessage(b"3", "c")])
+            )
+            await asyncio.sleep(0)
+            publishing.cancel()
+            await asyncio.wait([publishing])
+            await topic.flush()
+            assert topic.paused_keys() == ("b",), "what was on its way went on"
+            assert (await subscription.stats()).total == 2
+        del publishing  # whose traceback knows them
+        gc.collect()
+        assert complaints == []
 
     run_in_virtual_time(scenario())
 

@@ -166,7 +166,12 @@ class Topic:
             ]
         for future in published:
             future.observed = True  # here, whatever becomes of it
-        await publisher.wait_for(published)
+        try:
+            await publisher.wait_for(published)
+        except asyncio.CancelledError:
+            for future in published:  # nobody hears of them any more
+                future.cancel()
+            raise
         if errors := list(filter(None, map(asyncio.Future.exception, published))):
             results = [future.exception() or future.result() for future in published]
             raise PublishFailed(

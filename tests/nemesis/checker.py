@@ -3,6 +3,7 @@
 For one subscription:
     lost            a confirmed publish was neither acked, dead-lettered nor taken out by the end
     duplicated      what was published once was delivered as two messages, with different ids
+    stored twice    what was published again with its ``dedup_id`` became another message, with another id
     ghost           a message whose publish was refused, or that nobody published, was delivered
     reordered       a message was delivered although an earlier one of its key, published before it, was still unsettled
     repeated        a message was delivered after its ack had been confirmed
@@ -17,7 +18,8 @@ What is in doubt counts in favour of the engine: an ack that was sent and not an
 was under way to its client when it was settled or taken out by another may still be handled; it counts when its ack is
 accepted, or when it comes so late that its client must have known.
 
-A batch is several messages under one lease: each of them may begin before those in front of it are settled.
+A batch is several messages under one lease: each of them may begin before those in front of it are settled, as long as these
+are in the batch and begin first.
 
 A message that is published again, by a client that got no answer or by a redrive to the end of the topic, has another id. These
 copies are messages of their own, and their place in the order of the key is not judged.
@@ -26,6 +28,7 @@ copies are messages of their own, and their place in the order of the key is not
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right, insort
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +37,8 @@ from math import inf
 from tests.nemesis.history import Event
 
 Name = tuple[str, int]
+_LeaseName = tuple[str, int]
+"""A client, and the number that it gave to the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Promises:
     that was stopped or cut off has read what waited for it, and knows which leases it has lost. After a cut it takes as long
     again as the cut lasted: TCP doubles the time between its attempts to send. One that got no processor for a while says so
     itself (``stalled``), and needs as long again, too.
-    ``is_stored_once``: nobody publishes a message again, by a retry or by a redrive, so it has one id.
+    ``is_stored_once``: nobody publishes a message again but with its ``dedup_id``, so it has one id.
     """
 
     sub: str
@@ -75,6 +80,7 @@ class _Message:
     began_at: float = inf
     id: str = ""
     ids: set[str] = field(default_factory=set)
+    dedup_id: str = ""
     is_refused: bool = False
     delivered: list[Event] = field(default_factory=list)
     acks: list[Event] = field(default_factory=list)
@@ -195,7 +201,7 @@ def _collect(events: Iterable[Event], sub: str) -> dict[Name, _Message]:
         name = (event.key, event.number)
         message = messages.setdefault(name, _Message(*name))
         if event.what == "publish":
-            message.began_at = event.at
+            message.began_at, message.dedup_id = event.at, event.dedup_id
         elif event.what == "published":
             message.published_at, message.id = event.at, event.id
             message.ids.add(event.id)
@@ -280,8 +286,9 @@ def _duplicates(messages: dict[Name, _Message], promises: Promises) -> Iterator[
     for message in messages.values() if promises.is_stored_once else ():
         ids = sorted(message.ids - {""})
         if len(ids) > 1:
-            detail = f"published once, and there with the ids {ids}"
-            yield Anomaly("duplicated", promises.sub, message.key, message.number, detail)
+            kind = "stored twice" if message.dedup_id else "duplicated"
+            detail = f"one message for who published it, and there with the ids {ids}"
+            yield Anomaly(kind, promises.sub, message.key, message.number, detail)
 
 
 def _losses(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:
@@ -297,20 +304,32 @@ def _disorder(messages: dict[Name, _Message], promises: Promises) -> Iterator[An
         by_key[message.key].append(message)
     for key, lane in by_key.items():
         lane.sort(key=lambda message: message.number)
-        blocker, settled = _Message(key, -1), -inf  # the earlier message that was settled last, and when
+        settled: list[float] = []  # when each earlier message was settled, sorted
+        batches: dict[_LeaseName, list[_Message]] = defaultdict(list)
+        blocker = _Message(key, -1, settled_at=-inf)  # the earlier message that was settled last
         for message in lane:
-            first = message.delivered[0].at if message.delivered else inf
-            if first < settled and not _is_batched(blocker, message.delivered[0]):
-                detail = f"delivered at {first:.3f}, and {blocker.number} was settled at {settled:.3f} at the earliest"
-                yield Anomaly("reordered", promises.sub, key, message.number, detail)
-            holds = message.is_there if promises.orders_unconfirmed else message.published_at < inf
-            if holds and message.settled_at > settled:
-                blocker, settled = message, message.settled_at
+            if message.delivered:
+                first = message.delivered[0]
+                waiting = len(settled) - bisect_right(settled, first.at)
+                if waiting > _begun_before(batches[first.who, first.lease], first):
+                    last = f"{blocker.number} was settled at {blocker.settled_at:.3f} at the earliest"
+                    detail = f"delivered at {first.at:.3f}, and {last}"
+                    yield Anomaly("reordered", promises.sub, key, message.number, detail)
+            if message.is_there if promises.orders_unconfirmed else message.published_at < inf:
+                insort(settled, message.settled_at)
+                blocker = max(blocker, message, key=lambda each: each.settled_at)
+                for lease in {(event.who, event.lease) for event in message.delivered}:
+                    batches[lease].append(message)
 
 
-def _is_batched(earlier: _Message, delivery: Event) -> bool:
-    """Whether an earlier message was delivered in the same batch. What that one had to wait for is judged there."""
-    return any((event.who, event.lease) == (delivery.who, delivery.lease) for event in earlier.delivered)
+def _begun_before(batch: Iterable[_Message], delivery: Event) -> int:
+    """How many messages were not settled when another one of their batch was delivered, and had been delivered before it."""
+    lease = (delivery.who, delivery.lease)
+    return sum(
+        message.settled_at > delivery.at
+        and any((event.who, event.lease) == lease and event.at <= delivery.at for event in message.delivered)
+        for message in batch
+    )
 
 
 def _repeats(messages: dict[Name, _Message], promises: Promises) -> Iterator[Anomaly]:

@@ -5,10 +5,11 @@ Every line is one ``write`` to a file opened for appending, so whatever a client
 
 | event        | fields                          | meaning |
 |--------------|---------------------------------|---------|
-| `publish`    | key, number                     | a publish begins |
+| `publish`    | key, number, dedup_id           | a publish begins; `dedup_id` if it has one |
+| `again`      | key, number                     | a publish is repeated with its `dedup_id` |
 | `published`  | key, number, id                 | it was confirmed |
 | `refused`    | key, number                     | it failed for certain: the message must never appear |
-| `delivered`  | sub, key, number, attempt, lease| a handler begins |
+| `delivered`  | sub, key, number, attempt, lease| a handler begins; the messages of a batch have one lease |
 | `ack`        | sub, key, number, lease         | an ack is sent |
 | `acked`      | sub, key, number, lease         | the ack was confirmed to be durable |
 | `stale`      | sub, key, number, lease         | an ack or nack was refused because the lease is lost |
@@ -53,6 +54,7 @@ class Event:
     lease: int = 0
     id: str = ""
     body: str = ""
+    dedup_id: str = ""
 
 
 class Recorder:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.nemesis.checker import Anomaly, Promises, check
-from tests.nemesis.client import GRAVES, LIMITED, MAX_ATTEMPTS, STRICT, Life
+from tests.nemesis.client import DEDUP_WINDOW_S, GRAVES, LIMITED, MAX_ATTEMPTS, STRICT, Life
 from tests.nemesis.clock import Clock, ClockJump
 from tests.nemesis.database import DATABASE, PORT, Database, OutlastLease
 from tests.nemesis.disk import Disk, FullDisk, SlowDisk, why_no_mounts
@@ -130,6 +130,8 @@ class Served(OwnClients):
         network = network_of(arena)
         folder, *disk = store_folder(arena)
         self._store = f"sqlite:///{folder / 'store.db'}"
+        topic = ["create", "events", "--dedup-window", str(DEDUP_WINDOW_S), "--store", self._store]
+        subprocess.run(python("seriatim", "topics", *topic), check=True, stdout=subprocess.DEVNULL)
         server, address = make_server("server", arena, network, ["--store", self._store], *disk)
         self.programs.append(server)
         for name in CLIENTS:
@@ -150,6 +152,7 @@ class ServedStandby(OwnClients):
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena)
         self.faults += [*NETWORK, *DATABASE]
+        self.life = replace(self.life, knows_ids=False)  # its topic has the window of every topic
         network = network_of(arena)
         self._database = make_database(arena, network)
         self.faults.append(OutlastLease(self._database, SCHEMA))

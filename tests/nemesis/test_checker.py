@@ -84,6 +84,16 @@ def test_one_publish_that_comes_as_two_messages_is_duplicated() -> None:
     assert kinds(History().publish(1).deliver(1, id="3").ack(1), is_stored_once=True) == ["duplicated"]
 
 
+def test_one_message_that_was_published_again_with_its_id_and_is_there_twice_is_stored_twice() -> None:
+    def repeated() -> History:
+        return History()("publish", 1, dedup_id="k 1")("again", 1)("published", 1, id="1").deliver(1, id="1").ack(1)
+
+    assert kinds(repeated(), is_stored_once=True) == []
+    assert kinds(repeated()("again", 1)("published", 1, id="2"), is_stored_once=True) == ["stored twice"]
+    delivered_twice = repeated().deliver(1, 7, id="2").ack(1, 7)
+    assert "stored twice" in kinds(delivered_twice, is_stored_once=True)
+
+
 def test_the_place_of_a_message_that_was_never_confirmed_is_promised_unless_a_network_is_between() -> None:
     history = History()("publish", 1).publish(2).handle(2, 1)
     assert kinds(history) == ["reordered"]
@@ -190,6 +200,21 @@ def test_messages_of_a_batch_begin_together_and_nothing_else_of_their_key_does()
     assert kinds(deepcopy(batch).deliver(3, 8).ack(1, 7).ack(2, 7).ack(3, 8)) == ["reordered", "two in flight"]
     behind = History().publish(1, 2, 3).deliver(2, 7).deliver(3, 7).ack(2, 7).ack(3, 7).handle(1)
     assert kinds(behind) == ["reordered", "reordered"]
+
+
+def test_messages_of_a_batch_that_are_not_in_order_or_leave_one_out_are_reordered() -> None:
+    backwards = History().publish(1, 2).deliver(2, 7).deliver(1, 7).ack(1, 7).ack(2, 7)
+    assert kinds(backwards) == ["reordered"]
+    without_2 = History().publish(1, 2, 3).deliver(1, 7).deliver(3, 7).ack(1, 7).ack(3, 7).handle(2)
+    assert kinds(without_2) == ["reordered"]
+    in_another = History().publish(1, 2, 3).deliver(1, 7).deliver(2, 7)("nack", 1, lease=7)
+    in_another.deliver(1, 8).deliver(2, 9).deliver(3, 9).ack(1, 8).ack(2, 9).ack(3, 9)
+    assert kinds(in_another) == ["reordered", "two in flight"]
+
+
+def test_two_leases_of_a_key_that_share_a_message_are_two_in_flight_when_acks_of_both_hold() -> None:
+    batches = History().publish(1, 2).deliver(1, 7).deliver(2, 7).deliver(2, 8, who="b").ack(1, 7).ack(2, 8, who="b")
+    assert kinds(batches) == ["two in flight"]
 
 
 def test_more_attempts_than_promised() -> None:

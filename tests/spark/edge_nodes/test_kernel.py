@@ -346,7 +346,9 @@ def test_a_node_of_another_version_is_refused(tampered, complaint):
     tampered(node := json.loads(text))
     outcome.change.texts["machine"] = pa.array([json.dumps(node).encode()], pa.large_binary())
     known.apply(outcome.change, outcome.tally)
-    with pytest.raises(StateMismatch, match=f"written by another version of Seriatim: {complaint}.* continue with that"):
+    with pytest.raises(
+        StateMismatch, match=f"written by another version of Seriatim: {complaint}.* continue with that"
+    ):
         KERNEL.run(known, table([data(1, 3.0)]), 3.0)
 
 

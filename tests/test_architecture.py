@@ -70,7 +70,7 @@ ANYTHING = {"cli"}
 
 CORE_MAY_IMPORT_STANDARD = {
     *("__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "fractions"),
-    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "typing", "zlib"),
+    *("functools", "hashlib", "heapq", "itertools", "math", "operator", "re", "struct", "typing", "zlib"),
 }
 
 

@@ -26,6 +26,7 @@ from seriatim.store.base import (
 )
 from seriatim.store.settled_set import SettledSet
 from seriatim.store.sql import cleanup
+from tests.core.publishing.claims import claims
 from tests.store.contract.kit import kept, upkeep_until_done
 
 DAY = 24 * 3600.0
@@ -273,7 +274,7 @@ class Both:
         """The model keeps every id that was ever stored, with its time: what is known is found by looking at all of them."""
         if (topic := self._topic(index)) is None:
             return
-        claims = [(name, (digest, at)) for at, (name, digest) in enumerate(wanted, self.model.next_claim)]
+        marked = [(name, (digest, at)) for at, (name, digest) in enumerate(wanted, self.model.next_claim)]
         self.model.next_claim += len(wanted)
         taken: dict[str, tuple[int, int]] = {
             name: (digest, offset)
@@ -281,15 +282,15 @@ class Both:
             if owner == topic and time > self.now - DEDUP_WINDOW_S
         }
         before, expected = set(taken), dict[int, int]()
-        for name, (digest, offset) in claims:
+        for name, (digest, offset) in marked:
             first = taken.setdefault(name, (digest, offset))
             if first[0] != digest:
                 with pytest.raises(AlreadyExists):
-                    self.work.claim_ids(topic, claims, self.now)
+                    self.work.claim_ids(topic, claims(*marked), self.now)
                 return
             if first[1] != offset:
                 expected[offset] = first[1]
-        assert self.work.claim_ids(topic, claims, self.now) == expected
+        assert self.work.claim_ids(topic, claims(*marked), self.now) == expected
         self.model.published_ids += [(topic, name, *taken[name], self.now) for name in taken if name not in before]
 
     @staticmethod

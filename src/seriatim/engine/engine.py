@@ -20,9 +20,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
-from zlib import crc32
 
-from seriatim.core.publishing.dedup import Claim, digest_seed
+from seriatim.core.publishing.dedup import Claims, claims_of
 from seriatim.core.text_checks import check_name, check_text
 from seriatim.core.validation import MAX_INTEGER, require_whole
 from seriatim.engine.broker import (
@@ -285,16 +284,12 @@ class Engine(Broker):
 
     def publish_checked(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
         log, commit = self.get_topic(topic), self.commit()
+        claims = claims_of(messages, log.next_offset)
         ids, records = log.number(messages, self.now())
-        claims = [
-            (dedup_id, (crc32(data, digest_seed(key)), record[0]))
-            for (key, data, _, _, dedup_id), record in zip(messages, records, strict=True)
-            if dedup_id is not None
-        ]
-        return self._append_new(commit, log, records, ids, claims) if claims else commit.append(log, records, ids)
+        return self._append_new(commit, log, records, ids, claims) if claims.first else commit.append(log, records, ids)
 
     def _append_new(
-        self, commit: Commit, log: TopicState, records: Sequence[Record], ids: Sequence[str], claims: Sequence[Claim]
+        self, commit: Commit, log: TopicState, records: Sequence[Record], ids: Sequence[str], claims: Claims
     ) -> asyncio.Future[Sequence[str]]:
         """Append all but those that were published before, which is found out in the transaction."""
         now, appended = self.now(), dict[Log, Sequence[Record]]({log: records})

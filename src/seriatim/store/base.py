@@ -31,7 +31,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from seriatim.core.publishing.dedup import Claim
+from seriatim.core.publishing.dedup import Claims
 
 Options = Mapping[str, Any]
 """Options of a topic or subscription as plain JSON values, which only the engine interprets."""
@@ -285,7 +285,7 @@ class Transaction(Protocol):
     def claim_batch(self, writer: str, batch: int) -> bool:
         """True the first time that ``writer`` claims ``batch``, False from then on: a replayed batch adds nothing."""
 
-    def claim_ids(self, topic_id: int, claims: Sequence[Claim], now: float) -> dict[int, int]:
+    def claim_ids(self, topic_id: int, claims: Claims, now: float) -> dict[int, int]:
         """For each claim whose id another message has, the offset of that message by the claimed one. The others are new.
 
         AlreadyExists, and nothing is claimed, when that one has another payload. ``core.publishing.dedup`` says for how long an

@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from seriatim.core.publishing.dedup import Claim, Fresh, IdWindow
+from seriatim.core.publishing.dedup import Claims, Fresh, IdWindow
 from seriatim.core.ranges import RangeSet
 from seriatim.core.text_checks import check_name
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, StoreLost
@@ -372,7 +372,7 @@ class MemoryTransaction:
         draft.batches[writer] = tuple(batches)
         return True
 
-    def claim_ids(self, topic_id: int, claims: Sequence[Claim], now: float) -> dict[int, int]:
+    def claim_ids(self, topic_id: int, claims: Claims, now: float) -> dict[int, int]:
         topic = self._open_draft().topic(topic_id)
         log = self._logs.get(topic_id)  # None of a topic that this transaction creates
         if topic_id not in self._fresh:

@@ -9,16 +9,18 @@ Rules
 Theory of operation
     What one transaction stored is a dict, a *generation*; generations stand in the order of storing, so what is to be forgotten
     is always at the front. Claims of a transaction that is not over yet are kept apart (``fresh``) and become the newest
-    generation when it commits: one that is rolled back leaves nothing behind.
+    generation when it commits: one that is rolled back leaves nothing behind. What is known of an id is one string of bytes,
+    the *mark* of its message: a million of them are nothing to Python's cycle collector, which would look at a million tuples.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
-from typing import Any, TypeAlias
+from itertools import chain, islice
+from struct import Struct
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from seriatim.core.validation import is_number
@@ -37,16 +39,39 @@ MIN_DEDUP_WINDOW_S = 2 * REPEAT_FOR_S
 """With a shorter window the last repetition could come when its id is known no longer: a call may take a minute to fail."""
 
 
-Claim: TypeAlias = tuple[str, tuple[int, int]]
-"""A message that wants to be the one with an id: the id, and a digest of its key and data with its offset."""
+MARK = Struct("<QQ")
+"""The mark of a message: a digest of its key and data, and its offset. Stores keep it as it is."""
 
-Fresh = dict[str, tuple[int, int]]
-"""What a transaction has claimed so far: digest and offset by id."""
+
+Fresh = dict[str, bytes]
+"""What a transaction has claimed so far: marks by id."""
+
+
+class Claims(NamedTuple):
+    """The messages of one call that want to be those with their ids: the ``first`` with each id, and those that have it
+    ``again``."""
+
+    first: Fresh
+    again: Sequence[tuple[str, bytes]]
+
+
+def claims_of(messages: Iterable[tuple[str | None, bytes, object, object, str | None]], start: int) -> Claims:
+    """The claims of messages (key, data, and in the end the id, if any) that have the offsets from ``start`` on.
+
+    One pass does it all: a busy program sends thousands in one call, and every pass fetches them from memory anew.
+    """
+    first, again, pack = Fresh(), list[tuple[str, bytes]](), MARK.pack
+    for offset, (key, data, _, _, id_) in enumerate(messages, start):
+        if id_ is not None:
+            mark = pack(crc32(data, _digest_seed(key)), offset)
+            if first.setdefault(id_, mark) is not mark:
+                again.append((id_, mark))
+    return Claims(first, again)
 
 
 @lru_cache(maxsize=4096)
-def digest_seed(key: str | None) -> int:
-    """The digest of a payload is ``crc32(data, digest_seed(key))``: it tells payloads apart that got the same id by mistake.
+def _digest_seed(key: str | None) -> int:
+    """The digest of a payload is ``crc32(data, _digest_seed(key))``: it tells payloads apart that got the same id by mistake.
 
     Attributes do not count: a repetition may carry another trace context.
     """
@@ -78,24 +103,26 @@ class IdWindow:
     def set_options(self, options: Mapping[str, Any]) -> None:
         self.seconds, self.most = limits_of(options)
 
-    def claim(self, claims: Sequence[Claim], fresh: Fresh, now: float) -> dict[int, int]:
+    def claim(self, claims: Claims, fresh: Fresh, now: float) -> dict[int, int]:
         """For each claim whose id another message has, the offset of that message by the claimed one. The others are new."""
         self.forget(now)
-        known, new, repeated = self._known, dict(claims), dict[int, int]()
-        if len(new) == len(claims) and known.keys().isdisjoint(new) and fresh.keys().isdisjoint(new):
+        known, new, repeated = self._known, claims.first, dict[int, int]()
+        if not claims.again and known.keys().isdisjoint(new) and fresh.keys().isdisjoint(new.keys()):
             fresh |= new  # nearly always
             return repeated
-        new.clear()
-        for id_, claim in claims:
-            first = known.get(id_) or fresh.get(id_) or new.setdefault(id_, claim)
-            if first[0] != claim[0]:
-                which = "of the same batch, of which nothing was stored" if id_ in new else f"({first[1]})"
+        new = {}
+        for id_, mark in chain(claims.first.items(), claims.again):
+            first = known.get(id_) or fresh.get(id_) or new.setdefault(id_, mark)
+            digest, offset = MARK.unpack(first)
+            own_digest, own_offset = MARK.unpack(mark)
+            if digest != own_digest:
+                which = "of the same batch, of which nothing was stored" if id_ in new else f"({offset})"
                 raise AlreadyExists(
                     f"dedup_id {id_!r} belongs to another message {which}, with another key or other data: "
                     "give each message an id of its own"
                 )
-            if first is not claim:
-                repeated[claim[1]] = first[1]
+            if offset != own_offset:
+                repeated[own_offset] = offset
         fresh |= new
         return repeated
 
@@ -114,8 +141,8 @@ class IdWindow:
             time, first = generations[0]
             gone = list(first if time <= oldest else islice(first, len(known) - self.most))
             for id_ in gone:
-                claim = first.pop(id_)
-                if known[id_] is claim:  # and not a later one, of an id that was used again
+                mark = first.pop(id_)
+                if known[id_] == mark:  # and not a later one, of an id that was used again
                     del known[id_]
             if not first:
                 generations.popleft()

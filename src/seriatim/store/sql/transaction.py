@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 
-from seriatim.core.publishing.dedup import Claim, Fresh, IdWindow
+from seriatim.core.publishing.dedup import MARK, Claims, Fresh, IdWindow
 from seriatim.core.ranges import Range, RangeSet
 from seriatim.core.text_checks import check_name
 from seriatim.errors import AlreadyExists, DamagedStore, NotFound, StoreFailed
@@ -32,7 +31,6 @@ from seriatim.store.base import (
     TroubleRow,
 )
 from seriatim.store.checksums import checksum_of
-from seriatim.store.number_columns import decode_column, encode_column
 from seriatim.store.pack import PackHead, encode
 from seriatim.store.settled_set import encode_block, encode_cursor
 from seriatim.store.sql.reader import read_floor, read_snapshot, staged_heads
@@ -103,8 +101,8 @@ class SqlTransaction:
             window = self._known.windows[topic_id]
             window.add(fresh, now)
             if fresh:
-                numbers = encode_column("Q", chain.from_iterable(fresh.values()))
-                self._session.run("put_published_ids", topic_id, window.total, now, json.dumps(list(fresh)), numbers)
+                marks = b"".join(fresh.values())
+                self._session.run("put_published_ids", topic_id, window.total, now, json.dumps(list(fresh)), marks)
 
     def topic(self, topic_id: int) -> TopicRow:
         next_offset = self._next_offset(topic_id)
@@ -291,7 +289,7 @@ class SqlTransaction:
         self._session.run("put_batches_of_writer", writer, json.dumps(list(batches)))
         return True
 
-    def claim_ids(self, topic_id: int, claims: Sequence[Claim], now: float) -> dict[int, int]:
+    def claim_ids(self, topic_id: int, claims: Claims, now: float) -> dict[int, int]:
         windows = self._known.windows
         if topic_id not in windows:
             windows[topic_id] = self._window(topic_id)
@@ -300,11 +298,12 @@ class SqlTransaction:
 
     def _window(self, topic_id: int) -> IdWindow:
         window = IdWindow(self.topic(topic_id).options)
-        for total, time, ids, blob in self._session.rows("published_ids", topic_id):
-            names, numbers = decode_list(ids), decode_column("Q", blob)
-            if len(numbers) != 2 * len(names):
+        for total, time, ids, marks in self._session.rows("published_ids", topic_id):
+            names = decode_list(ids)
+            if len(marks) != MARK.size * len(names):
                 raise DamagedStore("the ids of published messages are damaged: restore a backup")
-            window.add(dict(zip(names, zip(numbers[::2], numbers[1::2], strict=True), strict=True)), time)
+            starts = range(0, len(marks), MARK.size)
+            window.add({name: marks[at : at + MARK.size] for name, at in zip(names, starts, strict=True)}, time)
             window.total = total
         return window
 

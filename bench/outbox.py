@@ -1,19 +1,27 @@
-"""What the outbox costs a program: publishing inside its own PostgreSQL transaction, beside a plain insert of the same rows.
+"""What the outbox costs a program: publishing inside its own transaction, beside a plain insert of the same rows.
 
-    python -m bench.outbox [--messages 5000] [--keys 100] [--rows 10] [--rounds 5]
+    python -m bench.outbox [--messages 5000] [--keys 100] [--rows 10] [--rounds 5] [--quick] [--record]
 
-Both run one statement per row through psycopg and commit after so many rows, while the owner of the store, another process,
-empties the outbox. Both have a turn in each round, and the ratio is taken within a round; figures are medians. The server runs
-without fsync, which makes commits cheap and the comparison harder.
+On PostgreSQL (psycopg) and on SQLite (a file of the program's own), both run one statement per row and commit after so many
+rows, while the owner of the store, another process, empties the outbox. Both have a turn in each round, and ratios are taken
+within a round; figures are medians. *Until appended* includes the time until the owner has appended the last row to its topic.
+The program's commits wait for no disk, which makes them cheap and the comparison harder; those of a store in SQLite do.
 """
 
 from __future__ import annotations
 
 import argparse
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
 from statistics import median
-from time import perf_counter
+from tempfile import TemporaryDirectory
+from time import perf_counter, sleep
+from typing import Any
 
 import psycopg
 
@@ -27,66 +35,125 @@ import sys, time
 from seriatim.blocking import PubSub
 with PubSub(sys.argv[1]) as pubsub:
     pubsub.topic("events").ensure()
+    for path in sys.argv[2:]:
+        pubsub.add_outbox(path)
     print("ready", flush=True)
     time.sleep(3600)
 """
-PLAIN = "INSERT INTO plain (topic, key, data, attributes) VALUES (%s, %s, %b, NULL)"
+WORK = ("plain insert", "through the outbox", "through the outbox, until appended")
+
+Rates = list[tuple[float, float, float]]
+"""Rows a second of each kind of work, round by round."""
 
 
-def rows_per_second(connection: psycopg.Connection, given: argparse.Namespace, schema: str | None) -> float:
-    """Through the outbox of a schema, or into a plain table."""
+@contextmanager
+def owner(*arguments: str) -> Iterator[None]:
+    """Another process that owns a store and empties outboxes."""
+    process = subprocess.Popen([sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline(), "the owner did not begin"
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def on_postgresql(given: argparse.Namespace) -> Rates:
+    url = postgres.server().url("outbox_bench")
+    with owner(url), psycopg.connect(url.partition("&schema")[0]) as connection:
+        connection.execute(
+            "CREATE TABLE plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text, "
+            "data bytea NOT NULL, attributes jsonb)"
+        )
+        connection.commit()
+        plain = partial(
+            connection.execute, "INSERT INTO plain (topic, key, data, attributes) VALUES (%s, %s, %b, NULL)"
+        )
+        return rates(given, connection, lambda row: plain(row, prepare=True), "outbox_bench", "outbox_bench.outbox")
+
+
+def on_sqlite(given: argparse.Namespace) -> Rates:
+    with TemporaryDirectory(prefix="outbox-") as folder:
+        path = Path(folder) / "app.db"
+        with closing(sqlite3.connect(path, timeout=60)) as connection:
+            connection.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF")
+            connection.execute(
+                "CREATE TABLE plain (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, key TEXT, "
+                "data BLOB NOT NULL, attributes TEXT)"
+            )
+            plain = partial(
+                connection.execute, "INSERT INTO plain (topic, key, data, attributes) VALUES (?, ?, ?, NULL)"
+            )
+            with owner(f"sqlite:///{Path(folder) / 'store.db'}", str(path)):
+                return rates(given, connection, plain, "seriatim", "seriatim_outbox")
+
+
+def rates(
+    given: argparse.Namespace,
+    connection: Any,
+    plain: Callable[[tuple[str, str, bytes]], object],
+    schema: str,
+    table: str,
+) -> Rates:
+    """Measure both; ``table`` is where rows wait for the owner."""
+
+    def publish(row: tuple[str, str, bytes]) -> object:
+        topic, key, data = row
+        return outbox.publish(connection, topic, data, ordering_key=key, schema=schema)
+
+    def is_empty() -> bool:
+        ((count,),) = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+        connection.commit()
+        return count == 0
+
+    measured: Rates = []
+    for _ in range(given.rounds):
+        plain_seconds = insert(given, connection, plain)
+        began = perf_counter()
+        seconds = insert(given, connection, publish)
+        while not is_empty():
+            sleep(0.001)
+        taken = (plain_seconds, seconds, perf_counter() - began)
+        measured.append(tuple(given.messages / each for each in taken))  # type: ignore[arg-type]
+    return measured
+
+
+def insert(given: argparse.Namespace, connection: Any, one: Callable[[tuple[str, str, bytes]], object]) -> float:
+    """How many seconds it takes."""
     began = perf_counter()
     for number in range(given.messages):
-        key = f"key-{number % given.keys}"
-        if schema is None:
-            connection.execute(PLAIN, ("events", key, PAYLOAD), prepare=True)
-        else:
-            outbox.publish(connection, "events", PAYLOAD, ordering_key=key, schema=schema)
+        one(("events", f"key-{number % given.keys}", PAYLOAD))
         if number % given.rows == given.rows - 1:
             connection.commit()
     connection.commit()
-    return given.messages / (perf_counter() - began)
+    return perf_counter() - began
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.outbox", description=__doc__)
     for name, default in (("messages", 5_000), ("keys", 100), ("rows", 10), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--quick", action="store_true", help="one round of few messages, to see that it runs")
     parser.add_argument("--record", action="store_true", help="also write a record for the docs, in docs/benchmarks")
     given = parser.parse_args()
+    if given.quick:
+        given.messages, given.rounds = 500, 1
     recorder = Recorder("outbox")
-    url = postgres.server().url("outbox_bench")
-    address = url.partition("&schema")[0]
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, url], stdout=subprocess.PIPE)
-    assert owner.stdout is not None
-    owner.stdout.readline()
-    with psycopg.connect(address) as connection:
-        connection.execute(
-            "CREATE TABLE plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, topic text NOT NULL, key text, "
-            "data bytea NOT NULL, attributes jsonb)"
-        )
-        connection.commit()
-        rounds = [
-            [rows_per_second(connection, given, schema) for schema in (None, "outbox_bench")]
-            for _ in range(given.rounds)
-        ]
-    owner.terminate()
-    owner.wait()
-    plain, through = (median(column) for column in zip(*rounds, strict=True))
-    ratio = median(after / before for before, after in rounds)
-    print(f"{plain:,.0f} rows/s plain, {through:,.0f} rows/s through the outbox, ratio {ratio:.2f}")
+    rows, readings = [], {}
+    for database, measure in (("PostgreSQL", on_postgresql), ("SQLite", on_sqlite)):
+        measured = measure(given)
+        for at, (work, goal) in enumerate(zip(WORK, ("", "≥ 0.5", ""), strict=True)):
+            found = [of_round[at] for of_round in measured]
+            ratio = median(of_round[at] / of_round[0] for of_round in measured)
+            beside = f"{ratio:.2f} × {WORK[0]}" if at else ""
+            name = f"{database}: {work}"
+            rows.append({"work": name, "rows a second": round(median(found)), "beside": beside, "goal": goal})
+            readings[name] = found
+    for row in rows:
+        print(" · ".join(filter(None, map(str, row.values()))))
     if given.record:
-        rows = [
-            {"work": "plain insert", "rows a second": round(plain), "beside": "", "goal": ""},
-            {
-                "work": "through the outbox",
-                "rows a second": round(through),
-                "beside": f"{ratio:.2f} × plain insert",
-                "goal": "≥ 0.5",
-            },
-        ]
-        names = ("plain insert", "through the outbox")
-        recorder.write(rows, dict(zip(names, zip(*rounds, strict=True), strict=True)))
+        recorder.write(rows, readings)
 
 
 if __name__ == "__main__":

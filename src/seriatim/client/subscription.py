@@ -241,7 +241,12 @@ class Subscription:
         return (await self._broker.describe_subscription(self.name)).options
 
     async def set_options(self, **changes: Unpack[OptionChanges]) -> None:
-        """Change the given options and keep the others. Messages in flight are finished first."""
+        """Change the given options and keep the others.
+
+        The policy for retries (but for its ``mode``), ``ack_deadline`` and ``dead_letter_topic`` change at once. Any other
+        change needs new lanes: nothing more is delivered, and this waits until every outstanding lease has ended, by an ack, a
+        nack or its deadline. A handler of the subscription must not await it, because it holds one of these leases itself.
+        """
         require_known_options("set_options", changes, OptionChanges)
         named: dict[str, Any] = {**changes}
         await self._broker.update_subscription(self.name, SubscriptionOptions(**named), list(named))

@@ -6,6 +6,10 @@ Rules
     - What one call of the batcher sends goes to the engine in one call, too: a busy program with many keys sends thousands of
       small batches a second. They stand or fall together only if the store does; when something else is wrong, nothing was
       stored and each batch is tried alone, so one that is refused fails no other.
+    - Where nothing limits them, the messages of a ``publish_many`` go to the engine as they are, with one future for the whole
+      call; calls that come meanwhile make up the next flight, so one flight at most is under way. Its keys have no lines of
+      their own. When its messages are needed one by one (after a failure, or for a ``publish`` of one of its keys, ``flush``
+      or other options), the flight is taken apart: they are in batches and have futures, as if each was published alone.
     - A flow control slot is held from admission until the message is durable, or has failed.
     - A batch that is refused because a ``dedup_id`` belongs to another message is published message by message, so that only
       that message fails, and what comes behind it in its key.
@@ -25,12 +29,15 @@ import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from seriatim.core.publishing.batching import Batch, Batcher, Batching, refusal
 from seriatim.core.publishing.dedup import REPEAT_FOR_S
 from seriatim.core.publishing.flow import Expired, FlowControl, FlowGate, TicketState
 from seriatim.core.publishing.message_limits import check_message, copy_attributes
+from seriatim.core.text_checks import describe
 from seriatim.core.validation import require_duration, require_kind
 from seriatim.engine.broker import Broker, Outgoing
 from seriatim.errors import (
@@ -38,12 +45,16 @@ from seriatim.errors import (
     FlowControlTimeout,
     InvalidArgument,
     OutcomeUnknown,
+    PublishFailed,
     PublishingPaused,
     StoreError,
 )
 
 MAX_UNOBSERVED_FAILURES = 1_000
 """How many failures that nobody awaited are kept for ``flush`` at most."""
+
+MAX_CALL_MESSAGES, MAX_CALL_BYTES = 10_000, 16 * 1024 * 1024
+"""A ``publish_many`` that is larger goes in batches: it must not hold up everything else in one huge transaction."""
 
 FIRST_REPEAT_PAUSE_S, MAX_REPEAT_PAUSE_S = 0.1, 5.0
 
@@ -52,6 +63,7 @@ INTERRUPTED = (
 )
 
 
+_KEY, _DATA = itemgetter(0), itemgetter(1)
 _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
 
 
@@ -115,6 +127,41 @@ class PublishFuture(asyncio.Future[str]):
         return super().exception()
 
 
+class _Call:
+    """A ``publish_many``. ``ids`` has those of its messages when they are durable; or None, and then they go one by one, and
+    ``published`` has their futures."""
+
+    __slots__ = ("ids", "keys", "messages", "published")
+
+    def __init__(
+        self, messages: Sequence[Outgoing], keys: set[str | None], ids: asyncio.Future[list[str] | None]
+    ) -> None:
+        self.messages, self.keys, self.ids = messages, keys, ids
+        self.published: Sequence[PublishFuture] = ()
+
+    def end(self, ids: list[str] | None) -> None:
+        if self.ids.cancelled():
+            _cancel_all(self.published)
+        else:
+            self.ids.set_result(ids)
+
+
+class _Flight:
+    """Calls whose messages were written together. When it is taken apart before the end, its messages are in ``batches``."""
+
+    __slots__ = ("batches", "calls")
+
+    def __init__(self, calls: Sequence[_Call]) -> None:
+        self.calls = calls
+        self.batches: Sequence[Batch[PublishFuture]] | None = None
+
+
+def _cancel_all(published: Sequence[PublishFuture]) -> None:
+    """Nobody hears of these messages any more."""
+    for future in published:
+        future.cancel()
+
+
 class _Repeated(NamedTuple):
     """A batch that is sent again: until when, after which pause, and what happened the first time."""
 
@@ -141,6 +188,9 @@ class Publisher:
             None  # resolved when the next of them is durable or has failed
         )
         self._unobserved: list[PublishFuture] = []  # failed, in order
+        self._flight: _Flight | None = None
+        self._gathered: list[_Call] = []  # what flies next
+        self._call_keys: set[str | None] = set()  # of both
         self._timer: asyncio.TimerHandle | None = None
         self._repeated: dict[int, _Repeated] = {}  # by the numbers of batches
         self._closing = 0  # how many wait for it to be closed
@@ -170,10 +220,9 @@ class Publisher:
 
     def accept(self, message: Outgoing) -> PublishFuture:
         """Give a message its place in line."""
-        future = PublishFuture(loop=self._loop)
-        future.message = message
-        future.observed = False
-        self._unfinished[future] = None
+        if message[0] in self._call_keys:
+            self._take_apart()
+        future = self._future_of(message)
         if self._gate is not None:
             self._request(future, self._gate)
         else:
@@ -190,6 +239,46 @@ class Publisher:
                     self._set_timer()
         return future
 
+    def _future_of(self, message: Outgoing) -> PublishFuture:
+        future = PublishFuture(loop=self._loop)
+        future.message = message
+        future.observed = False
+        self._unfinished[future] = None
+        return future
+
+    async def publish_all(self, messages: Sequence[Outgoing]) -> list[str]:
+        """Publish the messages of one call, and wait for their ids."""
+        keys = {*map(_KEY, messages)} - {None}
+        if not self._may_fly(messages) or not self._batcher.is_idle(keys):
+            return await self.ids_of([self.accept(message) for message in messages])
+        call = _Call(messages, keys, self._loop.create_future())
+        self._gathered.append(call)
+        self._call_keys |= keys
+        self._loop.call_soon(self._take_off)  # together with what others publish in this turn
+        try:
+            ids = await call.ids
+        except asyncio.CancelledError:
+            _cancel_all(call.published)
+            raise
+        return await self.ids_of(call.published) if ids is None else ids
+
+    async def ids_of(self, published: Sequence[PublishFuture]) -> list[str]:
+        """Wait until each of these messages is durable or has failed; PublishFailed tells of both."""
+        for future in published:
+            future.observed = True  # here, whatever becomes of it
+        try:
+            await self.wait_for(published)
+        except asyncio.CancelledError:
+            _cancel_all(published)
+            raise
+        if errors := list(filter(None, map(_error_of, published))):
+            results = [_error_of(future) or future.result() for future in published]
+            raise PublishFailed(
+                f"{len(errors)} of {len(results)} messages were not published; the first error: {describe(errors[0])}",
+                results,
+            ) from errors[0]
+        return list(map(asyncio.Future.result, published))
+
     async def wait_for(self, published: Collection[PublishFuture]) -> None:
         """Send these messages now, and wait until each is durable or has failed."""
         waiting = [future for future in published if future in self._unfinished]
@@ -202,6 +291,7 @@ class Publisher:
 
     async def flush(self) -> None:
         """Send everything now, and wait until everything published before is durable."""
+        self._take_apart()
         covered = [*self._unobserved, *self._unfinished]
         await self.wait_for(list(self._unfinished))
         # Others who flushed meanwhile, and waited for the same messages, hear of a failure as well; later ones don't.
@@ -221,6 +311,7 @@ class Publisher:
     def set_options(self, options: PublishOptions) -> None:
         """Apply new options, to what is waiting too."""
         require_kind("options", PublishOptions, options)
+        self._take_apart()
         self._options, limits = options, options.flow_control
         self._send(self._batcher.set_options(options.batching, self._time()))
         if self._gate is None and limits.is_limited:
@@ -235,6 +326,7 @@ class Publisher:
     async def close(self) -> None:
         """Send what is open and wait for it, and repeat nothing meanwhile. Failures stay with their futures."""
         self._closing += 1
+        self._take_apart()
         try:
             while self._unfinished:
                 await self.wait_for(list(self._unfinished))
@@ -315,6 +407,73 @@ class Publisher:
                 self._settle_failure(future, _paused_error(key, error))
                 self._cancel_ticket(future)
 
+    # -- whole calls ----------------------------------------------------------------------------------------------------
+
+    def _may_fly(self, messages: Sequence[Outgoing]) -> bool:
+        """Whether the messages of a call may go as they are: nothing limits them, and nobody waits for the end."""
+        return (
+            self.broker.joins_batches
+            and self._gate is None
+            and not self._closing
+            and 0 < len(messages) <= MAX_CALL_MESSAGES
+            and sum(map(len, map(_DATA, messages))) <= MAX_CALL_BYTES
+        )
+
+    def _take_off(self) -> None:
+        """Write what was gathered, unless something is under way."""
+        if self._flight is not None or not self._gathered:
+            return
+        flight, self._gathered = _Flight(self._gathered), []
+        self._flight = flight
+        messages = list(chain.from_iterable([call.messages for call in flight.calls]))
+        try:
+            written = self.broker.publish_checked(self._topic_name, messages)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to these calls
+            self._take_apart()
+            self._failed(flight.batches or (), error)
+        else:
+            written.add_done_callback(partial(self._landed, flight))
+
+    def _landed(self, flight: _Flight, written: asyncio.Future[Sequence[str]]) -> None:
+        error = _failure_of(written)
+        if error is not None and flight.batches is None:
+            self._take_apart()
+        if error is not None:
+            self._failed(flight.batches or (), error)
+        elif flight.batches is None:
+            self._flight = None
+            self._call_keys = set().union(*(call.keys for call in self._gathered))
+            self._take_off()
+            ids = iter(written.result())
+            for call in flight.calls:
+                call.end(list(islice(ids, len(call.messages))))
+        else:
+            futures = chain.from_iterable(call.published for call in flight.calls)
+            ids_of = dict(zip(futures, written.result(), strict=True))
+            batched = chain.from_iterable(batch.messages for batch in flight.batches)
+            self._stored(flight.batches, [ids_of[future] for future in batched])
+        if self._timer is None:
+            self._set_timer()
+
+    def _take_apart(self) -> None:
+        """Let the messages of calls go one by one from here on, as if each had been published alone."""
+        flight, gathered = self._flight, self._gathered
+        self._flight, self._gathered, self._call_keys = None, [], set()
+        if flight is not None:
+            lines: dict[str | None, list[PublishFuture]] = {}
+            for call in flight.calls:
+                call.published = [self._future_of(message) for message in call.messages]
+                for future in call.published:
+                    lines.setdefault(future.message.key, []).append(future)
+            flight.batches = [
+                self._batcher.note_sent(key, futures, sum(len(future.message.data) for future in futures))
+                for key, futures in lines.items()
+            ]
+        for call in gathered:
+            call.published = [self.accept(message) for message in call.messages]
+        for call in (*(flight.calls if flight else ()), *gathered):
+            call.end(None)
+
     # -- sending --------------------------------------------------------------------------------------------------------
 
     def _send(self, batches: Sequence[Batch[PublishFuture]]) -> None:
@@ -340,20 +499,23 @@ class Publisher:
         if error is not None:
             self._failed(batches, error)
         else:
-            futures = [future for batch in batches for future in batch.messages]
-            for future, message_id in zip(futures, written.result(), strict=True):
-                if not future.done():
-                    future.set_result(message_id)
-            self._finish(futures)
-            next_: list[Batch[PublishFuture]] = []
-            for batch in batches:
-                next_ += self._batcher.confirm(batch.number)
-                if self._repeated:
-                    self._repeated.pop(batch.number, None)
-            self._send(next_)
-            self._release(futures)
+            self._stored(batches, written.result())
         if self._timer is None:
             self._set_timer()
+
+    def _stored(self, batches: Sequence[Batch[PublishFuture]], ids: Sequence[str]) -> None:
+        futures = [future for batch in batches for future in batch.messages]
+        for future, message_id in zip(futures, ids, strict=True):
+            if not future.done():
+                future.set_result(message_id)
+        self._finish(futures)
+        next_: list[Batch[PublishFuture]] = []
+        for batch in batches:
+            next_ += self._batcher.confirm(batch.number)
+            if self._repeated:
+                self._repeated.pop(batch.number, None)
+        self._send(next_)
+        self._release(futures)
 
     def _failed(self, batches: Sequence[Batch[PublishFuture]], error: BaseException) -> None:
         if len(batches) > 1 and not isinstance(error, StoreError):

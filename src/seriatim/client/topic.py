@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from seriatim.client.message import Publishable, PubSubMessage
 from seriatim.client.publisher import Publisher, PublishFuture, PublishOptions
 from seriatim.client.subscription import Subscription, require_known_options, require_same_options
-from seriatim.core.text_checks import describe
 from seriatim.engine.broker import Broker
 from seriatim.engine.options import DEFAULT_RETENTION_S, TopicOptions
-from seriatim.errors import AlreadyExists, InvalidArgument, PublishFailed
+from seriatim.errors import AlreadyExists, InvalidArgument
 
 if TYPE_CHECKING:
     from seriatim.client.pubsub import PubSub
@@ -158,27 +156,13 @@ class Topic:
         whole = (PubSubMessage(message) if isinstance(message, bytes) else message for message in messages)
         checked = [publisher.checked(*_fields(message)) for message in whole]
         if self._tracing is None:
-            published = [publisher.accept(message) for message in checked]
-        else:
-            published = [
+            return await publisher.publish_all(checked)
+        return await publisher.ids_of(
+            [
                 self.publish(data, ordering_key=key, attributes=attributes, delay=delay, dedup_id=dedup_id)
                 for key, data, attributes, delay, dedup_id in checked
             ]
-        for future in published:
-            future.observed = True  # here, whatever becomes of it
-        try:
-            await publisher.wait_for(published)
-        except asyncio.CancelledError:
-            for future in published:  # nobody hears of them any more
-                future.cancel()
-            raise
-        if errors := list(filter(None, map(asyncio.Future.exception, published))):
-            results = [future.exception() or future.result() for future in published]
-            raise PublishFailed(
-                f"{len(errors)} of {len(results)} messages were not published; the first error: {describe(errors[0])}",
-                results,
-            ) from errors[0]
-        return list(map(asyncio.Future.result, published))
+        )
 
     def publish_json(
         self,

@@ -32,7 +32,7 @@ are many keys.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, takewhile
@@ -180,6 +180,19 @@ class Batcher(Generic[M]):
         elif is_opened and not options.max_milliseconds:
             self._ripen((line,), sent)
         return tuple(sent)
+
+    def is_idle(self, keys: Set[str | None]) -> bool:
+        """Whether nothing of these keys is open or in flight, and none is paused."""
+        return self._lines.keys().isdisjoint(keys) and self.paused.keys().isdisjoint(keys)
+
+    def note_sent(self, key: str | None, messages: Sequence[M], size: int) -> Batch[M]:
+        """A batch of an idle key, or of none, was sent by somebody else. It is in flight, and ends like any other."""
+        self._last_number += 1
+        batch = self._flights[self._last_number] = Batch(self._last_number, key, tuple(messages), size)
+        if key is not None:
+            self._lines[key] = _Line(key, 0.0)
+            self._lines[key].state = _SENDING
+        return batch
 
     def due(self, now: float) -> tuple[Batch[M], ...]:
         """Send what is ripe by time."""

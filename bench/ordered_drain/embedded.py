@@ -147,8 +147,10 @@ async def api_level(url: str, workload: Workload, options: SubscriptionOptions) 
     return seconds
 
 
-async def batch_level(url: str, workload: Workload, options: SubscriptionOptions) -> float:
-    """``topic.publish_many`` with a thousand messages, four calls at a time, and a handler of batches of one key."""
+async def batch_level(
+    url: str, workload: Workload, options: SubscriptionOptions, *, across_keys: bool = False
+) -> float:
+    """``topic.publish_many`` with a thousand messages, four calls at a time, and a handler of batches: of one key, or across."""
     async with PubSub(url) as pubsub:
         topic = await pubsub.topic("events").create()
         subscription = await topic.subscription("worker").create(release=options.release)
@@ -156,11 +158,10 @@ async def batch_level(url: str, workload: Workload, options: SubscriptionOptions
 
         def handle(messages: list[Message]) -> None:
             progress.numbers += [int(message.data[:10]) for message in messages]
-            messages[-1].ack()
             progress.delivered()
 
         subscription.on("message", handle)
-        subscription.open(batch=100)
+        subscription.open(batch=BATCH, across_keys=across_keys, ack="on-return")
         batches, published = workload.batches(), 0
         calls: deque[asyncio.Task[list[str]]] = deque()
         begin = perf_counter()

@@ -160,3 +160,12 @@ def error_of(
     found = failure.args[0] if isinstance(failure, KafkaException) else failure
     kind = _KINDS.get(found.code(), otherwise)
     return kind(f"{what}: Kafka says: {found.str() or found.name()}")
+
+
+def no_connection(address: Address, failure: KafkaError) -> SeriatimError:
+    """Our error where no broker answers, or none lets us in."""
+    error = error_of(failure, f"no connection to Kafka at {address.servers}")
+    advice = "start it, or correct the address and its option security"
+    if isinstance(error, Unauthenticated):
+        advice = f"correct the username, the password ({ENVIRONMENT}PASSWORD) and the option sasl"
+    return type(error)(f"{error.message}; {advice}")

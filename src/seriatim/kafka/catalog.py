@@ -37,7 +37,7 @@ from seriatim.engine.broker import Broker, SubscriptionInfo, TopicInfo
 from seriatim.engine.name_index import NameIndex
 from seriatim.engine.options import SubscriptionOptions, TopicOptions, patched
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, NotSupported, StoreFailed
-from seriatim.kafka.address import Address, error_of
+from seriatim.kafka.address import Address, error_of, no_connection
 from seriatim.kafka.publishing import KafkaProducer
 from seriatim.kafka.state import OPTIONS, PREFIX, PartitionMemory, StateRecord, state_topic, subscription_of
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
-TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S, TIMEOUT_S = 8.0, 30.0
 RETRY_S = 0.1
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -68,13 +68,24 @@ class Catalog(Broker):
     def __init__(self, address: Address) -> None:
         self._address = address
         self._producer = KafkaProducer(address)
-        self._admin = AdminClient(address.config())
+        self._admin = AdminClient(address.config(log_level=2))  # what the producer's connections say is enough
         self._known: set[str] = set()  # topics that were seen
+        self._has_connected = False
 
     async def close(self) -> None:
         """End the library's threads now, and not whenever garbage is collected."""
         await self._producer.close()
         del self._admin
+
+    async def require_connection(self) -> None:
+        """Raise Unauthenticated, or StoreFailed, if Kafka has not answered yet and does not within ``CONNECT_TIMEOUT_S``."""
+        if self._has_connected:
+            return
+        try:
+            await asyncio.to_thread(self._admin.list_topics, timeout=CONNECT_TIMEOUT_S)
+        except KafkaException as failure:
+            raise no_connection(self._address, self._producer.trouble or failure.args[0]) from None
+        self._has_connected, self._producer.trouble = True, None
 
     # -- topics ---------------------------------------------------------------------------------------------------------
 
@@ -92,6 +103,7 @@ class Catalog(Broker):
         return TopicInfo(name, options, None, None)
 
     async def _create(self, name: str, partitions: int | None, config: dict[str, str]) -> None:
+        await self.require_connection()
         new = NewTopic(name, partitions or -1, self._address.replication or -1, config=config)
         what = f"topic {name!r} can't be created"
         await _result(self._admin.create_topics([new], operation_timeout=TIMEOUT_S)[name], what)
@@ -132,11 +144,13 @@ class Catalog(Broker):
         return [TopicInfo(name, TopicOptions(), None, None) for name in names.page(prefix, after, limit)]
 
     async def _topic_names(self) -> list[str]:
+        await self.require_connection()
         return list((await blocking(lambda: self._admin.list_topics(timeout=TIMEOUT_S), "topics")).topics)
 
     async def partitions(self, name: str) -> int:
         """How many partitions a topic has. Raises NotFound if there is none."""
         _check_name("topic", name)
+        await self.require_connection()
         described = self._admin.describe_topics(TopicCollection([name]))[name]
         try:
             found = len((await _result(described, f"topic {name!r}")).partitions)
@@ -258,6 +272,7 @@ class Catalog(Broker):
             finally:
                 consumer.close()
 
+        await self.require_connection()
         return await blocking(call, "the state of subscriptions") if places else []
 
     async def memories(self, subscription: str) -> defaultdict[int, PartitionMemory]:

@@ -28,6 +28,7 @@ from seriatim.engine.broker import Outgoing
 from seriatim.errors import OutcomeUnknown, PublishingPaused
 from seriatim.kafka.address import Address, error_of
 from seriatim.kafka.records import Headers, headers_of, key_bytes, message_id
+from seriatim.log import logger
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -43,6 +44,9 @@ CONFIGURATION = {
     "linger.ms": 0,
 }
 
+_TELLING = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE}  # noqa: SLF001 - their names in the library
+"""Errors that say more than that no broker answers."""
+
 _Result = tuple[asyncio.Future[tuple[int, int]], "KafkaError | None", int, int]
 
 
@@ -50,7 +54,9 @@ class KafkaProducer:
     """Writes records; made and used in an event loop."""
 
     def __init__(self, address: Address) -> None:
-        self._producer = Producer(address.config(**CONFIGURATION))
+        self.trouble: KafkaError | None = None
+        """Why no broker answers, until one does."""
+        self._producer = Producer(address.config(**CONFIGURATION, log_level=2, error_cb=self._on_error))
         self._loop = asyncio.get_running_loop()
         self._heard: deque[_Result] = deque()
         self._overflow: deque[tuple[Callable[[], None], str, asyncio.Future[tuple[int, int]]]] = deque()
@@ -58,6 +64,14 @@ class KafkaProducer:
         self._is_closing = False
         self._thread = threading.Thread(target=self._poll, name="seriatim-kafka-producer", daemon=True)
         self._thread.start()
+
+    def _on_error(self, error: KafkaError) -> None:
+        """What is wrong with the connections, from the thread. The library repeats it with every try."""
+        known, code = self.trouble, error.code()
+        if known is None or code in _TELLING:
+            self.trouble = error
+        if known is None or (code in _TELLING and known.code() != code):
+            logger.error("Kafka: %s", error.str())
 
     def write(
         self,
@@ -128,6 +142,7 @@ class KafkaProducer:
             if done.done():
                 continue
             if error is None:
+                self.trouble = None
                 done.set_result((partition, offset))
             else:
                 # Unless it was refused: it was given to a broker, whose answer may have been lost.

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from seriatim.client.addresses import KAFKA_SCHEME, SERVER_SCHEME, open_address
+from seriatim.client.addresses import API_SCHEMES, KAFKA_SCHEME, SERVER_SCHEME, open_address
 from seriatim.engine.broker import Attachment, Broker, StoreCheck
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.health import check_store
@@ -24,14 +24,14 @@ from seriatim.extras import EXTRAS, require_extra
 from seriatim.store import open_store, store_file
 from seriatim.store.base import Catalog, Record, StoreReader, TopicRow
 
-API_SCHEMES = ("http://", "https://")
-
 
 async def open_any(url: str, token: str | None, ca: str | None) -> Broker:
     if url.startswith(API_SCHEMES):
         return _open_api(url, token, ca, advertised=False)
     if url.startswith(SERVER_SCHEME):
         return await _open_server(url, token, ca)
+    if url.startswith(KAFKA_SCHEME):
+        return await _open_kafka(url)
     try:
         return await open_address(url)
     except StoreBusy as error:
@@ -121,6 +121,18 @@ def _open_api(url: str, token: str | None, ca: str | None, *, advertised: bool) 
     from seriatim.console.remote import open_api
 
     return open_api(url, token, ca, advertised=advertised)
+
+
+async def _open_kafka(url: str) -> Broker:
+    from seriatim.kafka.broker import KafkaBroker
+
+    broker = cast(KafkaBroker, await open_address(url))
+    try:
+        await broker.require_connection()
+    except BaseException:
+        await broker.close()
+        raise
+    return broker
 
 
 async def _open_server(url: str, token: str | None, ca: str | None) -> Broker:

@@ -89,6 +89,11 @@ def test_an_empty_variable_counts_as_not_set(tmp_path):
     assert load(environ={"SERIATIM_STORE": ""}, directory=tmp_path).origins["store"] == "default"
 
 
+@pytest.mark.parametrize("name", ["SERIATIM_KAFKA_PASSWORD", "SERIATIM_STATE_COPIES"])
+def test_variables_that_are_read_elsewhere_are_no_unknown_settings(tmp_path, name):
+    assert load(environ={name: "x"}, directory=tmp_path).values == Config()
+
+
 def test_variables_of_other_programs_are_none_of_our_business(tmp_path):
     assert load(environ={"SERIATIMX": "1", "PATH": "/bin"}, directory=tmp_path).values == Config()
 

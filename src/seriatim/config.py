@@ -22,10 +22,12 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from seriatim.errors import InvalidArgument, NotFound
+from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
 
 ENVIRONMENT_PREFIX = "SERIATIM_"
 FILE_VARIABLE = "SERIATIM_CONFIG"
+OTHER_PREFIXES = ("SERIATIM_KAFKA_", "SERIATIM_STATE_COPIES")
+"""How variables begin that are no settings: they are read where they are used."""
 LOCAL_FILE = "seriatim.toml"
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -68,10 +70,17 @@ def load(
 ) -> LoadedConfig:
     """Read the configuration; ``path`` and ``overrides`` come from the command line."""
     environ = os.environ if environ is None else environ
-    file = _find_file(path, environ, directory or Path())
+    try:
+        file = _find_file(path, environ, directory or Path())
+        settings = _read_file(file) if file else {}
+    except OSError as error:
+        raise FailedPrecondition(
+            f"the configuration file '{error.filename}' can't be read ({error.strerror}): correct the permissions of the file "
+            f"and of its folders, or name another one with --config or {FILE_VARIABLE}"
+        ) from error
     # In order of precedence: each source overrides those before it.
     sources = {
-        f"file {file}": _read_file(file) if file else {},
+        f"file {file}": settings,
         "environment": _read_environment(environ),
         "command line": {key: value for key, value in (overrides or {}).items() if value is not None},
     }
@@ -129,7 +138,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, object]:
     known = {_variable(key): key for key in _SETTINGS}
     found: dict[str, object] = {}
     for name, text in environ.items():
-        if not name.startswith(ENVIRONMENT_PREFIX) or name == FILE_VARIABLE:
+        if not name.startswith(ENVIRONMENT_PREFIX) or name == FILE_VARIABLE or name.startswith(OTHER_PREFIXES):
             continue
         if name not in known:
             raise InvalidArgument(f"environment: unknown variable {name}{_nearest(name, [*known, FILE_VARIABLE])}")

@@ -27,6 +27,7 @@ from seriatim.store.sql.cleanup import REWRITING_AGE
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sqlite import session as sqlite_session
 from seriatim.store.sqlite import store as sqlite
+from seriatim.store.sqlite.inspection import examine
 from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.store.contract.kit import (
     NOW,
@@ -196,6 +197,31 @@ class TestReader:
             assert not hasattr(reader, "transaction")
             assert not hasattr(reader, "upkeep")
         assert path.read_bytes() == before
+
+    def test_a_reader_leaves_nothing_beside_a_file_that_was_copied(self, store, path):
+        topic_with_subscription(store, messages=3)
+        store.close()
+        copy = path.with_name("copy.db")
+        copy.write_bytes(before := path.read_bytes())
+        with closing(SqliteReader(copy)), closing(SqliteReader(copy)) as reader:
+            assert list(reader.check()) == []
+        examine(copy)
+        assert copy.read_bytes() == before
+        assert {found.name for found in path.parent.glob("copy*")} == {"copy.db"}
+
+    def test_a_reader_leaves_the_log_of_an_owner_and_that_of_a_crash(self, store, path):
+        topic_with_subscription(store, messages=3)
+        log = path.with_name("store.db-wal")
+        crashed = {name: path.with_name(f"store.db{name}").read_bytes() for name in ("", "-wal")}
+        with closing(SqliteReader(path)):
+            pass
+        assert log.read_bytes() == crashed["-wal"]
+        store.close()
+        for name, content in crashed.items():
+            path.with_name(f"store.db{name}").write_bytes(content)
+        with closing(SqliteReader(path)) as reader:
+            assert list(reader.check()) == []
+        assert log.read_bytes() == crashed["-wal"]
 
     def test_a_reader_makes_no_store(self, path):
         with pytest.raises(NotFound, match="no store"):

@@ -113,6 +113,14 @@ def test_an_address_is_not_the_path_of_a_file(backup):
         restore_backup(backup, "sqlite:///new.db")
 
 
+@pytest.mark.parametrize("path", [5, None, b"x", "", "a\0b"])
+def test_what_can_be_no_path_is_refused_as_either_argument(tmp_path, backup, path):
+    with pytest.raises(InvalidArgument, match="The path of the backup "):
+        restore_backup(path, tmp_path / "new.db")
+    with pytest.raises(InvalidArgument, match="The path of the new store "):
+        restore_backup(backup, path)
+
+
 def test_a_folder_that_does_not_exist_is_named(tmp_path, backup):
     with pytest.raises(StoreFailed, match=r"nowhere/new\.db' can't be written: No such file or directory"):
         restore_backup(str(backup), str(tmp_path / "nowhere" / "new.db"))

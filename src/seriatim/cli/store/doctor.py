@@ -24,7 +24,7 @@ import click
 from seriatim import __version__
 from seriatim.cli.common.command import run_with_broker, with_url
 from seriatim.cli.common.output import Output, counted, size
-from seriatim.errors import DamagedStore, NotSupported, SeriatimError
+from seriatim.errors import DamagedStore, NotSupported, SeriatimError, StoreFailed
 from seriatim.extras import EXTRAS, is_installed
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def _check_java() -> Finding:
 
 
 def _check_store(url: str) -> Iterator[Finding]:
-    from seriatim.cli.common.brokers import API_SCHEMES
-    from seriatim.client.addresses import SERVER_SCHEME
+    from seriatim.client.addresses import API_SCHEMES, SERVER_SCHEME
     from seriatim.store import store_file
 
     if url.startswith(KAFKA):
@@ -117,7 +116,15 @@ def _check_store(url: str) -> Iterator[Finding]:
     path = store_file(url)
     if path is None:
         yield from _check_server(url)
-    elif not path.parent.is_dir():
+        return
+    try:
+        yield from _check_path(path)
+    except OSError as error:
+        yield Finding("store", FAIL, f"'{error.filename}': {error.strerror}", "correct the permissions, or --store")
+
+
+def _check_path(path: Path) -> Iterator[Finding]:
+    if not path.parent.is_dir():
         yield Finding("store", FAIL, f"the folder '{path.parent}' does not exist", "create it, or correct --store")
     else:
         if path.is_file():
@@ -208,7 +215,8 @@ def _check_file(path: Path) -> Iterator[Finding]:
         found = examine(path)
     except SeriatimError as error:
         is_ours = isinstance(error, DamagedStore)
-        advice = "run 'seriatim store check', and restore a backup" if is_ours else "correct --store"
+        advice = "correct the permissions, or --store" if isinstance(error, StoreFailed) else "correct --store"
+        advice = "run 'seriatim store check', and restore a backup" if is_ours else advice
         yield Finding("store", FAIL, str(error), advice)
         return
     yield Finding("store", OK, f"'{path}', {size(found.file_bytes)}")

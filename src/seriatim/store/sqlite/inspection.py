@@ -9,7 +9,14 @@ from typing import NamedTuple
 from seriatim.store.lock_file import Owner, file_system, owner_of
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.schema import schema_version
-from seriatim.store.sqlite.session import SqliteSession, connect_reader, is_new, refuse_foreign_file, refuse_other_file
+from seriatim.store.sqlite.session import (
+    SqliteSession,
+    connect_reader,
+    is_new,
+    refuse_foreign_file,
+    refuse_other_file,
+    remove_empty_log,
+)
 from seriatim.store.sqlite.wal import refuse_damaged_log
 
 MAX_PENDING = 10_000
@@ -42,6 +49,8 @@ def examine(path: Path) -> Examination:
         refuse_foreign_file(session, path)
         schema = None if is_new(session) else schema_version(session, load_migrations("sqlite"))
         pending = len(session.rows("oldest_settlements", MAX_PENDING)) if schema == newest else 0
+    if owner is None:
+        remove_empty_log(path)
     return Examination(owner, schema, newest, _bytes(path), _bytes(Path(f"{path}-wal")), pending, file_system(path))
 
 

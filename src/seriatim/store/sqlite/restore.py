@@ -24,6 +24,7 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 
+from seriatim.core.text_checks import check_address
 from seriatim.errors import AlreadyExists, DamagedStore, InvalidArgument, NotFound, StoreFailed
 from seriatim.store.private_files import put_in_place, unfinished
 from seriatim.store.sql.queries import load_migrations
@@ -40,6 +41,8 @@ PROBLEMS_SHOWN = 5
 
 def restore_backup(backup: str | Path, target: str | Path) -> None:
     """Restore a backup (a file written by ``Engine.backup`` or ``Store.backup``) to ``target``."""
+    _check_path("The path of the backup", backup)
+    _check_path("The path of the new store", target)
     if "://" in str(target):
         raise InvalidArgument(f"'{target}' is an address: give the path of the file that is to become the store")
     source, goal = Path(backup), Path(target)
@@ -56,6 +59,13 @@ def restore_backup(backup: str | Path, target: str | Path) -> None:
         raise AlreadyExists(f"'{goal}' already exists: nothing was restored") from None
     except OSError as error:
         raise StoreFailed(f"'{goal}' can't be written: {error.strerror}") from error
+
+
+def _check_path(what: str, path: object) -> None:
+    text = str(path) if isinstance(path, Path) else path
+    check_address(what, text)
+    if not text:
+        raise InvalidArgument(f"{what} cannot be empty")
 
 
 def _refuse_leftovers(goal: Path) -> None:

@@ -7,9 +7,10 @@ Rules
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -44,15 +45,35 @@ _KINDS: dict[int, tuple[type[StoreError], str]] = {
 }
 
 
-def as_store_error(error: Exception) -> SeriatimError:
-    """Translate an error of SQLite."""
+_FORBIDDEN = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}
+"""What SQLite says, among other things, where this process lacks a permission."""
+
+
+def as_store_error(error: Exception, path: Path | None = None) -> SeriatimError:
+    """Translate an error of SQLite, with what is not permitted if it was about the file at ``path``."""
     if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError) or "binding parameter" in str(error):
         return InvalidArgument(f"the store can't keep this value ({error})")
     if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in str(error):
         return DamagedStore(f"a text in the store is damaged: restore a backup ({error})")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     kind, what = _KINDS.get(code, (StoreFailed, "the store could not be read or written: check its disk"))
+    if code in _FORBIDDEN and path is not None and (missing := _missing_permission(path)) is not None:
+        what = f"{missing}: correct the permissions, or run this as the user of the store"
     return kind(f"{what} ({error})")
+
+
+def _missing_permission(path: Path) -> str | None:
+    """What this process may not do with the files of a store, which SQLite doesn't say."""
+
+    def may(place: Path, what: int) -> bool:
+        return os.access(place, what, effective_ids=os.access in os.supports_effective_ids)
+
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        if file.exists() and not may(file, os.R_OK):
+            return f"no permission to read '{file}'"
+    if not may(path.parent, os.W_OK):
+        return f"no permission to write in '{path.parent}', where SQLite keeps files beside the store, even to read it"
+    return f"no permission to write '{path}'" if path.exists() and not may(path, os.W_OK) else None
 
 
 class SqliteSession(Session):
@@ -73,7 +94,7 @@ class SqliteSession(Session):
         try:
             self._connection.executemany(self._queries[query], rows)
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self.broken_by(as_store_error(error)) from error
+            raise self.broken_by(self._translated(error)) from error
 
     def run_script(self, script: str) -> None:
         statement = ""
@@ -110,7 +131,13 @@ class SqliteSession(Session):
         try:
             return self._connection.execute(statement, values).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise self.broken_by(as_store_error(error)) from error
+            raise self.broken_by(self._translated(error)) from error
+
+    def _translated(self, error: Exception) -> SeriatimError:
+        path = None
+        with suppress(sqlite3.Error):
+            path = Path(self._connection.execute("PRAGMA database_list").fetchone()[2])
+        return as_store_error(error, path)
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
@@ -145,6 +172,22 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     return _connect(path, "ro")
 
 
+def remove_empty_log(path: Path) -> None:
+    """Remove the empty log that a reader left beside a store without an owner, and its shared memory.
+
+    SQLite does it when the last connection to a file is closed, if that may write.
+    """
+    if _size(Path(f"{path}-wal")) == 0 and os.access(path, os.W_OK):
+        with suppress(sqlite3.Error), closing(_connect(path, "rw")) as connection:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchall()
+
+
+def _size(file: Path) -> int | None:
+    with suppress(OSError):
+        return file.stat().st_size
+    return None
+
+
 def is_new(session: SqliteSession) -> bool:
     """Whether the file is empty."""
     return not session.rows("table_names")
@@ -175,4 +218,4 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     try:
         return sqlite3.connect(address, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True)
     except sqlite3.Error as error:
-        raise as_store_error(error) from error
+        raise as_store_error(error, path) from error

@@ -45,6 +45,7 @@ from seriatim.store.sqlite.session import (
     is_new,
     refuse_foreign_file,
     refuse_other_file,
+    remove_empty_log,
 )
 from seriatim.store.sqlite.wal import refuse_damaged_log
 
@@ -80,6 +81,11 @@ class SqliteReader(SqlReader):
     @property
     def url(self) -> str:
         return f"sqlite:///{self._path}"
+
+    def close(self) -> None:
+        super().close()
+        if owner_of(self._path) is None:
+            remove_empty_log(self._path)
 
     def backup(self, path: str) -> None:
         """The copy has a temporary name at first: a file under ``path`` is always a complete backup."""

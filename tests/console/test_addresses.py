@@ -134,6 +134,18 @@ def test_the_same_commands_give_the_same_json_on_four_kinds_of_address(shop):
         assert "postgresql" in found["owner"]["found"]
 
 
+def test_pulling_through_the_admin_api_is_refused_with_what_can_be_used(shop):
+    with shop.serving(f"sqlite:///{shop.folder / 'orders.db'}", "--console", "127.0.0.1:0") as served:
+        api = ready(served)["console"]
+        for words in PREPARATION[:2]:
+            shop.json(api, *words)
+        status, said = shop.run(api, "messages", "pull", "shipping")
+    assert status == 1
+    assert (
+        "can't deliver messages: use the server's pubsub://HOST:PORT/PROJECT, or the store itself; 'keys peek'" in said
+    )
+
+
 def test_a_server_without_an_admin_api_is_diagnosed_as_far_as_it_tells(shop):
     with shop.serving("memory://", tls=False) as process:
         pubsub = f"pubsub://127.0.0.1:{ready(process)['port']}/demo?token={TOKEN}"

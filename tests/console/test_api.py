@@ -7,8 +7,10 @@ import json
 import logging
 import re
 import sqlite3
+import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +21,7 @@ from fastapi import FastAPI
 from seriatim.console import ConsoleServer, mount
 from seriatim.console.security import HEADERS, LOGINS_AT_ONCE, MAX_BODY_BYTES
 from seriatim.engine import operator_actions, overview
-from seriatim.engine.broker import Outgoing
+from seriatim.engine.broker import Outgoing, StoreCheck
 from seriatim.engine.connect import open_broker
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
@@ -167,7 +169,7 @@ def test_the_overview_speaks_of_subscriptions_that_it_does_not_show(fresh, monke
 
 
 def test_the_overview_shows_how_the_store_is(fresh):
-    assert fresh.api("store/check", {}).json["messages"] == 49
+    assert fresh.api("store/check").json["messages"] == 49
     assert fresh.api("store/health").json["last_problem"] is None
     assert "Store</span><strong>healthy" in fresh.ask("/").text
 
@@ -293,6 +295,25 @@ def test_a_viewer_gets_403_on_every_changing_operation_of_the_description(consol
     for path in changing:
         answer = console.ask(path, {}, token=VIEWER)
         assert (path, answer.status, answer.json["error"]) == (path, 403, "PermissionDenied")
+
+
+def test_a_viewer_may_check_the_store_and_all_who_ask_meanwhile_share_one_check(fresh, monkeypatch):
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    check = fresh.engine.check
+
+    async def slow_check() -> StoreCheck:
+        begun.release()
+        await asyncio.to_thread(go_on.wait, 30)
+        return await check()
+
+    monkeypatch.setattr(fresh.engine, "check", slow_check)
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(fresh.api, "store/check", token=token) for token in (VIEWER, VIEWER, BLIND)]
+        assert begun.acquire(timeout=30)
+        assert fresh.api("store/health", token=VIEWER).status == 200, "other looks go on"
+        go_on.set()
+        assert [answer.result().json["messages"] for answer in answers] == [49, 49, 49]
+    assert not begun.acquire(blocking=False), "one check was enough"
 
 
 def test_every_operation_is_refused_without_a_token_with_a_wrong_one_and_without_a_role(console):

@@ -222,8 +222,10 @@ def _endpoint(operation: Operation) -> Any:
         verb = getattr(broker_of(request), operation.verb)
         if operation.changes:
             return await gate_of(request).carry_out(request, operation.path, arguments, verb(**arguments))
-        console: Console = request.app.state.console
-        return await console.looks.take_turn(request.state.rights.name, lambda: verb(**arguments))
+        looks: Looks = request.app.state.console.looks
+        if operation.verb == "check":
+            return await looks.share(operation.path, verb, who=operation.path)
+        return await looks.take_turn(request.state.rights.name, lambda: verb(**arguments))
 
     request = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
     place: Any = Body(embed=True) if operation.changes else Query()

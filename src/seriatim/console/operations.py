@@ -2,8 +2,8 @@
 
 Rules
     - The names are those of the command line: ``seriatim keys why`` is ``GET keys/why``. Whatever only looks is a GET with
-      query parameters; whatever changes something is a POST with a JSON object, and needs the role operator. So does a check of
-      the store, because it may take minutes.
+      query parameters; whatever changes something is a POST with a JSON object, and needs the role operator.
+    - A check of the store may take minutes. Whoever asks for one while it is under way gets the same answer.
     - Parameters and answers are taken from the signatures of ``Broker``, so that the description, the server and ``remote``
       can't disagree. What a message contains is written as the command line writes it (``MessageView``).
 """
@@ -89,6 +89,7 @@ _LOOKING = {
     "readers/list": "list_readers",
     "store/metrics": "metrics",
     "store/health": "health",
+    "store/check": "check",
 }
 _CHANGING = {
     "topics/create": "create_topic",
@@ -117,7 +118,6 @@ _CHANGING = {
     "snapshots/delete": "delete_snapshot",
     "readers/delete": "delete_reader",
     "store/clean-up": "clean_up",
-    "store/check": "check",
 }
 OPERATIONS = [
     *(Operation(path, verb, changes=False) for path, verb in _LOOKING.items()),

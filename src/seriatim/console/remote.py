@@ -100,7 +100,11 @@ class ApiBroker(Broker):
         return f"{'https' if self._address.is_secure else 'http'}://{self._address.host}:{self._address.port}"
 
     def unsupported(self, verb: str) -> NotSupported:
-        return NotSupported(f"the admin API can't {verb.replace('_', ' ')}: use the Pub/Sub API, or the store itself")
+        what = "deliver messages" if verb == "attach" else verb.replace("_", " ")
+        look = "; 'keys peek' and 'messages read' work here" if verb == "attach" else ""
+        return NotSupported(
+            f"the admin API can't {what}: use the server's pubsub://HOST:PORT/PROJECT, or the store itself{look}"
+        )
 
     async def close(self) -> None:
         """Nothing stays open."""

@@ -46,12 +46,12 @@ class Looks:
     def clear(self) -> None:
         self._found = {}
 
-    async def share(self, what: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
+    async def share(self, what: Hashable, ask: Callable[[], Awaitable[T]], who: str = "") -> T:
         found, now = self._found, asyncio.get_running_loop().time
         known = found.pop(what, None)
         if known is None or (known[1] and now() > known[1][0]):
             until: list[float] = []  # when it is done
-            begun, known = now(), (asyncio.ensure_future(self.take_turn("", ask)), until)
+            begun, known = now(), (asyncio.ensure_future(self.take_turn(who, ask)), until)
             known[0].add_done_callback(
                 lambda done: until.append(
                     -1.0 if done.cancelled() or done.exception() else now() + min(SPARED * (now() - begun), OLDEST_S)

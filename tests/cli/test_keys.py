@@ -38,6 +38,16 @@ def test_retry_lets_the_head_go_now(told, blocked):
     assert [row["data"] for row in told("messages", "pull", "billing", "--wait", "0.2")] == ["a1", "b1"]
 
 
+def test_retrying_a_key_that_is_paused_says_that_resuming_delivers_it(told, seriatim, blocked):
+    told("keys", "pause", "billing", "a", "--reason", "looking into it")
+    said = seriatim("keys", "retry", "billing", "a").stdout
+    assert said.startswith("key a: no longer waits for its time, but paused: looking into it; ")
+    assert said.endswith("resuming the key moves it (see 'keys resume' and 'subscriptions resume')\n")
+    told("messages", "publish", "orders", "c1", "--key", "c", "--delay", "1h")
+    told("subscriptions", "pause", "billing")
+    assert "but the subscription is paused" in seriatim("keys", "retry", "billing", "c").stdout
+
+
 def test_skip_settles_the_head_unseen(told, blocked):
     assert told("keys", "skip", "billing", "a", "--yes")["id"] == "0"
     assert [row["data"] for row in told("keys", "peek", "billing", "a")] == ["a2", "a3"]

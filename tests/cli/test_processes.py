@@ -179,5 +179,22 @@ def test_a_server_at_a_port_in_use_leaves_no_store_behind(seriatim):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         result = seriatim("serve", "--port", str(port), "--store", "sqlite:///new.db")
+        assert seriatim("serve", "--listen", f"127.0.0.1:{port}", "--store", "sqlite:///new.db").stderr == result.stderr
     assert (result.exit_code, list(Path().glob("new*"))) == (1, [])
     assert f"error: can't listen at 127.0.0.1:{port}: free the port, or choose another" in result.stderr
+
+
+@pytest.mark.parametrize("more", [["--host", "127.0.0.1"], ["--port", "8085"]])
+def test_a_server_is_told_one_address(seriatim, more):
+    result = seriatim("serve", "--listen", "127.0.0.1:0", *more)
+    assert result.exit_code == 2
+    assert "Give either --listen or --host and --port." in result.stderr
+
+
+def test_a_server_listens_where_it_was_told_in_one_option(start):
+    process = start("serve", "--listen", "127.0.0.1:0", "--store", "memory://", "--json")
+    (served,) = lines_until(process, 1)
+    assert served["host"] == "127.0.0.1"
+    with socket.create_connection(("127.0.0.1", served["port"])):
+        process.send_signal(signal.SIGTERM)
+    assert ended(process) == (0, b"")

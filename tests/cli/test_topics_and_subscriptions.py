@@ -6,8 +6,12 @@ import os
 import pty
 import signal
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from seriatim.cli.common.command import with_output
+from seriatim.errors import NotSupported
 from tests.cli.conftest import signal_while_reading
 
 
@@ -156,7 +160,68 @@ def test_a_look_at_a_store_that_does_not_exist_makes_none(seriatim, tmp_path, co
 def test_an_address_that_leads_to_no_store_is_a_usage_error(seriatim):
     result = seriatim("topics", "list", "--store", "mysql://x")
     assert result.exit_code == 2
-    assert "'mysql://x' is not a store that can be opened" in result.stderr
+    assert result.stderr == (
+        "error: no address begins with 'mysql://': write sqlite:///FILE, postgresql://USER@HOST/DATABASE, "
+        "pubsub://HOST:PORT/PROJECT, kafka://HOST:9092, http://HOST:PORT (the admin API)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "meant"),
+    [
+        ("htp://h", "http://"),
+        ("HTTPS://h", "https://"),
+        ("postgress://u:secret@h/d", "postgres://"),
+        ("kafak://h:9092", "kafka://"),
+        ("pupsub://h:1/p", "pubsub://"),
+        ("sqlite://file", "sqlite:///"),
+    ],
+)
+@pytest.mark.parametrize("command", ["topics list", "store check", "store doctor", "serve", "console"])
+def test_a_mistyped_kind_of_address_gets_a_suggestion_and_tells_no_password(seriatim, command, address, meant):
+    result = seriatim(*command.split(), "--store", address)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"; did you mean {meant}?\n")
+    assert "secret" not in result.stderr
+
+
+def test_a_store_in_memory_is_refused_because_it_ends_with_the_command(seriatim):
+    for command in ("topics list", "store check", "messages publish t x"):
+        result = seriatim(*command.split(), "--store", "memory://")
+        assert result.exit_code == 2
+        assert result.stderr.startswith(
+            "error: a store in memory is gone when the command ends: name a file with --store"
+        )
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("subscriptions create orders s --window 99999999999999999999", "--window"),
+        ("subscriptions create orders s --max-attempts 99999999999999999999", "--max-attempts"),
+        ("topics create t --dedup-max-ids 0", "--dedup-max-ids"),
+        ("messages publish orders x --delay 99999999d", "--delay"),
+        ("snapshots create billing s --lasts 99999999d", "--lasts"),
+    ],
+)
+def test_a_wrong_value_is_told_with_the_name_of_its_option(seriatim, orders, command, option):
+    result = seriatim(*command.split())
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {option} must be ")
+
+
+def test_an_error_names_options_as_they_are_typed():
+    @click.command()
+    @click.option("--start")
+    @click.option("--increment")
+    @click.option("--dedup-window")
+    @with_output
+    def command(output, **_: object) -> None:
+        raise NotSupported("with increment=2 set start=NUMBER; leave dedup_window out of 'start'")
+
+    result = CliRunner().invoke(command, [])
+    assert isinstance(result.exception, NotSupported)
+    assert str(result.exception) == "with --increment 2 set --start NUMBER; leave --dedup-window out of 'start'"
 
 
 def test_the_name_of_a_file_alone_is_not_an_address_but_shows_what_is(seriatim):

@@ -312,6 +312,27 @@ def test_an_address_that_is_none_is_refused_before_anything_is_opened(address):
         Queue(address, "calls")
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        (
+            "http://127.0.0.1:8086",
+            "the admin API at an http:// address is for commands: give a program the store, or pubsub://",
+        ),
+        ("postgress://u:secret@h/d", "no address begins with 'postgress://': .*; did you mean postgres://?"),
+        ("redis://h", "no address begins with 'redis://': write sqlite:///FILE, .*memory://$"),
+    ],
+)
+def test_an_address_of_another_kind_is_refused_with_what_there_is(address, said):
+    async def connect() -> None:
+        async with PubSub(address):
+            pass
+
+    with pytest.raises(InvalidArgument, match=said) as refused:
+        asyncio.run(connect())
+    assert "secret" not in str(refused.value)
+
+
 def test_a_store_and_its_backup_may_have_names_that_are_not_utf_8(tmp_path):
     folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
     folder.mkdir()

@@ -124,9 +124,16 @@ async def peek(broker: Broker, output: Output, subscription: str, key: str | Non
 @on_key("retry")
 @with_broker
 async def retry(broker: Broker, output: Output, subscription: str, key: str | None) -> None:
-    """Deliver the first message of KEY now, without waiting for its retry or delay."""
+    """Deliver the first message of KEY now, without waiting for its retry or delay.
+
+    A key that is paused stays paused: 'keys resume' delivers it.
+    """
     await broker.retry_key(subscription, key)
-    _report(output, subscription, key, "may be delivered now", retried=True)
+    found = await broker.explain(subscription, key)
+    done = "may be delivered now"
+    if found.waits_for == "operator":
+        done = f"no longer waits for its time, but {found.sentence} (see 'keys resume' and 'subscriptions resume')"
+    _report(output, subscription, key, done, retried=True)
 
 
 @on_key("skip")

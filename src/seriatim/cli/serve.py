@@ -12,6 +12,7 @@ from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from seriatim import log
 from seriatim.cli.common.command import configuration, with_url
@@ -33,6 +34,7 @@ from seriatim.wire.names import WINDOW_LABEL
 
 
 @click.command("serve")
+@click.option("--listen", type=ListenAddress(), help="Where to listen, instead of --host and --port.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="The port; 0 for any free one."
@@ -76,6 +78,7 @@ def command(
     tokens: Path | None,
     metrics_host: str,
     metrics_port: int | None,
+    listen: tuple[str, int] | None,
     host: str,
     port: int,
     standby: bool,
@@ -89,6 +92,9 @@ def command(
     it is ready. Ctrl-C and SIGTERM shut it down gracefully: streams are told to reconnect, and messages that were not acked
     are given back.
     """
+    if listen is not None:
+        _refuse_two_addresses()
+        host, port = listen
     settings = configuration().values
     chosen = log_format or settings.log_format
     log.configure(settings.log_level, chosen, log.capture_native_lines() if chosen == "json" else None)
@@ -138,6 +144,12 @@ def command(
 
     with suppress(click.exceptions.Exit):  # a signal is the normal way for a server to end
         run_until_signal(serve)
+
+
+def _refuse_two_addresses() -> None:
+    ctx = click.get_current_context()
+    if any(ctx.get_parameter_source(name) is not ParameterSource.DEFAULT for name in ("host", "port")):
+        raise click.UsageError("Give either --listen or --host and --port.", ctx)
 
 
 def _require_free_port(host: str, port: int) -> None:

@@ -204,7 +204,6 @@ def test_the_doctor_says_what_to_do_where_there_is_no_store(seriatim):
     [
         ("sqlite:///missing/folder/s.db", "the folder 'missing/folder' does not exist"),
         ("sqlite:///text", "is not a SQLite database"),
-        ("mysql://x", "is not a store that can be opened read-only"),
     ],
 )
 def test_the_doctor_fails_with_a_store_that_can_not_be_used(seriatim, url, what):

@@ -21,7 +21,7 @@ import click
 from seriatim import config, log
 from seriatim.cli.common.output import Output
 from seriatim.cli.common.signals import run_until_signal
-from seriatim.errors import InvalidArgument, NotFound
+from seriatim.errors import InvalidArgument, NotFound, SeriatimError
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker
@@ -58,8 +58,9 @@ def with_output(command: Command) -> Command:
     def run(*args: Any, as_json: bool, **kwargs: Any) -> None:
         try:
             command(Output(as_json, progress=configuration().values.progress), *args, **kwargs)
-        except InvalidArgument as error:
-            raise type(error)(with_option_names(error.message)) from error
+        except SeriatimError as error:
+            error.args = (with_option_names(error.message), *error.args[1:])
+            raise
 
     return run
 
@@ -69,6 +70,9 @@ def with_option_names(text: str) -> str:
     for option in click.get_current_context().command.params:
         if isinstance(option, click.Option) and "_" in (option.name or ""):
             text = re.sub(rf"(?<![\w'])(?:retry\.)?{option.name}(?![\w'])", option.opts[0], text)
+        elif isinstance(option, click.Option):  # a name that may also be a word
+            text = re.sub(rf"^{option.name}(?= must )", option.opts[0], text)
+            text = re.sub(rf"(?<![\w'.-]){option.name}=(?=…|[A-Z]|\d)", f"{option.opts[0]} ", text)
     return text
 
 
@@ -86,7 +90,12 @@ def with_url(command: Command) -> Command:
     @with_output
     @wraps(command)
     def run(output: Output, /, *args: Any, store: str | None, **kwargs: Any) -> None:
-        command(configuration().values.store if store is None else store, output, *args, **kwargs)
+        from seriatim.client.addresses import API_SCHEMES, KINDS, refuse_unknown_scheme
+
+        url = configuration().values.store if store is None else store
+        api = dict.fromkeys(API_SCHEMES, "http://HOST:PORT (the admin API)")
+        refuse_unknown_scheme(url, {**KINDS, **api, "memory://": ""})
+        command(url, output, *args, **kwargs)
 
     return run
 

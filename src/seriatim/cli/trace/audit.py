@@ -103,7 +103,12 @@ def _rank(item: tuple[str, Verdict]) -> tuple[int, int, str]:
 @click.command("audit")
 @click.argument("path")
 @columns_options
-@click.option("--wrap", type=int, metavar="M", help="Sequence numbers are modulo M (256: 0 to 255, then 0 again).")
+@click.option(
+    "--wrap",
+    type=click.IntRange(min=4),
+    metavar="M",
+    help="Sequence numbers are modulo M (256: 0 to 255, then 0 again).",
+)
 @click.option("--spark", is_flag=True, help="Use Spark for a single file, too.")
 @click.option("--arrival", metavar="COLUMN", help="Spark: the column with the order of arrival.")
 @click.option(

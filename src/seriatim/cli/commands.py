@@ -93,6 +93,7 @@ SECTIONS = {
 
 OTHER_NAMES = {
     "repair": "trace resequence",
+    "version": "--version",
     "ack": "messages pull --ack",
     "consume": "messages pull",
     "subscribe": "subscriptions create",
@@ -118,5 +119,7 @@ OTHER_OPTIONS = {
     "--data": "DATA",
     "--ordering-key": "--key",
     "--force": "--yes",
+    "--port": "--listen",
+    "--host": "--listen",
 }
 """The same for options: what to use instead, if the command has it."""

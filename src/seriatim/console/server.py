@@ -112,7 +112,8 @@ class ConsoleServer:
         self._tls = None if tls is None else _context(*tls)
         if not is_loopback(self.host) and (self._tls is None or access is None):
             raise InvalidArgument(
-                f"the console at {host} can be reached by others: give a certificate, its key, and tokens"
+                f"the console at {host} can be reached by others: give a certificate, its key, and tokens (--tls-cert, "
+                "--tls-key, --tokens)"
             )
         self.token: str | None = None
         if access is None:

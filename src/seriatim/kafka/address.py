@@ -46,6 +46,7 @@ CLIENT_OPTIONS = {
     "key_password": "ssl.key.password",
 }
 """What every client of Kafka is told, and what librdkafka calls it."""
+_SECRETS = {"password", "key_password"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,13 @@ class Address:
             )
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := sorted(given.keys() - OPTIONS.keys()):
-            raise InvalidArgument(
-                f"a kafka address has no option {unknown[0]!r}; there are {', '.join(sorted(OPTIONS))}"
+            # Beside a password, it may be the rest of that.
+            named = (
+                f"option {unknown[0]!r}"
+                if given.keys().isdisjoint(_SECRETS)
+                else "such option (& is %26 in a password)"
             )
+            raise InvalidArgument(f"a kafka address has no {named}; there are {', '.join(sorted(OPTIONS))}")
         environment = os.environ if environment is None else environment
         inherited = {name: environment.get(ENVIRONMENT + name.upper()) for name in OPTIONS}
         values = {name: value for name, value in inherited.items() if value is not None} | given
@@ -98,9 +103,9 @@ class Address:
         return {"bootstrap.servers": self.servers, "log_level": 3, "logger": logger, **self.client, **more}
 
 
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-        raise ValueError("give a whole number above 0")
+def _whole(text: str, limit: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 0 < int(text) <= limit):
+        raise ValueError(f"give a whole number above 0, at most {limit}")
     return int(text)
 
 
@@ -124,7 +129,8 @@ def _isolation(text: str) -> str:
 
 OPTIONS: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(CLIENT_OPTIONS, str),
-    **dict.fromkeys(("partitions", "replication"), _whole),
+    "partitions": partial(_whole, limit=100_000),
+    "replication": partial(_whole, limit=1_000),
     "session_timeout": partial(_seconds, limit=3_600),
     "max_poll_interval": _seconds,
     "isolation": _isolation,

@@ -35,6 +35,7 @@ def test_no_secret_is_shown(url, shown):
         ("postgresql://me:hun?ter2@db/orders", "postgresql://***"),
         ("postgresql://me:hun?a=ter2@db/orders", "postgresql://***"),
         ("pubsub://host:8085/shop?token=hunter2&tls=1", "pubsub://host:8085/shop?token=***&tls=1"),
+        ("kafka://host:9092?password=hunter2&key_password=hunter3", "kafka://host:9092?password=***&key_password=***"),
     ],
 )
 def test_no_secret_of_an_address_that_is_not_quite_one_is_shown(url, shown):

@@ -36,7 +36,7 @@ NO_ADDRESS = (
 
 _OUR_PARAMETERS = frozenset({"schema", "lease", "stall_timeout"})
 _SECRET = re.compile(r"(//[^/?:]*):.*@")
-_SECRET_PARAMETERS = frozenset({"password", "sslpassword", "token"})
+_SECRET_PARAMETERS = frozenset({"password", "sslpassword", "key_password", "token"})
 
 
 @dataclass(frozen=True, slots=True)

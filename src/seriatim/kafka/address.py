@@ -26,6 +26,7 @@ from seriatim.errors import (
     ResourceExhausted,
     SeriatimError,
     StoreFailed,
+    StoreLost,
     Unauthenticated,
 )
 from seriatim.log import logger
@@ -147,6 +148,7 @@ _KINDS: dict[int, type[SeriatimError]] = {
     KafkaError.INVALID_PARTITIONS: InvalidArgument,
     KafkaError.INVALID_REPLICATION_FACTOR: InvalidArgument,
     KafkaError.INVALID_CONFIG: InvalidArgument,
+    KafkaError.INVALID_SESSION_TIMEOUT: InvalidArgument,
     KafkaError.MSG_SIZE_TOO_LARGE: InvalidArgument,
     KafkaError.TOPIC_AUTHORIZATION_FAILED: PermissionDenied,
     KafkaError.GROUP_AUTHORIZATION_FAILED: PermissionDenied,
@@ -156,6 +158,7 @@ _KINDS: dict[int, type[SeriatimError]] = {
     KafkaError.NON_EMPTY_GROUP: FailedPrecondition,
     KafkaError._MSG_TIMED_OUT: OutcomeUnknown,  # noqa: SLF001
     KafkaError._QUEUE_FULL: ResourceExhausted,  # noqa: SLF001
+    KafkaError._FATAL: StoreLost,  # noqa: SLF001
 }
 
 

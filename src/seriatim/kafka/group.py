@@ -488,8 +488,7 @@ class Group:
     def failed(self, error: SeriatimError) -> None:
         for consumer in list(self._consumers):
             consumer.failed(error)
-        if isinstance(error, NotFound):
-            logger.error("subscription %r: %s", self.info.name, error)
+        logger.error("subscription %r: %s", self.info.name, error)
 
     # -- operators ------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from seriatim.engine.consumer import Record
-from seriatim.errors import SeriatimError, StaleLease, StoreLost
+from seriatim.errors import NotFound, SeriatimError, StaleLease, StoreFailed, StoreLost
 from seriatim.kafka.address import Address, error_of
 from seriatim.kafka.catalog import READER, TIMEOUT_S
 from seriatim.kafka.partition import Commit, Flow
@@ -210,23 +210,28 @@ class Member:
         ends, gone = dict[int, int](), dict[int, int]()
         for message in messages:
             error, number, offset = message.error(), message.partition() or 0, message.offset() or 0
-            if (flow := self._owned.get(number)) is None:
+            if error is not None and error.code() not in (_END, _OUT_OF_RANGE):
+                self._report(error)
+            elif (flow := self._owned.get(number)) is None:
                 continue
-            if error is None:
+            elif error is None:
                 record, origin = record_of(message)
                 flow.fetched += 1
                 flow.fetched_bytes += len(record.data)
                 found.setdefault(number, []).append((record, origin))
-            elif error.code() == _END:
-                ends[number] = offset
-            elif error.code() == _OUT_OF_RANGE:
-                gone[number] = offset
-            elif not error.retriable():
-                self._tell(self._group.failed, error_of(error, "messages could not be fetched"))
+            else:
+                (ends if error.code() == _END else gone)[number] = offset
         if found or ends:
             self._tell(self._group.fetched, found, ends)
         for number, offset in gone.items():
             self._find_again(number, offset)
+
+    def _report(self, error: KafkaError) -> None:
+        """Something is wrong with the topic or with the membership: such an error belongs to no partition."""
+        if not error.retriable():
+            found = error_of(error, "messages could not be fetched")
+            # A broker that has just started may not know a new topic yet: that is no reason to end.
+            self._tell(self._group.failed, StoreFailed(str(found)) if isinstance(found, NotFound) else found)
 
     def _find_again(self, number: int, offset: int) -> None:
         """The log does not have the next offset: go on with the first that it has."""

@@ -42,6 +42,7 @@ CONFIGURATION = {
     "message.timeout.ms": 60_000,
     "message.max.bytes": 12 * 1024 * 1024,
     "linger.ms": 0,
+    "allow.auto.create.topics": False,  # not one that somebody has deleted
 }
 
 _TELLING = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE}  # noqa: SLF001 - their names in the library

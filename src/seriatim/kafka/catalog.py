@@ -38,7 +38,7 @@ from seriatim.engine.name_index import NameIndex
 from seriatim.engine.options import SubscriptionOptions, TopicOptions, patched
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, NotSupported, StoreFailed
 from seriatim.kafka.address import Address, error_of, no_connection
-from seriatim.kafka.publishing import KafkaProducer
+from seriatim.kafka.publishing import CONFIGURATION, KafkaProducer
 from seriatim.kafka.state import OPTIONS, PREFIX, PartitionMemory, StateRecord, state_topic, subscription_of
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ class Catalog(Broker):
             # Somebody was interrupted while it was created: go on.
         if options.dead_letter_topic is None:
             with suppress(AlreadyExists):
-                await self._create(dead_letter_topic(name, options), None, {"retention.ms": "-1"})
+                await self._create(dead_letter_topic(name, options), None, DEAD_LETTER_TOPIC)
         await self._begin_at_end(name, topic, partitions)
         info = SubscriptionInfo(name, topic, options)
         await self._save(info, partitions)
@@ -368,7 +368,11 @@ def _holds_records(consumer: Consumer, place: TopicPartition) -> bool:
             return bool(high > low)
 
 
+ANY_SIZE = {"max.message.bytes": str(CONFIGURATION["message.max.bytes"])}
+"""What fits into the producer fits into a topic of ours: a dead letter has more headers than its message, for example."""
+DEAD_LETTER_TOPIC = {"retention.ms": "-1", **ANY_SIZE}
 STATE_TOPIC = {
+    **ANY_SIZE,
     "cleanup.policy": "compact",
     # What is read at every assignment has to be small: old segments are compacted soon.
     "segment.bytes": str(16 * 1024 * 1024),

@@ -65,6 +65,9 @@ OURS = "seriatim-"
 SOURCE, SUBSCRIPTION, ATTEMPTS, ERROR = (f"{OURS}{name}" for name in ("source", "subscription", "attempts", "error"))
 """Where a dead letter comes from (topic, partition and offset), whose it is, and why it is one."""
 
+REFUSED_S = 1.0
+"""How long what Kafka has refused waits. What may pass soon, the producer tries again itself."""
+
 
 class Group:
     """The share that this process has of a subscription."""
@@ -311,7 +314,7 @@ class Group:
             }:
                 partition.outbox = refused | partition.outbox
                 await self._producer.look_up(topic)  # it may have got more partitions
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(REFUSED_S)
         partition.writing = None
         self.wake()
 
@@ -328,7 +331,7 @@ class Group:
                 if partition.is_ending:
                     break
                 partition.letters = refused + partition.letters
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(REFUSED_S)
         partition.burying = None
         self.wake()
 

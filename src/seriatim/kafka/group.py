@@ -95,6 +95,7 @@ class Group:
     async def close(self) -> None:
         """Leave the group: what is in flight may finish, and what is finished is committed."""
         await self._member.close()
+        self.lost(list(self.partitions))  # there are some if Kafka did not answer
         self._committing.cancel()
         await asyncio.gather(self._committing, return_exceptions=True)
         if self._timer is not None:

@@ -66,6 +66,8 @@ SERIAL_BITS = 32
 """Of an epoch: the bits above are the group's generation, in which a member may be assigned a partition again."""
 MAX_FINISHING_S = 30.0
 """How long a revoked partition may finish what is in flight, at most."""
+PATIENCE = 1.6
+"""How often that time the event loop has for it, until everything is committed as well."""
 
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - its name in the library
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
@@ -133,10 +135,13 @@ class Member:
             thread.start()
 
     async def close(self) -> None:
-        """Leave the group. What is in flight may finish."""
+        """Leave the group. What is in flight may finish; a Kafka that does not answer is not waited for."""
         self._is_closing = True
+        limit = self._loop.time() + self._finishing * PATIENCE + CALL_TIMEOUT_S
         for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+            await asyncio.to_thread(thread.join, max(0.0, limit - self._loop.time()))
+        if any(thread.is_alive() for thread in self._threads):
+            logger.error("the group of topic %r was not left: Kafka does not answer", self._topic)
         with suppress(Empty):
             while True:
                 _finish(self._commits.get_nowait()[1], StaleLease("this program has left the group"))
@@ -309,8 +314,11 @@ class Member:
 
     def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
         """Let the event loop work, and commit what it wants to have committed meanwhile."""
+        if self._loop.is_closed():  # it did not wait for Kafka's answer
+            work.close()
+            return
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        deadline = time.monotonic() + self._finishing * 1.6
+        deadline = time.monotonic() + self._finishing * PATIENCE
         while not future.done() and time.monotonic() < deadline:
             self._serve_commits(BUSY_POLL_S)
         error = future.exception() if future.done() else TimeoutError()

@@ -106,3 +106,20 @@ def test_a_message_that_failed_may_be_stored_unless_it_was_refused(monkeypatch, 
         await producer.close()
 
     asyncio.run(scenario())
+
+
+def test_the_producer_is_idempotent_and_waits_for_all_replicas(monkeypatch):
+    told: list[dict[str, Any]] = []
+
+    class Told(FailingProducer):
+        def __init__(self, config: dict[str, Any]) -> None:
+            told.append(config)
+
+    monkeypatch.setattr("seriatim.kafka.publishing.Producer", Told)
+
+    async def scenario() -> None:
+        await KafkaProducer(Address.parse("kafka://127.0.0.1:1")).close()
+
+    asyncio.run(scenario())
+    ((idempotent, acks),) = [(config["enable.idempotence"], config["acks"]) for config in told]
+    assert (idempotent, acks) == (True, "all")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,12 +19,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: 
 
 from seriatim import Message, PubSub, PubSubMessage, RetryPolicy, Subscription
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import InvalidArgument, StaleLease
+from seriatim.errors import InvalidArgument, NotFound, StaleLease, StoreFailed, StoreLost
+from seriatim.kafka import member as members
 from seriatim.kafka import partition as partitions
+from seriatim.kafka import publishing
 from seriatim.kafka.broker import KafkaBroker as Broker
 from seriatim.kafka.group import Group
-from seriatim.kafka.member import Member
+from seriatim.kafka.member import Assigned, Member
 from seriatim.kafka.partition import Commit
+from seriatim.kafka.records import partition_of
 from seriatim.kafka.state import Failure, claim_record, failure_record
 from tests.integration.kafka.conftest import OPTIONS, PATIENCE_S
 from tests.kafka_broker import KafkaBroker
@@ -46,7 +50,8 @@ def make_topic(kafka: KafkaBroker, name: str, partitions: int = 1, **config: Any
 
 def produce(kafka: KafkaBroker, topic: str, messages: Keyed, **where: Any) -> None:
     """As programs without Seriatim do."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap, "enable.idempotence": True, "linger.ms": 50})
+    config = {"enable.idempotence": True, "linger.ms": 50, "message.max.bytes": 2**21}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, **config})
     for key, value in messages:
         producer.produce(topic, value, key, **where)
         producer.poll(0)
@@ -761,5 +766,315 @@ def test_what_is_seriatims_or_kafkas_own_is_left_alone(kafka_url: str):
                     await pubsub.broker.create_topic(name)
             with pytest.raises(InvalidArgument, match="a header of Seriatim's own"):
                 await topic.publish(b"", ordering_key="k", attributes={"seriatim-not-before": "99999999999"})
+
+    asyncio.run(scenario())
+
+
+def stray(kafka: KafkaBroker, topic: str) -> Consumer:
+    """A member of the topic's group that is no program of Seriatim, and assigns partitions in another way."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": topic})
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + PATIENCE_S
+    while not consumer.assignment() and time.monotonic() < deadline:
+        consumer.poll(0.1)
+    return consumer
+
+
+def test_what_keeps_a_member_out_of_its_group_is_reported(kafka: KafkaBroker, kafka_url: str):
+    make_topic(kafka, "shut")
+
+    async def run_until_reported(url: str) -> BaseException:
+        async with PubSub(url) as pubsub:
+            await subscribed(pubsub, "shut", "shut")
+            subscription, reported = pubsub.subscription("shut"), list[BaseException]()
+            subscription.on("message", lambda message: message.ack())
+            subscription.on("error", reported.append)
+            subscription.open()
+            await until(lambda: bool(reported))
+            return reported[0]
+
+    error = asyncio.run(run_until_reported(kafka_url.replace("session_timeout=6", "session_timeout=0.01")))
+    assert isinstance(error, InvalidArgument)
+    assert "Invalid session timeout" in str(error)
+
+    somebody = stray(kafka, "shut")
+    try:
+        error = asyncio.run(run_until_reported(kafka_url))
+    finally:
+        somebody.close()
+    assert isinstance(error, StoreFailed)
+    assert "Inconsistent group protocol" in str(error)
+
+
+def test_a_static_member_whose_name_another_program_takes_ends_and_can_settle_nothing(
+    kafka: KafkaBroker, kafka_url: str
+):
+    make_topic(kafka, "twin")
+
+    async def scenario() -> None:
+        async with PubSub(f"{kafka_url}&member=one") as pubsub, PubSub(f"{kafka_url}&member=one") as twin:
+            await subscribed(pubsub, "twin", "twin", ack_deadline=60)
+            produce(kafka, "twin", [(b"k", b"1")])
+            first, second = asyncio.Queue[Message](), asyncio.Queue[Message]()
+            running = asyncio.create_task(pubsub.subscription("twin").run(first.put))
+            async with asyncio.timeout(PATIENCE_S):
+                message = await first.get()
+                other = asyncio.create_task(twin.subscription("twin").run(second.put))
+                with pytest.raises(StoreLost, match="fenced"):
+                    await running
+                with pytest.raises(StaleLease):
+                    await message.ack_durable()
+                await (await second.get()).ack_durable()
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_somebody_deletes_is_reported_and_not_made_again_by_publishing(
+    kafka: KafkaBroker, kafka_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(members.CONFIGURATION, "topic.metadata.refresh.interval.ms", 200)
+    monkeypatch.setitem(publishing.CONFIGURATION, "topic.metadata.propagation.max.ms", 3000)
+    make_topic(kafka, "brief", 2)
+
+    async def scenario() -> None:
+        async with PubSub(kafka_url) as pubsub:
+            await subscribed(pubsub, "brief", "brief")
+            subscription, reported = pubsub.subscription("brief"), list[BaseException]()
+            subscription.on("message", lambda message: message.ack())
+            subscription.on("error", reported.append)
+            subscription.open()
+            await pubsub.topic("brief").publish(b"1", ordering_key="k")
+            await until(lambda: committed(kafka, "brief", "brief", partition_of("k", 2)).offset == 1)
+            admin(kafka).delete_topics(["brief"], operation_timeout=30)["brief"].result()
+            await until(lambda: bool(reported))
+            assert isinstance(reported[0], StoreFailed)
+            assert "Unknown topic" in str(reported[0])
+            with pytest.raises(NotFound):
+                await pubsub.topic("brief").publish(b"2", ordering_key="k")
+            assert "brief" not in admin(kafka).list_topics(timeout=30).topics
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_letter_of_the_largest_message_that_a_topic_takes_is_written(kafka: KafkaBroker, kafka_url: str):
+    make_topic(kafka, "large")
+
+    async def scenario() -> None:
+        async with PubSub(kafka_url) as pubsub:
+            await subscribed(pubsub, "large", "large", retry=RetryPolicy(max_attempts=2, min_backoff=0.01))
+            largest = 1024 * 1024 - 80  # with a header it fills what a broker takes
+            produce(kafka, "large", [(b"k", bytes(largest)), (b"\xff" * 400_000, b"")])
+
+            async def fail(_: Message) -> None:
+                raise ValueError("no")
+
+            assert await handle_all(pubsub, "large", fail) == []
+            letters = await pubsub.subscription("large").dead_letters()
+            assert [letter.attempts for letter in letters] == [2, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_that_went_to_somebody_else_is_left_out_of_commits(kafka: KafkaBroker, kafka_url: str):
+    make_topic(kafka, "shared", 2)
+
+    async def scenario() -> None:
+        async with PubSub(kafka_url) as pubsub, PubSub(kafka_url) as other:
+            await subscribed(pubsub, "shared", "shared")
+            for program in (pubsub, other):
+                subscription = program.subscription("shared")
+                subscription.on("message", lambda message: message.ack())
+                subscription.open()
+                await until(lambda: len(held(pubsub)) == 2 or len(held(other)) == 1)
+                if program is pubsub:
+                    before = held(pubsub)
+            await until(lambda: len(held(pubsub)) == 1)
+            (gone,) = before.keys() - held(pubsub).keys()
+            late = Commit(gone, before[gone], 7, "", [])
+            assert await group_of(pubsub, "shared")._member.commit([late]) == set()
+            assert committed(kafka, "shared", "shared", gone).offset == 0
+            assert held(pubsub).items() <= before.items(), "the other one was not taken away meanwhile"
+
+    def held(pubsub: PubSub) -> dict[int, int]:
+        group = broker_of(pubsub)._groups.get("shared")
+        return {} if group is None else {number: known.serial for number, known in group.partitions.items()}
+
+    asyncio.run(scenario())
+
+
+def test_a_program_ends_although_kafka_does_not_answer(
+    kafka: KafkaBroker, kafka_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    make_topic(kafka, "mute")
+    is_asked, answers = threading.Event(), threading.Event()
+
+    def ask(*_: object) -> set[int]:
+        is_asked.set()
+        answers.wait(PATIENCE_S)
+        return set()
+
+    monkeypatch.setattr(Member, "_commit", ask)
+    monkeypatch.setattr(members, "CALL_TIMEOUT_S", 2.0)
+
+    async def scenario() -> list[threading.Thread]:
+        async with PubSub(kafka_url.replace("max_poll_interval=10", "max_poll_interval=0.5")) as pubsub:
+            await subscribed(pubsub, "mute", "mute")
+            produce(kafka, "mute", [(b"k", b"1")])
+            got = asyncio.Queue[Message]()
+            subscription = pubsub.subscription("mute")
+            subscription.on("message", got.put_nowait)
+            subscription.open()
+            async with asyncio.timeout(PATIENCE_S):
+                acking = asyncio.create_task((await got.get()).ack_durable())
+            await until(is_asked.is_set)
+            threads = group_of(pubsub, "mute")._member._threads
+            async with asyncio.timeout(PATIENCE_S / 2):
+                await subscription.close()
+                await pubsub.close()
+                with pytest.raises(StaleLease):
+                    await acking
+            return threads
+
+    try:
+        threads = asyncio.run(scenario())
+    finally:
+        answers.set()
+    assert "Kafka does not answer" in caplog.text
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+
+
+def test_a_partition_that_is_revoked_hands_out_nothing_more(kafka: KafkaBroker, kafka_url: str):
+    make_topic(kafka, "going")
+
+    async def scenario() -> None:
+        async with PubSub(kafka_url) as pubsub:
+            await subscribed(pubsub, "going", "going")
+            produce(kafka, "going", [(b"k", b"1"), (b"k", b"2")])
+            subscription, got = pubsub.subscription("going"), list[Message]()
+            subscription.on("message", got.append)
+            subscription.open()
+            await until(lambda: len(got) == 1)
+            group = group_of(pubsub, "going")
+            (known,) = group.partitions.values()
+            revoking = asyncio.create_task(group.revoked([0], PATIENCE_S))
+            produce(kafka, "going", [(b"other", b"1")])
+            await until(lambda: known.has_seen(2))
+            await got[0].ack_durable()
+            await revoking
+            assert len(got) == 1
+            assert committed(kafka, "going", "going").offset == 1
+
+    asyncio.run(scenario())
+
+
+def test_places_of_rows_are_durable_before_the_commit_that_passes_the_rows(
+    kafka: KafkaBroker, kafka_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    make_topic(kafka, "placed")
+    done: list[str] = []
+    commit = Member.commit
+
+    async def note_and_commit(member: Member, commits: list[Commit]) -> set[int]:
+        done.extend("committed" for one in commits if one.offset)
+        return await commit(member, commits)
+
+    monkeypatch.setattr(Member, "commit", note_and_commit)
+
+    async def scenario() -> None:
+        async with PubSub(kafka_url) as pubsub:
+            await subscribed(pubsub, "placed", "placed")
+            ((value, headers),) = rows(1, range(1, 2))
+            produce(kafka, "placed", [(b"k", value)], headers=headers)
+            write = broker_of(pubsub)._producer.write
+
+            def slowly(topic: str, value: bytes | None, key: bytes | None = None, **options: Any) -> Any:
+                async def late() -> tuple[int, int]:
+                    await asyncio.sleep(0.3)
+                    place = await write(topic, value, key, **options)
+                    done.append("written")
+                    return place
+
+                is_place = key is not None and key.startswith(b"replay/") and value is not None
+                return asyncio.ensure_future(late()) if is_place else write(topic, value, key, **options)
+
+            monkeypatch.setattr(broker_of(pubsub)._producer, "write", slowly)
+            assert await handle_all(pubsub, "placed") == [("k", b"1")]
+            assert done == ["written", "committed"]
+
+    asyncio.run(scenario())
+
+
+def test_a_static_member_that_comes_again_finds_its_partition_and_nobody_else_had_it(
+    kafka: KafkaBroker, kafka_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    make_topic(kafka, "seats", 2)
+    assigned, told = Group.assigned, list[tuple[Group, list[int]]]()
+
+    def listen(group: Group, partitions: list[Assigned]) -> None:
+        told.append((group, [one.number for one in partitions]))
+        assigned(group, partitions)
+
+    monkeypatch.setattr(Group, "assigned", listen)
+
+    async def scenario() -> None:
+        one, two = (f"{kafka_url}&member={name}" for name in ("one", "two"))
+        async with PubSub(one) as pubsub:
+            await subscribed(pubsub, "seats", "seats")
+            sit(pubsub)
+            await until(lambda: held(pubsub) == {0, 1})
+            async with PubSub(two) as other:
+                sit(other)
+                await until(lambda: len(held(pubsub)) == len(held(other)) == 1)
+                before = held(other)
+            told.clear()
+            async with PubSub(two) as other:
+                sit(other)
+                await until(lambda: held(other) == before)
+                assert [numbers for group, numbers in told if numbers and group is group_of(pubsub, "seats")] == []
+
+    def sit(pubsub: PubSub) -> None:
+        subscription = pubsub.subscription("seats")
+        subscription.on("message", lambda message: message.ack())
+        subscription.open()
+
+    def held(pubsub: PubSub) -> set[int]:
+        group = broker_of(pubsub)._groups.get("seats")
+        return set() if group is None else set(group.partitions)
+
+    asyncio.run(scenario())
+
+
+def test_what_is_in_flight_when_a_partition_is_revoked_may_finish_and_comes_to_nobody_else(
+    kafka: KafkaBroker, kafka_url: str
+):
+    make_topic(kafka, "handover", 2)
+
+    async def scenario() -> None:
+        async with PubSub(kafka_url) as pubsub, PubSub(kafka_url) as other:
+            await subscribed(pubsub, "handover", "handover")
+            for number in range(2):
+                produce(kafka, "handover", [(b"key-%d" % number, b"1")], partition=number)
+            subscription, got, elsewhere = pubsub.subscription("handover"), list[Message](), list[Message]()
+            subscription.on("message", got.append)
+            subscription.open()
+            await until(lambda: len(got) == 2)
+            partitions = group_of(pubsub, "handover").partitions
+            joining = other.subscription("handover")
+            joining.on("message", elsewhere.append)
+            joining.open()
+            await until(lambda: any(known.is_ending for known in partitions.values()))
+            await asyncio.sleep(0.5)  # a handler at work
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(*(message.ack_durable() for message in got))
+            await until(lambda: "handover" in broker_of(other)._groups)
+            moved = group_of(other, "handover").partitions
+            await until(lambda: any(known.is_claimed for known in moved.values()))
+            async with asyncio.timeout(PATIENCE_S):
+                await subscription.wait_until_empty()
+            assert elsewhere == []
 
     asyncio.run(scenario())

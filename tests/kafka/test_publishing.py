@@ -85,6 +85,26 @@ class FailingProducer:
     def flush(self, _: float) -> None: ...
 
 
+def test_a_record_that_the_library_cannot_take_does_not_hold_up_those_behind_it(monkeypatch):
+    class Picky(FailingProducer):
+        def produce(self, _topic: str, value: bytes, _key: bytes | None, on_delivery: Any, partition: int = 0) -> None:
+            if partition > 2**31:
+                raise OverflowError("signed integer is greater than maximum")
+            on_delivery(None, SimpleNamespace(partition=lambda: partition, offset=lambda: 7))
+
+    monkeypatch.setattr("seriatim.kafka.publishing.Producer", Picky)
+
+    async def scenario() -> tuple[int, int]:
+        producer = KafkaProducer(Address.parse("kafka://127.0.0.1:1"))
+        with pytest.raises(InvalidArgument, match="a message for topic 't' was refused: signed integer"):
+            await producer.write("t", b"", partition=2**40)
+        place = await producer.write("t", b"", partition=3)
+        await producer.close()
+        return place
+
+    assert asyncio.run(scenario()) == (3, 7)
+
+
 @pytest.mark.parametrize(
     ("code", "error"),
     [

@@ -122,10 +122,10 @@ class Backlog:
             if partition not in (None, unfinished.number):
                 continue
             for record in self.records(unfinished):
+                if len(found) == limit:
+                    return found
                 if record.key == key:
                     found.append(peeked(record))
-                    if len(found) == limit:
-                        return found
         return found
 
     def keys(self, memories: Mapping[int, PartitionMemory], partition: int | None = None) -> list[KeyStanding]:

@@ -245,6 +245,7 @@ class KafkaBroker(Catalog):
         )
 
     async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[PeekedMessage]:
+        require_whole("limit", limit, 0, MAX_INTEGER)
         info = await self.describe_subscription(subscription)
         partition = None if key is None else partition_of(key, await self.partitions(info.topic))
         return await self._look(info, lambda backlog: backlog.peek(key, partition, limit))
@@ -334,6 +335,7 @@ class KafkaBroker(Catalog):
     async def dead_letters(
         self, subscription: str, *, limit: int = 100, after: str | None = None, error: str | None = None
     ) -> list[DeadLetter]:
+        require_whole("limit", limit, 0, MAX_INTEGER)
         info, memories = await self._seen(subscription)
         found = await self._letters(info, memories[0].gone)
         behind, topic = (-1, -1) if after is None else place_of(after), dead_letter_topic(info.name, info.options)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from seriatim.engine.broker import Outgoing
-from seriatim.errors import OutcomeUnknown, PublishingPaused
+from seriatim.errors import InvalidArgument, OutcomeUnknown, PublishingPaused
 from seriatim.kafka.address import Address, error_of
 from seriatim.kafka.records import Headers, headers_of, key_bytes, message_id
 from seriatim.log import logger
@@ -112,9 +112,11 @@ class KafkaProducer:
                     self._is_retrying = True
                     self._loop.call_later(POLL_S, self._try_again)
                 return
-            except KafkaException as failure:
+            except Exception as failure:  # noqa: BLE001 - it must not hold up what is behind it
+                what = f"a message for topic {topic!r} was refused"
                 if not done.done():  # nobody may wait any more
-                    done.set_exception(error_of(failure, f"a message for topic {topic!r} was refused"))
+                    is_kafkas = isinstance(failure, KafkaException)
+                    done.set_exception(error_of(failure, what) if is_kafkas else InvalidArgument(f"{what}: {failure}"))
             self._overflow.popleft()
 
     def _try_again(self) -> None:

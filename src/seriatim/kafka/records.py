@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from seriatim.core.validation import shown
 from seriatim.engine.consumer import Delivered, Record
 from seriatim.errors import InvalidArgument
 
@@ -72,7 +73,14 @@ def headers_of(attributes: Mapping[str, str] | None, not_before: float = 0.0) ->
 
 
 def key_bytes(key: str | None) -> bytes | None:
-    return None if key is None else key.encode("utf-8", "surrogateescape")
+    return None if key is None else _encoded(key)
+
+
+def _encoded(key: str) -> bytes:
+    try:
+        return key.encode("utf-8", "surrogateescape")
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidArgument(f"{shown(key)} can't be a key: give a str") from None
 
 
 def record_of(message: Message) -> tuple[Record, Origin | None]:
@@ -120,4 +128,4 @@ def murmur2(key: bytes) -> int:
 
 def partition_of(key: str, partitions: int) -> int:
     """The partition that a key belongs to."""
-    return (murmur2(key.encode("utf-8", "surrogateescape")) & 0x7FFFFFFF) % partitions
+    return (murmur2(_encoded(key)) & 0x7FFFFFFF) % partitions

@@ -858,7 +858,9 @@ def test_a_topic_that_somebody_deletes_is_reported_and_not_made_again_by_publish
     asyncio.run(scenario())
 
 
-def test_a_dead_letter_of_the_largest_message_that_a_topic_takes_is_written(kafka: KafkaBroker, kafka_url: str):
+def test_a_dead_letter_of_the_largest_message_that_a_topic_takes_is_written(
+    kafka: KafkaBroker, kafka_url: str, caplog: pytest.LogCaptureFixture
+):
     make_topic(kafka, "large")
 
     async def scenario() -> None:
@@ -875,6 +877,7 @@ def test_a_dead_letter_of_the_largest_message_that_a_topic_takes_is_written(kafk
             assert [letter.attempts for letter in letters] == [2, 2]
 
     asyncio.run(scenario())
+    assert "can't be written" not in caplog.text, "the state of a message with such a key is large, too"
 
 
 def test_a_partition_that_went_to_somebody_else_is_left_out_of_commits(kafka: KafkaBroker, kafka_url: str):

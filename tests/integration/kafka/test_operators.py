@@ -11,7 +11,7 @@ import pytest
 
 from seriatim import Message, PubSub, RetryPolicy, Subscription
 from seriatim.core.lanes.explanation import WaitsFor
-from seriatim.errors import StaleLease
+from seriatim.errors import InvalidArgument, StaleLease
 from seriatim.kafka.group import Group
 from seriatim.kafka.partition import Partition
 from tests.integration.kafka.conftest import PATIENCE_S
@@ -207,5 +207,27 @@ def test_a_key_is_dead_lettered_and_its_letters_are_found_by_their_error(run: Ca
         ]
         (letter,) = await broker.dead_letters("billing", error="order # is unknown")
         assert (letter.ordering_key, letter.error) == ("alice", "order 17 is unknown")
+
+    run(scenario)
+
+
+def test_wrong_arguments_of_operators_are_named_and_do_no_harm(run: Callable[[Scenario], None]):
+    async def scenario(pubsub: PubSub) -> None:
+        await subscribed(pubsub)
+        broker = pubsub.broker
+        wrong: list[Callable[[], Awaitable[Any]]] = [
+            lambda: broker.peek("billing", "alice", -1),
+            lambda: broker.peek("billing", 7),  # type: ignore[arg-type]
+            lambda: broker.explain("billing", "\ud800"),
+            lambda: broker.pause_key("billing", 7),  # type: ignore[arg-type]
+            lambda: broker.dead_letters("billing", limit="3"),  # type: ignore[arg-type]
+            lambda: broker.remove("billing", "999999999999-0"),
+        ]
+        for call in wrong:
+            with pytest.raises(InvalidArgument):
+                await call()
+        await publish(pubsub, "1")
+        assert await broker.peek("billing", "alice", 0) == []
+        assert await handled(pubsub, 1) == ["1"]
 
     run(scenario)

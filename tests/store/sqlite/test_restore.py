@@ -14,6 +14,7 @@ from seriatim.store.base import Cursor
 from seriatim.store.sqlite.restore import EPOCHS_SKIPPED, OFFSETS_SKIPPED
 from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.store.contract.kit import letter, records
+from tests.store.sqlite import written_before
 
 
 @pytest.fixture
@@ -90,11 +91,30 @@ def test_a_store_that_comes_meanwhile_is_not_overwritten(tmp_path, backup, monke
     assert target.read_bytes() == b"precious"
 
 
+def test_a_backup_with_a_damaged_floor_is_refused(tmp_path, backup):
+    with closing(sqlite3.connect(backup)) as connection, connection:
+        connection.execute("UPDATE subscriptions SET floor = floor + 1")
+    with pytest.raises(DamagedStore, match="is damaged, take another one: subscription 'billing'"):
+        restore_backup(str(backup), str(tmp_path / "new.db"))
+
+
 def test_a_damaged_backup_is_refused(tmp_path, backup):
     with closing(sqlite3.connect(backup)) as connection, connection:
         connection.execute("UPDATE packs SET data = zeroblob(length(data))")
     with pytest.raises(DamagedStore, match="is damaged, take another one: topic 'orders', pack"):
         restore_backup(str(backup), str(tmp_path / "new.db"))
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_a_damaged_backup_of_an_earlier_version_is_refused_and_left_as_it_was(tmp_path):
+    written_before.unpack(tmp_path)
+    backup = tmp_path / "backup.db"
+    with closing(sqlite3.connect(backup)) as connection, connection:
+        connection.execute("UPDATE packs SET data = zeroblob(length(data))")
+    before = backup.read_bytes()
+    with pytest.raises(DamagedStore, match="is damaged, take another one: topic 'dead', pack"):
+        restore_backup(str(backup), str(tmp_path / "new.db"))
+    assert backup.read_bytes() == before
     assert not (tmp_path / "new.db").exists()
 
 

@@ -361,8 +361,8 @@ class Subscription(Facade[subscription.Subscription]):
         return self._call(self._target.explain, key)
 
     def superseded(self, key: str | None = None, limit: int = 100) -> list[SupersededMessage]:
-        """What newer messages left behind (``keep="latest"``), the latest first, of one key or of all (None). The last
-        10,000 are remembered, until the process that owns the store ends."""
+        """Messages that were superseded by newer ones (``keep="latest"``), the latest first, of one key or of all (None). The
+        last 10,000 are remembered, until the process that owns the store exits."""
         return self._call(self._target.superseded, key, limit)
 
     def peek(self, key: str | None, limit: int = 10) -> list[PeekedMessage]:
@@ -476,7 +476,7 @@ class Message(Facade[message.Message]):
         self._call(self._target.nack, delay, error)
 
     def dead_letter(self, reason: str | BaseException | None = None, *, rest: bool = False) -> None:
-        """Dead-letter the message now, however many attempts it has left. Its key continues with the next message."""
+        """Dead-letter the message now, regardless of its remaining attempts. Its key continues with the next message."""
         self._call(self._target.dead_letter, reason, rest=rest)
 
     def extend(self, seconds: float) -> None:
@@ -497,7 +497,7 @@ class Message(Facade[message.Message]):
 
 
 class MessageStream(Facade[consumer.MessageStream]):
-    """A iterator of messages. It ends when it is closed, and raises if the subscription can't deliver any more."""
+    """A iterator over messages. It ends when it is closed, and raises if the subscription can't deliver any more."""
 
     __slots__ = ()
 
@@ -509,15 +509,15 @@ class MessageStream(Facade[consumer.MessageStream]):
         return self._iterate()
 
     def stop(self) -> None:
-        """Take no more messages; those that are out go on."""
+        """Take no more messages; those in flight are not affected."""
         self._call(self._target.stop)
 
     def end(self) -> None:
-        """Hand out nothing more, so that the iteration ends. Messages that were handed out can still be settled."""
+        """Deliver nothing more, so that the iteration ends. Delivered messages can still be settled."""
         self._call(self._target.end)
 
     def close(self) -> None:
-        """Give back what is not settled, and end the iteration."""
+        """Return unsettled messages to the subscription, and end the iteration."""
         self._call(self._target.close)
 
 

@@ -1,20 +1,20 @@
-"""The same API for programs without an event loop: every name of the async classes, blocking.
+"""The blocking API, for programs without an event loop: the same names as in the async classes.
 
 Rules
-    - An event loop runs in a thread of its own. Whatever is called here runs there, and the caller waits for it.
-    - What is awaited in the async API returns when it is done. ``publish`` returns a ``concurrent.futures.Future``: wait for
-      its ``result()``, or don't.
+    - An event loop runs in its own thread. Every call runs there, and the caller waits for it.
+    - Coroutines of the async API return when they are done. ``publish`` returns a ``concurrent.futures.Future``: you may wait
+      for its ``result()``.
     - ``async with`` becomes ``with``, ``async for`` becomes ``for``.
-    - Handlers are plain functions and may block: they run in a pool of threads, at most ``workers`` at once. Messages of one
-      key still come one after another. Whatever a handler raises is a failure of its message: ``sys.exit()`` in a handler ends
-      neither the program nor the event loop.
-    - Closing waits for the handlers that run and starts no more. A call that waits for something else then (a message, for
-      example) raises FailedPrecondition.
-    - Every thread of the program may use it.
+    - Handlers are plain functions and may block: they run in a thread pool, at most ``workers`` at once. Messages of one key
+      are still handled one after another. Any exception in a handler is a failure of its message: ``sys.exit()`` in a handler
+      ends neither the program nor the event loop.
+    - Closing starts no more handlers and waits for running ones. Calls that wait for something else then (a message, for
+      example) raise FailedPrecondition.
+    - It is thread-safe.
 
 Theory of operation
-    ``blocking.py`` has a class for each of the async API, with the same methods and types; ``make generate`` writes it from the
-    async classes, so nothing can be forgotten or differ. Each holds its async object and hands every call over to the loop.
+    ``blocking.py`` has a class for each class of the async API, with the same methods and types; ``make generate`` writes it
+    from the async classes, so the two can't differ. Each object holds its async counterpart and passes every call to the loop.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _END = object()
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self, workers: int = DEFAULT_WORKERS, opened_by: str = "PubSub.blocking(...) as pubsub") -> None:
         self._pid = os.getpid()
@@ -60,7 +60,7 @@ class LoopThread:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a fork of the one that started the thread, which did not come along."""
+        """Whether this process is a fork of the one that started the thread. A fork does not copy the thread."""
         return self._pid != os.getpid()
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class LoopThread:
         self.loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
-        """Stop the thread. Handlers that run are waited for; whatever else waits is cancelled."""
+        """Stop the thread. Waits for running handlers, and cancels everything else."""
         if self.is_inherited:
             return
         with self._entrance:
@@ -135,7 +135,7 @@ class LoopThread:
 
 
 class Facade(Generic[Target]):
-    """An object of the async API for programs without an event loop. The classes in ``blocking.py`` are made of it."""
+    """The base class of the classes in ``blocking.py``: an object of the async API for programs without an event loop."""
 
     __slots__ = ("_target", "_thread")
     _facades: ClassVar[dict[type, Callable[[Any, LoopThread], Any]]] = {}  # the blocking class of each async one
@@ -154,7 +154,7 @@ class Facade(Generic[Target]):
         return hash(id(self._target))
 
     def _in_event_loop(self) -> tuple[Target, asyncio.AbstractEventLoop]:
-        """The object of the async API, and the event loop that it may be used in."""
+        """The object of the async API, and its event loop."""
         return self._target, self._thread.loop
 
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +172,7 @@ class Facade(Generic[Target]):
                     self._call(iterator.aclose)
 
     def _in_worker(self, handler: Callable[[Any], object]) -> Callable[[Any], Coroutine[Any, Any, None]]:
-        """An async handler that runs a plain one, which may block, in a worker thread."""
+        """An async handler that runs a plain, possibly blocking one in a worker thread."""
 
         check_handler(handler, may_be_async=False)
 

@@ -1,4 +1,4 @@
-"""A connection to a Pub/Sub server: calls by name, and errors of our own tree."""
+"""A connection to a Pub/Sub server: calls methods by name, and raises our own errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONNECT_TIMEOUT_S = 10.0
 """How many seconds ``require_connection`` waits for a server that neither accepts nor refuses a connection."""
 
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 30.0, 10.0
-"""How often an idle connection is pinged, and how long the reply may take: a server whose machine is gone is detected so."""
+"""How often an idle connection is pinged, and how long the reply may take. This detects a server whose machine is gone."""
 
 _ERRORS: dict[grpc.StatusCode, type[SeriatimError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
@@ -56,8 +56,8 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is, and how to talk to it: ``pubsub://HOST:PORT/PROJECT?token=…&tls=true&ca=FILE``. Errors never repeat an
-    address, because it may have a token in it."""
+    """The address of a server: ``pubsub://HOST:PORT/PROJECT?token=…&tls=true&ca=FILE``. Errors never repeat it, because it may
+    contain a token."""
 
     target: str
     project: str
@@ -156,7 +156,7 @@ class Channel:
             raise StoreFailed(reason)
 
     async def _why_unconnected(self) -> str | None:
-        """Why there is no connection to the server; None if there is one. A call that does not wait for it is told."""
+        """Why there is no connection to the server; None if there is one. A call that fails fast returns the reason."""
         if self._channel.get_state() is grpc.ChannelConnectivity.READY:
             return None
         path, method = _METHODS["GetAdminAddress"]
@@ -191,7 +191,7 @@ def _read_certificate(path: str) -> bytes:
 
 
 def error_of(error: grpc.aio.AioRpcError) -> SeriatimError:
-    """A gRPC error as one of our own tree."""
+    """A gRPC error as one of our own errors."""
     kind = _ERRORS.get(error.code())
     if kind is not None:
         return kind(error.details())

@@ -1,25 +1,25 @@
-"""Two ways to consume a subscription: handlers that are called, and a stream that is iterated over.
+"""Two ways to consume a subscription: handlers, which are called, and a stream, which is iterated over.
 
 Rules
     - Handlers may be plain or async functions. Plain ones run in the event loop and must not block.
     - While an async handler runs, and while a message of a stream is neither acked nor nacked, its lease is extended, up to
-      ``max_extension`` in all.
-    - A handler that returns without ack or nack BLOCKS ITS KEY until the lease expires; then the message comes again. That is
-      logged once per subscription. With ``ack="on-return"`` the message is acked when its handler returns.
-    - A handler that raises nacks its message, unless it said ack or nack before, and is reported. That holds for whatever it
-      raises: ``sys.exit()`` in a handler is a failure of this message and does not end the program, nor does a CancelledError
-      that nobody sent. A handler whose task is cancelled from outside has not failed: its lease is left to expire.
-    - A handler is started only while the lease of its message is not known to be lost.
-    - Closing starts nothing more and waits for the handlers that run; their acks are accepted. Then what was delivered and not
-      settled is given back. A handler that closes its own subscription waits for the others only, and the end follows its own.
-    - What a handler waits for must not depend on the handler's end. So closing waits for acks that handlers wait for
-      (``ack_durable``) while they can become durable soon; after ``DURABLE_TIMEOUT_S`` the handler hears OutcomeUnknown. The
-      store may be away, or with a window an earlier message of the key may wait for its lease to expire.
-    - Every reader of a closed stream ends, also one that asks later.
-    - With ``batch`` a handler gets lists. Either each is of one key and one lease: an ack settles what comes up to its message,
-      a nack or a dead letter ends the batch, and the core decides what a failure means (rule 9 of the lanes). Or, with
-      ``across_keys``, it is whatever came meanwhile, each message with its own lease, one list at a time; when the handler
-      raises, it is called again with each message of the list alone, and what fails then has failed.
+      ``max_extension`` in total.
+    - A handler that returns without ack or nack BLOCKS ITS KEY until the lease expires; then the message is redelivered. This
+      is logged once per subscription. With ``ack="on-return"`` the message is acked when its handler returns.
+    - If a handler raises, its message is nacked, unless it was acked or nacked before, and the error is reported. This holds
+      for any exception: ``sys.exit()`` in a handler is a failure of this message and does not end the program, and so is a
+      CancelledError that nobody sent. A handler whose task is cancelled from outside has not failed: its lease expires.
+    - A handler is not started if the lease of its message is known to be lost.
+    - Closing starts no more handlers and waits for running ones; their acks are accepted. Then unsettled messages are returned.
+      A handler that closes its own subscription waits for the other handlers only; closing finishes after it has returned.
+    - What a handler waits for must not depend on the end of the handler. So closing waits for acks that handlers wait for
+      (``ack_durable``) only as long as they can become durable soon; after ``DURABLE_TIMEOUT_S`` they raise OutcomeUnknown. The
+      store may be unavailable, or with a window an earlier message of the key may wait for its lease to expire.
+    - Every reader of a closed stream ends, even one that starts later.
+    - With ``batch`` a handler gets lists. By default each list has one key and one lease: an ack settles the messages up to its
+      own, a nack or a dead letter ends the batch, and the core decides what a failure means (rule 9 of the lanes). With
+      ``across_keys`` a list has the messages that arrived in the meantime, each with its own lease, one list at a time. If the
+      handler raises, it is called again with each message of the list alone; a message that fails then has failed.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ AckMode = Literal["manual", "on-return"]
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """How a consumer takes messages.
+    """How a consumer receives messages.
 
-    ``max_messages`` and ``max_bytes``: how much is in progress at once. ``max_extension``: for how many seconds in all a lease
-    is extended while the handler of its message runs. ``ack``: with ``"manual"`` the handler calls ``message.ack()`` or
-    ``message.nack()``, and if it forgets to, its key is blocked until the lease expires; with ``"on-return"`` the message is
-    acked when its handler returns, unless the handler has settled it. A handler that raises nacks its message either way.
-    ``batch``: call handlers with lists of up to that many messages; those of a list have the same key and one lease, or with
-    ``across_keys`` any keys, and each its own lease.
+    ``max_messages`` and ``max_bytes``: how much is in progress at once. ``max_extension``: how many seconds in total a lease is
+    extended while the handler of its message runs. ``ack``: with ``"manual"`` the handler calls ``message.ack()`` or
+    ``message.nack()``; if it doesn't, its key is blocked until the lease expires. With ``"on-return"`` the message is acked
+    when its handler returns, unless the handler has settled it. A handler that raises nacks its message either way.
+    ``batch``: call handlers with lists of up to that many messages, with the same key and one lease, or with ``across_keys``
+    with any keys and a lease each.
     """
 
     max_messages: int = 1000
@@ -106,7 +106,7 @@ class ConsumeOptions:
 
 
 def check_handler(handler: object, *, may_be_async: bool = True) -> None:
-    """Refuse what would be called without ever being run, and whose messages would be acked all the same."""
+    """Refuse a handler that would be called without being run, while its messages would be acked anyway."""
     if not callable(handler):
         raise InvalidArgument(f"a handler must be a function, not {shown(handler)}")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
@@ -116,7 +116,7 @@ def check_handler(handler: object, *, may_be_async: bool = True) -> None:
 
 
 def check_timeout(timeout: object) -> None:
-    """Seconds that are left to wait: None and infinity are for ever, and a time that is over already means not at all."""
+    """Refuse invalid timeouts. None and infinity mean no limit; zero and negative numbers mean no wait."""
     if timeout is None or timeout == inf:
         return
     if not is_number(timeout) or not timeout <= MAX_DURATION_S:
@@ -124,7 +124,7 @@ def check_timeout(timeout: object) -> None:
 
 
 class _Receiver:
-    """What both ways share: messages made of deliveries, and what they say."""
+    """What handlers and streams share: making messages of deliveries, and passing on their outcomes."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: ConsumeOptions) -> None:
         self._consumer = Consumer(
@@ -162,14 +162,14 @@ class _Receiver:
         self._keeper.extended(lease, seconds)
 
     def may_start(self, lease: Lease) -> bool:
-        """Whether it makes sense to begin with a message: its lease is not known to be lost."""
+        """Whether a message may be handled: its lease is not known to be lost."""
         return self._attachment.holds(lease)
 
     def _lost(self, lease: Lease) -> None:
         self._keeper.drop(lease)
 
     def _store_failed(self, error: BaseException) -> None:
-        """The store failed, and what was said about messages may have to wait."""
+        """The store failed: outcomes may have to wait."""
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
         for one in delivered:
@@ -184,7 +184,7 @@ class _Receiver:
 
 
 class HandlerRunner(_Receiver):
-    """Calls a handler with every message, many at once."""
+    """Calls a handler with every message, many concurrently."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class HandlerRunner(_Receiver):
         self.ack = self._attachment.ack  # type: ignore[method-assign]  # what is kept of a lease ends with its handler
 
     def stop(self) -> None:
-        """Start no more handlers, and leave when those that run have ended."""
+        """Start no more handlers, and detach when the running ones have ended."""
         if not self._is_stopped:
             self._is_stopped = True
             for durable in self._unwritten:
@@ -221,7 +221,7 @@ class HandlerRunner(_Receiver):
                 self._detach_if_stopped()
 
     async def close(self) -> None:
-        """Stop, and wait for the end; inside a handler only for the other ones, because the end comes after it."""
+        """Stop, and wait for running handlers; inside a handler, only for the others."""
         self.stop()
         await self._calls.wait()
         if not inside_handler():
@@ -313,7 +313,7 @@ class HandlerRunner(_Receiver):
 
 
 class BatchRunner(HandlerRunner):
-    """Calls a handler with batches of one key, many at once."""
+    """Calls a handler with batches of one key, many concurrently."""
 
     def _deliver(self, delivered: Sequence[Delivered]) -> None:
         messages: dict[int, list[Message]] = {}
@@ -324,7 +324,7 @@ class BatchRunner(HandlerRunner):
 
 
 class BulkRunner(HandlerRunner):
-    """Calls a handler with batches of any keys, one after the other: what comes while it works is the next one."""
+    """Calls a handler with batches of any keys, one after the other: messages that arrive in the meantime are the next one."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: ConsumeOptions, *handling: Any) -> None:
         self._limit = consuming.batch or 1
@@ -371,7 +371,7 @@ class BulkRunner(HandlerRunner):
                 self._keeper.drop(lease)
 
     async def _look_for_failure(self, batch: list[tuple[Message, Lease]], error: BaseException) -> None:
-        """A batch failed: try what is left of it one by one, unless somebody wants to stop."""
+        """A batch failed: retry the rest of it one by one, unless the consumer is stopping."""
         left = [one for one in batch if self._attachment.holds(one[1])]
         if len(batch) == 1 or not left:
             self._failed(*batch[0], error)
@@ -389,23 +389,23 @@ def runner_of(consuming: ConsumeOptions) -> type[HandlerRunner]:
 
 
 async def _wait_for(result: Awaitable[object]) -> None:
-    """What a handler returned that is no coroutine, such as a task that it started."""
+    """Wait for an awaitable that a handler returned, such as a task that it started."""
     await result
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether a consumer gets no more messages after this error. A store that fails and is opened again is waited for."""
+    """Whether a consumer gets no more messages after this error. After a store failure it waits for the store."""
     return not isinstance(error, StoreError) or (isinstance(error, StoreLost) and not isinstance(error, StoreBroken))
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether an error means that somebody cancels the task that runs, rather than that the code in it failed."""
+    """Whether an error means that the current task is being cancelled, rather than that its code failed."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 class MessageStream(_Receiver):
-    """An async iterator of messages. It ends when it is closed, and raises if the subscription can't deliver any more."""
+    """An async iterator over messages. It ends when it is closed, and raises if the subscription can't deliver any more."""
 
     def __init__(self, broker: Broker, subscription: str, consuming: ConsumeOptions) -> None:
         if consuming.batch is not None:
@@ -428,11 +428,11 @@ class MessageStream(_Receiver):
         raise self._error or StopAsyncIteration
 
     def stop(self) -> None:
-        """Take no more messages; those that are out go on."""
+        """Take no more messages; those in flight are not affected."""
         self._attachment.stop()
 
     def end(self) -> None:
-        """Hand out nothing more, so that the iteration ends. Messages that were handed out can still be settled."""
+        """Deliver nothing more, so that the iteration ends. Delivered messages can still be settled."""
         if self._is_over:
             return
         self._is_over = True
@@ -442,7 +442,7 @@ class MessageStream(_Receiver):
         self._attachment.stop()
 
     def close(self) -> None:
-        """Give back what is not settled, and end the iteration."""
+        """Return unsettled messages to the subscription, and end the iteration."""
         if self.is_closed:
             return
         self.is_closed, self._error = True, None
@@ -470,7 +470,7 @@ class PulledMessages(MessageStream):
         super().__init__(broker, subscription, ConsumeOptions(max_messages, max_extension=0.0))
 
     async def take(self, timeout: float | None) -> list[Message]:  # noqa: ASYNC109
-        """What is ready, and at least one message unless none comes in time."""
+        """The messages that are ready; waits for the first one, and is empty if none arrives in time."""
         found: list[Message] = []
         try:
             async with asyncio.timeout(None if timeout is None else max(timeout, MIN_WAIT_S)):

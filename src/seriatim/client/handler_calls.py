@@ -1,14 +1,14 @@
-"""Handlers at work, and who waits for them to end.
+"""Running handlers, and waiting for them to end.
 
 Rules
-    - A call of a handler is at work from the moment it is scheduled until its task is done, however that ends.
-    - Whoever waits from outside waits until nothing is at work.
-    - A handler may wait, too: it closes its own subscription, or another one. It does not wait for itself, nor for handlers
-      that wait in the same way. Otherwise two handlers that close each other's subscription would wait for ever.
+    - A call of a handler is running from the moment it is scheduled until its task is done.
+    - Callers outside of handlers wait until nothing is running.
+    - A handler may wait, too, if it closes its own subscription or another one. It does not wait for itself, nor for handlers
+      that wait in the same way. Otherwise two handlers that close each other's subscription would deadlock.
 
 Theory of operation
-    Each call has a mark in its context, which the tasks that the handler starts inherit, and the worker threads of the blocking
-    API, too. That is how ``wait`` knows that it is called by a handler.
+    Each call has a mark in its context, which is inherited by the tasks that the handler starts, and by the worker threads of
+    the blocking API. This is how ``wait`` knows that a handler called it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def inside_handler() -> bool:
 
 
 def leave_handler() -> None:
-    """From here on this task does not belong to the handler that started it."""
+    """Separate this task from the handler that started it."""
     _current.set(None)
 
 
 class HandlerCalls:
-    """The handlers that are at work for one purpose."""
+    """The running handlers of one consumer or PubSub."""
 
     def __init__(self, when_idle: Callable[[], None] = lambda: None) -> None:
         self._when_idle = when_idle
@@ -58,7 +58,7 @@ class HandlerCalls:
         return bool(self._running)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` in a task of its own; it handles its own errors."""
+        """Run ``work``, which handles its own errors, in a task."""
         call = _Call(self)
         task = asyncio.get_running_loop().create_task(_run(call, work))
         self._running[call] = task
@@ -70,7 +70,7 @@ class HandlerCalls:
         task.add_done_callback(done)
 
     async def wait(self) -> None:
-        """Wait until nothing is at work or, inside a handler, until everything else has ended or waits, too."""
+        """Wait until nothing is running or, inside a handler, until everything else has ended or is waiting, too."""
         mine = _current.get()
         if mine is None or mine.is_over:
             while self._running:

@@ -1,4 +1,4 @@
-"""Keeps leases alive while somebody works on their messages."""
+"""Extends leases while their messages are being handled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from seriatim.engine.broker import Attachment
 from seriatim.errors import SeriatimError
 
 EXTEND_AFTER_SHARE = 0.5
-"""A lease is extended when this share of its time is over."""
+"""A lease is extended after this share of its duration."""
 
 
 class _KeptLease:
-    """A lease, until when it lasts and until when it may be kept, in the time of the loop."""
+    """A lease, its deadline, and the limit of its extensions, in the time of the loop."""
 
     __slots__ = ("lease", "limit", "until")
 
@@ -26,7 +26,7 @@ class _KeptLease:
 class LeaseKeeper:
     """Extends the leases that it keeps by the subscription's ack deadline, up to ``max_extension`` seconds in all.
 
-    It never shortens a lease: not to the limit, and not when somebody else has extended it for longer.
+    It never shortens a lease, neither to the limit nor if it was extended for longer elsewhere.
     """
 
     def __init__(self, attachment: Attachment, max_extension: float) -> None:
@@ -42,7 +42,7 @@ class LeaseKeeper:
         self._wake_by(now + seconds * EXTEND_AFTER_SHARE)
 
     def extended(self, lease: Lease, seconds: float) -> None:
-        """Somebody else has set the lease's deadline."""
+        """The lease's deadline was set elsewhere."""
         kept, now = self._kept.get(lease.token), self._loop.time()
         if kept is not None:
             kept.until = now + seconds

@@ -17,7 +17,7 @@ _NO_ATTRIBUTES: Mapping[str, str] = MappingProxyType({})
 
 @runtime_checkable
 class Publishable(Protocol):
-    """What can be published: a ``PubSubMessage``, or a ``Message`` that came from elsewhere."""
+    """What can be published: a ``PubSubMessage``, or a received ``Message``."""
 
     @property
     def data(self) -> bytes: ...
@@ -39,7 +39,7 @@ class PubSubMessage:
 
 
 class Acknowledger(Protocol):
-    """Takes the outcome of a delivery."""
+    """Receives the outcome of a delivery."""
 
     def ack(self, lease: Lease) -> None: ...
     def ack_durable(self, lease: Lease) -> Awaitable[None]: ...
@@ -119,7 +119,7 @@ class Message:
         self._acknowledger.nack(self._delivered.lease, delay, error)
 
     def dead_letter(self, reason: str | BaseException | None = None, *, rest: bool = False) -> None:
-        """Dead-letter the message now, however many attempts it has left. Its key continues with the next message.
+        """Dead-letter the message now, regardless of its remaining attempts. Its key continues with the next message.
 
         With ``rest``, the messages of its key that wait behind it are dead-lettered too. ``reason`` is stored like the
         ``error`` of a nack. Raises NotSupported with a Pub/Sub server, whose API has no such call.
@@ -147,7 +147,7 @@ class Message:
 
 
 def may_start(message: Message) -> bool:
-    """Whether it makes sense to begin with a message: its lease is not known to be lost, and its consumer goes on."""
+    """Whether a message may be handled: its lease is not known to be lost, and its consumer is not closed."""
     return message._acknowledger.may_start(message._delivered.lease)  # noqa: SLF001 - one of us
 
 

@@ -1,26 +1,26 @@
 """The publisher of one topic: batches and flow control in front of the engine.
 
 Rules
-    - ``core.publishing.batching`` decides when a batch is sent, ``core.publishing.flow`` who may publish. Nothing here does.
+    - ``core.publishing.batching`` decides when to send a batch, and ``core.publishing.flow`` who may publish.
     - A message takes its place in line when ``publish`` is called. Its future is resolved with its id when it is durable.
-    - What one call of the batcher sends goes to the engine in one call, too: a busy program with many keys sends thousands of
-      small batches a second. They stand or fall together only if the store does; when something else is wrong, nothing was
-      stored and each batch is tried alone, so one that is refused fails no other.
-    - Where nothing limits them, the messages of a ``publish_many`` go to the engine as they are, with one future for the whole
-      call; calls that come meanwhile make up the next flight, so one flight at most is under way. Its keys have no lines of
+    - Batches that become due together go to the engine in one call: a busy program with many keys sends thousands of small
+      batches a second. If the store fails, they fail together. For any other error nothing was stored, and each batch is tried
+      alone, so that a refused batch does not make others fail.
+    - Without flow control, the messages of a ``publish_many`` go to the engine as they are, with one future for the whole
+      call; calls made in the meantime form the next flight, so at most one flight is under way. Its keys have no batches of
       their own. When its messages are needed one by one (after a failure, or for a ``publish`` of one of its keys, ``flush``
-      or other options), the flight is taken apart: they are in batches and have futures, as if each was published alone.
+      or other options), the flight is taken apart: its messages get batches and futures, as if each was published alone.
     - A flow control slot is held from admission until the message is durable, or has failed.
     - A batch that is refused because a ``dedup_id`` belongs to another message is published message by message, so that only
-      that message fails, and what comes behind it in its key.
-    - When a publish of a key fails, also one that found no room in time, the key is paused until ``resume``: what was behind
-      fails too, and later messages are refused, so that nothing overtakes.
+      that message fails, and later ones of its key.
+    - When a publish of a key fails, even for lack of room, the key is paused until ``resume``: messages behind it fail too, and
+      later ones are refused, so that nothing overtakes.
     - A batch whose outcome is unknown and whose messages all have a ``dedup_id`` is repeated until it is answered, for
-      ``REPEAT_FOR_S`` at most. Meanwhile it is in flight, so nothing of its key passes.
-    - A message whose future is cancelled while it waits for admission is withdrawn: it is never sent, and others go on. Once
-      admitted it is on its way, and cancelling its future only means that nobody wants to hear of it.
-    - ``flush`` covers every publish called before it, also those that wait for admission and those whose future was cancelled,
-      and raises the first failure among these that nobody awaited.
+      ``REPEAT_FOR_S`` at most. It stays in flight in the meantime, so no message of its key overtakes.
+    - If a future is cancelled while its message waits for admission, the message is withdrawn and never sent. Once it is
+      admitted, it is published anyway, and cancelling the future only drops the result.
+    - ``flush`` covers every publish called before it, including those that wait for admission and those whose future was
+      cancelled, and raises the first failure among these that nobody awaited.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from seriatim.errors import (
 )
 
 MAX_UNOBSERVED_FAILURES = 1_000
-"""How many failures that nobody awaited are kept for ``flush`` at most."""
+"""How many failures that nobody awaited are kept for ``flush``."""
 
 MAX_CALL_MESSAGES, MAX_CALL_BYTES = 10_000, 16 * 1024 * 1024
 """A ``publish_many`` that is larger goes in batches: it must not hold up everything else in one huge transaction."""
@@ -85,7 +85,7 @@ class PublishOptions:
 def outgoing(
     data: bytes, key: str | None, attributes: Mapping[str, str] | None, delay: float, dedup_id: str | None = None
 ) -> Outgoing:
-    """A message to publish. What can never work raises at once."""
+    """A message to publish. Invalid arguments raise at once."""
     if attributes is not None:
         attributes = copy_attributes(attributes)  # whatever becomes of the caller's own is not published
     check_message(data, key, attributes, dedup_id)
@@ -106,7 +106,7 @@ class PublishFuture(asyncio.Future[str]):
     """There while the message waits for admission, and can be taken back."""
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Withdraw the message if flow control still holds it back; otherwise it is published all the same."""
+        """Withdraw the message if flow control still holds it back; otherwise it is published anyway."""
         is_cancelled = super().cancel(msg)
         if is_cancelled and hasattr(self, "withdraw"):
             self.withdraw(self)
@@ -117,7 +117,7 @@ class PublishFuture(asyncio.Future[str]):
         return super().__await__()
 
     def result(self) -> str:
-        """The id of the message, or the error why it was not published."""
+        """The id of the message; raises the error if it was not published."""
         self.observed = True
         return super().result()
 
@@ -163,7 +163,7 @@ def _cancel_all(published: Sequence[PublishFuture]) -> None:
 
 
 class _Repeated(NamedTuple):
-    """A batch that is sent again: until when, after which pause, and what happened the first time."""
+    """A batch that is sent again: until when, after which pause, and the first error."""
 
     until: float
     pause: float
@@ -206,20 +206,20 @@ class Publisher:
         delay: float = 0.0,
         dedup_id: str | None = None,
     ) -> PublishFuture:
-        """Publish a message. What can never work raises at once; everything else is in the future."""
+        """Publish a message. Invalid arguments raise at once; all other errors are in the future."""
         self._require_topic(self._topic_name)
         return self.accept(self.checked(data, ordering_key, attributes, delay, dedup_id))
 
     def checked(
         self, data: bytes, key: str | None, attributes: Mapping[str, str] | None, delay: float, dedup_id: str | None
     ) -> Outgoing:
-        """A message that may be published. What can never work raises."""
+        """A message that may be published. Raises for invalid arguments."""
         if key is not None and self._options.message_ordering is False:
             raise InvalidArgument("Message ordering must be enabled on topic to use ordering keys")
         return outgoing(data, key, attributes, delay, dedup_id)
 
     def accept(self, message: Outgoing) -> PublishFuture:
-        """Give a message its place in line."""
+        """Queue a message."""
         if message[0] in self._call_keys:
             self._take_apart()
         future = self._future_of(message)
@@ -302,14 +302,14 @@ class Publisher:
                 raise error
 
     def resume(self, key: str) -> None:
-        """Accept messages of a key again whose publish failed."""
+        """Accept messages of a key again after a publish of it failed."""
         self._batcher.resume(key)
 
     def paused_keys(self) -> tuple[str, ...]:
         return self._batcher.paused_keys()
 
     def set_options(self, options: PublishOptions) -> None:
-        """Apply new options, to what is waiting too."""
+        """Apply new options, also to waiting messages."""
         require_kind("options", PublishOptions, options)
         self._take_apart()
         self._options, limits = options, options.flow_control
@@ -324,7 +324,7 @@ class Publisher:
         self._set_timer()
 
     async def close(self) -> None:
-        """Send what is open and wait for it, and repeat nothing meanwhile. Failures stay with their futures."""
+        """Send open batches and wait for them, without repeating any. Failures stay with their futures."""
         self._closing += 1
         self._take_apart()
         try:
@@ -354,7 +354,7 @@ class Publisher:
         self._set_timer()
 
     def _add(self, admitted: Iterable[PublishFuture]) -> None:
-        """Put messages that were admitted into their batches: all of them, before a failure of one makes room for others."""
+        """Add all admitted messages to their batches, before a failure of one makes room for others."""
         batches, refused = list[Batch[PublishFuture]](), list[PublishFuture]()
         for future in admitted:
             self._leave_queue(future)
@@ -378,7 +378,7 @@ class Publisher:
                 del self._queued[key]
 
     def _withdraw(self, future: PublishFuture) -> None:
-        """Nobody wants a message any more that has not been admitted."""
+        """Remove a cancelled message that has not been admitted."""
         self._leave_queue(future)
         self._finish([future])
         self._cancel_ticket(future)
@@ -399,7 +399,7 @@ class Publisher:
         self._add(expired.admitted)
 
     def _fail_queued(self, key: str | None, error: BaseException) -> None:
-        """What waits for admission behind a message that failed must not pass it when the key is resumed."""
+        """Fail messages that wait for admission behind a failed one, so that none overtakes it when the key is resumed."""
         for future in list(self._queued.get(key, ())) if key is not None else ():
             # One may have been admitted just now, in place of one before it.
             if self._gate is not None and self._gate.state(future) is TicketState.WAITING:
@@ -477,7 +477,7 @@ class Publisher:
     # -- sending --------------------------------------------------------------------------------------------------------
 
     def _send(self, batches: Sequence[Batch[PublishFuture]]) -> None:
-        """Hand batches over, where the broker allows it all in one call: each is still stored whole or not at all."""
+        """Send batches, in one call if the broker supports that. Each is still stored completely or not at all."""
         if self.broker.joins_batches:
             if batches:
                 self._write(batches)
@@ -537,7 +537,7 @@ class Publisher:
         return all(future.message.dedup_id is not None for future in unanswered)
 
     def _repeat(self, batch: Batch[PublishFuture], error: OutcomeUnknown, again: Callable[[], None]) -> None:
-        """Send a batch, or one message of it, again after a pause: what was stored of it is not stored again."""
+        """Send a batch, or one message of it, again after a pause. Stored messages are not stored again."""
         known = self._repeated.get(batch.number) or _Repeated(self._time() + REPEAT_FOR_S, FIRST_REPEAT_PAUSE_S, error)
         self._repeated[batch.number] = known._replace(pause=min(2 * known.pause, MAX_REPEAT_PAUSE_S))
         self._loop.call_later(known.pause, again)
@@ -581,7 +581,7 @@ class Publisher:
         error: BaseException,
         rest: Sequence[PublishFuture] = (),
     ) -> None:
-        """Messages of a batch failed; the rest of it, and what waits behind it in its key, must not pass them."""
+        """Messages of a batch failed: fail the rest of it, and what waits behind it in its key, so that nothing overtakes."""
         known = self._repeated.pop(batch.number, None)
         if known is not None and not isinstance(error, AlreadyExists):
             error = OutcomeUnknown(f"{known.error}; it was published again, and that failed: {error}")
@@ -641,7 +641,7 @@ def _failure_of(written: asyncio.Future[Sequence[str]]) -> BaseException | None:
 
 
 def _error_of(future: PublishFuture) -> BaseException | None:
-    """The error of a message, without looking at it."""
+    """The error of a message, without marking it as retrieved."""
     return asyncio.Future.exception(future)
 
 

@@ -99,7 +99,7 @@ class PubSub:
         """Start no more handlers, wait for the running ones and for pending publishes, and release the store. If the store
         can't be written at the moment, this waits for it, but not for long.
 
-        Everything is closed and the store is released whatever fails meanwhile; the first failure is raised afterwards. If the
+        Everything is closed and the store is released even if something fails; the first failure is raised afterwards. If the
         wait is cancelled, closing continues. May be called more than once; a closed PubSub can be opened again. A handler that
         calls this waits for the other handlers only; the rest is closed once it has returned. In a forked child this only
         forgets the store, which belongs to the parent.
@@ -142,7 +142,7 @@ class PubSub:
         self._forget_publishers()
 
     def _forget_publishers(self) -> None:
-        """Publish no more the way it was done until now: whoever publishes next finds out what has changed."""
+        """Drop the publishers, so that the next publish creates new ones."""
         for topic in self._topics.values():
             topic._publisher = None  # noqa: SLF001 - one of us
 
@@ -222,7 +222,7 @@ _open: WeakSet[PubSub] = WeakSet()
 
 
 def _forget_in_child() -> None:
-    """A forked child must not publish by what it inherited."""
+    """A forked child must not use the publishers that it inherited."""
     for pubsub in list(_open):
         pubsub._forget_publishers()  # noqa: SLF001 - one of us
 
@@ -248,7 +248,7 @@ def _tracing(wanted: bool | TracerProvider) -> Tracing | None:
 
 @contextmanager
 def _collecting(failures: list[BaseException]) -> Iterator[None]:
-    """Go on after a failure, which is raised at the end; also when somebody is tired of waiting."""
+    """Continue after a failure or a cancellation, which is raised at the end."""
     try:
         yield
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - everything else has to be closed, too

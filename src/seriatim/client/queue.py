@@ -1,15 +1,15 @@
-"""A queue for people who want a queue, not a topic: strict order per key, blocking, in one file.
+"""A simple queue: strict order per key, blocking, in one file.
 
 Rules
-    - A queue is a topic and a subscription of the same name, in order. Nothing here decides order.
-    - An item is not served while an earlier one of its key is still there: popped, committed or dead-lettered it is gone;
-      rolled back, reserved or delayed it is not.
-    - ``pop`` takes an item for good: it is settled before ``pop`` returns, and a crash afterwards loses it. ``reserve`` keeps
-      it until ``commit``, and gives it back on ``rollback``, when its time is over, or when the program ends.
+    - A queue is a topic and an ordered subscription of the same name. The engine decides the order.
+    - An item is not served while an earlier one of its key is in the queue. Popped, committed and dead-lettered items have left
+      it; rolled back, reserved and delayed ones have not.
+    - ``pop`` settles an item before it returns, so a crash afterwards loses it. ``reserve`` keeps it until ``commit``, and
+      returns it on ``rollback``, when its lease expires, or when the program ends.
     - While an item is reserved its lease is extended, up to ``max_reservation`` seconds.
-    - A push that fails fails alone: it raises, its item is not in the queue, and others of its key go on.
-    - Closing ends every call that waits for an item: it raises QueueEmpty.
-    - Every thread of the program may use it.
+    - A push that fails raises; its item is not in the queue, and others of its key are not affected.
+    - Closing ends every call that waits for an item with QueueEmpty.
+    - It is thread-safe.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Queue:
         self._run(self._subscription.remove(item_id))
 
     def dead_letters(self) -> list[DeadLetter]:
-        """Items that were given up, ordered by id."""
+        """Dead letters, ordered by id."""
         return self._run(self._subscription.dead_letters())
 
     def redrive(self, item_id: str, *, append: bool = False) -> str:
@@ -210,7 +210,7 @@ class Queue:
         return message, stream
 
     async def _end(self, item: Reservation, say: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Say what became of an item, and let its stream go."""
+        """Settle an item, and close its stream."""
         try:
             await say()
         finally:

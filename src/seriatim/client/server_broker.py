@@ -53,7 +53,7 @@ class ServerBroker(Broker):
         await self._channel.require_connection()
 
     async def admin_address(self) -> str | None:
-        """Where the server says that its admin API is; None if it has none, or is another kind of server."""
+        """The address of the server's admin API; None if it has none, or is another kind of server."""
         try:
             return (await self._channel.call("GetAdminAddress")).value or None
         except (NotSupported, PermissionDenied):
@@ -112,8 +112,8 @@ class ServerBroker(Broker):
     ) -> None:
         """Order can't be turned on or off later: the server refuses that.
 
-        ``window`` and ``keep`` are labels, and the API replaces all labels at once: who else changes labels at the same time
-        may be overwritten.
+        ``window`` and ``keep`` are labels, and the API replaces all labels at once: concurrent changes of labels may be
+        overwritten.
         """
         names = _CHANGEABLE if fields is None else fields
         if unknown := set(names) - set(_CHANGEABLE):
@@ -262,7 +262,7 @@ class ServerBroker(Broker):
 
 
 def _plain_paths(options: SubscriptionOptions, names: Sequence[str]) -> list[str]:
-    """The fields of the API that hold options which can be changed without looking at what there is."""
+    """The fields of the API for options that can be changed without reading the current ones."""
     paths = []
     if "ack_deadline" in names:
         paths.append("ack_deadline_seconds")
@@ -277,7 +277,7 @@ def _plain_paths(options: SubscriptionOptions, names: Sequence[str]) -> list[str
 
 
 def _paths_from(before: Any, wanted: Any, names: Sequence[str]) -> list[str]:
-    """The same for those that depend on what there is; other labels are taken over."""
+    """The same for options that depend on the current ones; other labels are kept."""
     paths = []
     if "message_ordering" in names and wanted.enable_message_ordering != before.enable_message_ordering:
         paths.append("enable_message_ordering")

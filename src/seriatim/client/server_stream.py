@@ -2,12 +2,12 @@
 
 Rules
     - A stream that breaks is opened again, after a pause that doubles until a stream works; all of its leases are lost, and the
-      consumer is told. An error that waiting can't cure (the subscription is gone, the token is wrong) ends it, and the
-      consumer is told that.
-    - Acks and deadline changes go over the stream, all of one turn of the event loop in one request. An ack that somebody waits
-      for is a call of its own.
-    - Detaching sends the acks that are left; then the server ends the stream and redelivers the rest. What arrives between
-      ``stop`` and that is kept and not nacked: it would come again at once, and count as a failure each time.
+      consumer is notified. A permanent error (the subscription is gone, the token is wrong) ends it, and is passed to the
+      consumer.
+    - Acks and deadline changes go over the stream, all of one turn of the event loop in one request. ``ack_durable`` is a
+      separate call.
+    - Detaching sends the remaining acks; then the server ends the stream and redelivers the rest. Messages that arrive between
+      ``stop`` and that are kept and not nacked: they would be redelivered at once, and count as a failure each time.
     - A lease that has expired by the clock of this process is no longer held, because the API does not report lost leases.
     - A nack with a delay is a lease that lasts for the delay: the API has no other way.
 """
@@ -41,7 +41,7 @@ from seriatim.wire.services import StreamingPullRequest
 from seriatim.wire.times import seconds_of
 
 MIN_PAUSE_S, MAX_PAUSE_S = 0.1, 10.0
-"""Between two tries to open a stream, in seconds."""
+"""The pause between two attempts to open a stream, in seconds."""
 
 MAX_DEADLINE_S = 600
 
@@ -60,7 +60,7 @@ class _Received(Delivered):
 
 
 class ServerAttachment:
-    """What one consumer says about its messages goes to the server that gave them."""
+    """Sends the outcomes of one consumer's messages to the server."""
 
     def __init__(self, channel: Channel, subscription: str, consumer: Consumer) -> None:
         self.ack_deadline = 10.0

@@ -1,8 +1,8 @@
 """SIGTERM and Ctrl-C end ``Subscription.run`` in a program's main.
 
 Rules
-    - The first signal ends every ``run``; the next one kills the program, whatever its handlers do. When every ``run`` has
-      returned, signals do what they did before.
+    - The first signal ends every ``run``; the next one kills the program, even if handlers hang. When every ``run`` has
+      returned, the former signal handlers are restored.
     - Only default handlers are replaced, and only in the main thread: a program or framework with handlers of its own keeps
       them, and cancels ``run`` instead.
 """

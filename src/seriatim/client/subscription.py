@@ -77,7 +77,7 @@ _ENGINE_NAMES = {"enable_message_ordering": "message_ordering"}
 
 
 def _options(settings: SubscriptionSettings) -> SubscriptionOptions:
-    """The engine's options, with our defaults: ordered, and retries with backoff."""
+    """The engine's options with the defaults of the client API: ordered, and retries with backoff."""
     named: dict[str, Any] = {"message_ordering": True}
     named |= {_ENGINE_NAMES.get(name, name): value for name, value in settings.items()}
     named["retry"] = RetryPolicy() if named.get("retry") is None else named["retry"]
@@ -89,7 +89,7 @@ AnyHandler = TypeVar("AnyHandler", bound=Callable[[Any], object])
 
 
 def require_known_options(method: str, given: Iterable[str], known: type) -> None:
-    """Raise TypeError as Python does for a keyword that a function does not know, with what may have been meant."""
+    """Raise TypeError as Python does for an unknown keyword argument, with a suggestion."""
     names = list(known.__annotations__)
     for name in set(given) - set(names):
         nearest = get_close_matches(name, names, n=1)
@@ -98,7 +98,7 @@ def require_known_options(method: str, given: Iterable[str], known: type) -> Non
 
 
 def require_same_options(what: str, current: AnyOptions, wanted: AnyOptions, names: Iterable[str], advice: str) -> None:
-    """Raise AlreadyExists unless the named options have the values that are wanted. It names each field that differs."""
+    """Raise AlreadyExists, naming each field that differs, unless the named options have the wanted values."""
     values = []
     for name in sorted(names):
         now, then = getattr(current, name), getattr(wanted, name)
@@ -425,7 +425,7 @@ class Subscription:
             )
 
     def _report(self, error: BaseException, message: Message | list[Message] | None) -> None:
-        """Something failed: a handler with this message or batch, or the store."""
+        """Report an error of a handler with this message or batch, or of the store."""
         if not self._error_handlers:
             text, fields = describe(error), self._log_fields(message)
             logger.error("a handler of subscription %r failed: %s", self.name, text, exc_info=error, extra=fields)
@@ -479,8 +479,8 @@ class Subscription:
         return await self._broker.explain(self.name, key)
 
     async def superseded(self, key: str | None = None, limit: int = 100) -> list[SupersededMessage]:
-        """What newer messages left behind (``keep="latest"``), the latest first, of one key or of all (None). The last
-        10,000 are remembered, until the process that owns the store ends."""
+        """Messages that were superseded by newer ones (``keep="latest"``), the latest first, of one key or of all (None). The
+        last 10,000 are remembered, until the process that owns the store exits."""
         return await self._broker.superseded(self.name, key, limit)
 
     async def peek(self, key: str | None, limit: int = 10) -> list[PeekedMessage]:

@@ -206,7 +206,7 @@ def _require_several(messages: object) -> None:
 
 
 def _fields(message: Publishable) -> tuple[bytes, str | None, Mapping[str, str] | None, float, str | None]:
-    """What ``publish`` takes, in the order in which a publisher checks it."""
+    """The arguments of ``publish``, in the order in which a publisher checks them."""
     if isinstance(message, PubSubMessage):
         return message.data, message.ordering_key, message.attributes or None, message.delay, message.dedup_id
     if not isinstance(message, Publishable):

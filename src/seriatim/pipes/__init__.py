@@ -1,10 +1,10 @@
 """Ordered pipes over any route, and chains that add up their guarantees.
 
-chain.py                         elements, one after another: a | b | c; and a watch that shows the guarantee that actually held
+chain.py                         elements one after another, a | b | c; and a watch that shows the guarantee that actually held
 route.py                         what a route is; several that share a pipe
 in_process.py, udp.py, topic.py  routes: inside this process, datagrams, a topic
 pipe.py, endpoints.py            a sender and a receiver around a route; its two ends in an event loop
-durable.py, epochs.py            ends that survive a crash; numbers that rise with every restart of an end
+durable.py, epochs.py            ends that survive a crash; numbers that increase with every restart of an end
 frames.py                        frames as bytes
 ordered_processor.py             workers whose results stay in order
 """

@@ -1,19 +1,16 @@
-"""Chains: what messages go through, one element after another, and what is left of their order behind it.
+"""Chains: elements that messages pass through one after another, and the guarantee that remains at the end.
 
 Rules
-    - An element takes messages at its inlet and hands them on at its output. ``a | b`` hands on to ``b`` what ``a``
-      gives.
-    - Every element declares what it keeps and restores of a guarantee, as a stage: while everything lives (``stage``),
-      and when processes may crash and restart (``crash_stage``). A chain is multiplied out from left to right
+    - An element takes messages at its inlet and passes them on at its output. ``a | b`` passes the output of ``a`` to ``b``.
+    - Every element declares what it keeps and restores of a guarantee, as a stage: while no process fails (``stage``),
+      and when processes may crash and restart (``crash_stage``). A chain composes these from left to right
       (``core.guarantees``).
-    - A chain that is asked for more than it gives is refused before anything is opened.
-    - ``send`` waits while an element further down has no room: back-pressure goes up the whole chain.
+    - A chain that can't provide the required guarantee is refused before anything is opened.
+    - ``send`` waits while an element further down has no room: backpressure goes up the whole chain.
 
-Watching a chain at work: the strongest guarantee that actually held, and the first violation of the next.
-
-A watch needs a number for each message, rising by one in the order of sending: what its source stamped on it. It sees
-what goes in and what comes out; what is on its way in between is not lost yet, so losses at the end show only when the
-chain has drained.
+A watch reports the strongest guarantee that actually held, and the first violation of the next one. It needs a number for
+each message, rising by one in the order of sending. It sees what goes in and what comes out; messages in between are not
+lost yet, so losses at the end show only when the chain has drained.
 """
 
 from __future__ import annotations
@@ -35,22 +32,22 @@ class Inlet(Protocol):
     """Where messages go in."""
 
     async def send(self, message: Any, /) -> None:
-        """Take a message in. Waits for room; what it has returned from is on its way."""
+        """Accept a message, waiting for room. It is on its way when this returns."""
 
     async def drain(self) -> None:
-        """Wait until everything that was sent is through, as far as that can be known."""
+        """Wait until everything that was sent has arrived, as far as that can be known."""
 
     async def close(self) -> None:
-        """Let go of everything. What is still on its way may be lost: ``drain`` first."""
+        """Release all resources. Messages on their way may be lost: ``drain`` first."""
 
 
 class Element(ABC):
-    """Something that messages go through."""
+    """Something that messages pass through."""
 
     @property
     @abstractmethod
     def stage(self) -> Stage:
-        """What it does to a guarantee while everything lives."""
+        """What it does to a guarantee while no process fails."""
 
     @property
     def crash_stage(self) -> Stage:
@@ -59,7 +56,7 @@ class Element(ABC):
 
     @abstractmethod
     async def open(self, deliver: Deliver) -> Inlet:
-        """Begin to work, both ends in this process: what goes into the inlet comes to ``deliver``."""
+        """Open both ends in this process: messages sent to the inlet are passed to ``deliver``."""
 
     def __or__(self, other: Element) -> Chain:
         return Chain(*self.elements(), *other.elements())
@@ -69,11 +66,11 @@ class Element(ABC):
         return (self,)
 
     def explain(self, *, crashes: bool = False) -> Composition:
-        """What is left of a guarantee behind this, stage by stage; with ``crashes``, also when processes restart."""
+        """The guarantee that remains, stage by stage; with ``crashes``, when processes may crash and restart."""
         return compose(one.crash_stage if crashes else one.stage for one in self.elements())
 
     def describe(self) -> str:
-        """The same in words: stage by stage, and then what a crash would leave."""
+        """The same in words: stage by stage, and then what remains after a crash."""
         lines = self.explain().describe()
         last = self.explain(crashes=True)
         lines.append(f"across crashes: {last.guarantee.in_words()}")
@@ -145,7 +142,7 @@ class _End(Protocol):
 
 
 class JoinedInlet:
-    """Several ends in the order in which messages pass them: they are drained and closed one after another."""
+    """Several inlets in the order in which messages pass them, drained and closed one after another."""
 
     def __init__(self, send: Callable[[Any], Coroutine[Any, Any, None]], *ends: _End) -> None:
         self.send = send
@@ -165,7 +162,7 @@ Number = Callable[[Any], int]
 
 
 class Watch:
-    """Judges the messages of one chain by their numbers, the first of which is ``start``."""
+    """Checks the messages of one chain by their numbers, the first of which is ``start``."""
 
     def __init__(self, number: Number = int, *, start: int = 1, report: Callable[[str], None] | None = None) -> None:
         """``report`` is called at once with the first violation, in words; it is logged otherwise."""

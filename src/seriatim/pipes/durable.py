@@ -1,11 +1,11 @@
 """Ends of a pipe that survive a crash: an outbox before the sender, a topic behind the receiver.
 
 Rules
-    - ``Outbox``: a message that was taken in is in a topic, under its index, until the receiver has confirmed it. A
-      sender that restarts goes on with what is there, under the same indexes.
-    - ``TopicOutput``: messages are appended to a topic in one transaction with the index that comes next. A receiver
-      that restarts goes on there; whatever it gets again it drops.
-    - Both kinds of position are compared before they are moved: of two programs under one name, one is refused.
+    - ``Outbox``: an accepted message is in a topic, under its index, until the receiver has confirmed it. After a restart,
+      the sender continues with what is there, under the same indexes.
+    - ``TopicOutput``: messages are appended to a topic in one transaction with the next index. After a restart, the
+      receiver continues there, and drops what it gets again.
+    - Both kinds of position are compared before they are moved: of two programs with one name, one is refused.
 
 Together they make a pipe absolute across crashes of either end, or of both at once.
 """
@@ -86,7 +86,7 @@ class OutboxEnd(SenderEnd):
         self._attachment = self._outbox.broker.attach(_subscription(self._name), consumer)
 
     async def send(self, message: bytes) -> None:
-        """Take a message in: it is in the outbox, durable, when this returns."""
+        """Accept a message. It is durable in the outbox when this returns."""
         self._machine.require_fitting(message)
         if self._failure is not None:
             raise self._failure
@@ -112,7 +112,7 @@ class OutboxEnd(SenderEnd):
     # -- into the outbox ------------------------------------------------------------------------------------------------
 
     async def _append_all(self) -> None:
-        """One append after another, so that indexes have no holes; what comes meanwhile rides in the next."""
+        """One append after another, so that indexes have no gaps; messages that arrive in the meantime are in the next one."""
         while self._waiting:
             batch, self._waiting = self._waiting, []
             start = self._appended
@@ -168,8 +168,7 @@ class OutboxEnd(SenderEnd):
 
 
 class TopicOutput:
-    """A topic that takes what a pipe hands over, together with how far that is. ``key`` is what its order is kept
-    within."""
+    """A topic that receives the output of a pipe, together with its position. ``key`` is the ordering key."""
 
     def __init__(self, broker: Broker, topic: str, key: str | None = None) -> None:
         self.broker, self.topic, self.key = broker, topic, key
@@ -186,7 +185,7 @@ class TopicOutput:
 
 
 class TopicWriter:
-    """Writes what is handed over."""
+    """Writes the output of a pipe."""
 
     def __init__(self, output: TopicOutput, writer: str, position: int, on_durable: Deliver | None) -> None:
         self._output, self._writer, self._on_durable = output, writer, on_durable
@@ -204,7 +203,7 @@ class TopicWriter:
 
 
 async def _write(broker: Broker, topic: str, writer: str, start: int, end: int, messages: Sequence[Outgoing]) -> None:
-    """Write messages and position. When nobody knows whether that took place, the position tells."""
+    """Write messages and position. After an unknown outcome, the position tells whether they were written."""
     try:
         await broker.publish_once(topic, [WriterMove(writer, start, end)], messages)
     except OutcomeUnknown:

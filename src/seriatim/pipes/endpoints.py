@@ -1,11 +1,11 @@
-"""The two ends of a pipe at work in an event loop: they carry out what the machines decide, and decide nothing.
+"""The two ends of a pipe in an event loop: they do the IO, and the state machines decide.
 
 Rules
-    - A machine is asked to ``advance`` once at the end of a turn of the loop, however much happened in it, and when its
-      deadline is due. So what comes together goes out together.
-    - The output takes messages one after another. They are settled, and so may be confirmed, when it has taken them.
-    - When the output raises, the receiving end stops: nothing more is handed over or confirmed, and whoever waits for
-      it hears why.
+    - A machine is asked to ``advance`` once at the end of a turn of the loop, no matter how much happened in it, and when
+      its deadline is due. So messages that arrive together leave together.
+    - The output takes messages one after another. They are settled, and may be confirmed, when it has taken them.
+    - When the output raises, the receiving end stops: nothing more is delivered or confirmed, and waiting callers get the
+      error.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _End(Generic[M]):
         self._is_awake = self._is_closed = self._has_warned = False
 
     def _warn_of_former_life(self, other: str) -> None:
-        """Once: it may be an old frame, or an end whose epoch does not rise, and which is never listened to."""
+        """Warn once: it may be an old frame, or the other end's epochs don't increase, so that all its frames are ignored."""
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
@@ -81,7 +81,7 @@ class _End(Generic[M]):
             self._port.send(frame)
 
     def wake(self) -> None:
-        """Something happened: let the machine advance at the end of this turn."""
+        """Let the machine advance at the end of this turn of the loop."""
         if not self._is_awake and not self._is_closed:
             self._is_awake = True
             self._loop.call_soon(self._advance)
@@ -126,7 +126,7 @@ class _End(Generic[M]):
 
 
 class SenderEnd(_End[PipeSender]):
-    """Where messages go in."""
+    """The end that accepts messages."""
 
     def __init__(self, machine: PipeSender, options: PipeOptions, report: Report = log_entry) -> None:
         super().__init__(machine, report)
@@ -140,7 +140,7 @@ class SenderEnd(_End[PipeSender]):
         self.wake()
 
     async def send(self, message: bytes) -> None:
-        """Take a message in; waits for room, if the pipe is told to."""
+        """Accept a message; with ``on_full="wait"``, wait for room."""
         if self._failure is not None:
             raise self._failure
         if not self._machine.accept(message):
@@ -149,7 +149,7 @@ class SenderEnd(_End[PipeSender]):
             self.wake()
 
     async def _push(self, message: bytes) -> None:
-        """The unusual case: there is no room, or never will be."""
+        """The slow path: there is no room, or never will be."""
         while self._machine.room <= 0 and self._waits:
             await self._change()
         self._apply(self._machine.push(message, self._loop.time()))
@@ -160,7 +160,7 @@ class SenderEnd(_End[PipeSender]):
             await self._change()
 
     def fail(self, error: BaseException) -> None:
-        """Nothing is confirmed any more: everybody who waits hears why."""
+        """Stop, and raise this error to everybody who waits."""
         self._failure = error
         self._changed.set()
 
@@ -192,18 +192,18 @@ class SenderEnd(_End[PipeSender]):
             self._changed.set()
 
     def _carry_out(self, effect: Finished | DeliveredRun) -> None:
-        """Somebody may wait for the room; ``_apply`` wakes them up."""
+        """``_apply`` wakes up callers that wait for room."""
 
 
 class Output(Protocol):
-    """Takes what a pipe hands over. What it has returned from may be confirmed."""
+    """Receives the messages of a pipe. A message may be confirmed once its call has returned."""
 
     async def take(self, run: DeliveredRun, settle: Callable[[int], None]) -> None:
-        """Take the messages of a run; ``settle`` hears up to which index that is done."""
+        """Take the messages of a run, and call ``settle`` with the index up to which that is done."""
 
 
 class ReceiverEnd(_End[PipeReceiver]):
-    """Where messages come out."""
+    """The end that delivers messages."""
 
     def __init__(self, machine: PipeReceiver, output: Output | None, report: Report = log_entry) -> None:
         super().__init__(machine, report)
@@ -222,7 +222,7 @@ class ReceiverEnd(_End[PipeReceiver]):
             self._task.add_done_callback(self._ended)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Messages in order. One counts as taken when the next is asked for, or when this end is closed in peace."""
+        """Messages in order. One counts as taken when the next is requested, or when this end is closed without an error."""
         while True:
             run = await self._next()
             for index, message in enumerate(run.messages, run.first):
@@ -232,7 +232,7 @@ class ReceiverEnd(_End[PipeReceiver]):
                 self._settle(index, index + 1)
 
     async def wait(self) -> None:
-        """Until the output fails; raises what it raised."""
+        """Wait until the output fails, and raise its error."""
         if self._task is None:
             raise FailedPrecondition(
                 "this end has no function or output to deliver to: iterate over its messages instead"
@@ -240,7 +240,7 @@ class ReceiverEnd(_End[PipeReceiver]):
         await asyncio.shield(self._task)
 
     async def drain(self) -> None:
-        """Wait until the output has taken what has come."""
+        """Wait until the output has taken everything that has arrived."""
         while self._queue or not self._idle.is_set():
             waiting = asyncio.create_task(self._idle.wait())
             await asyncio.wait({waiting, self._task or waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -249,13 +249,13 @@ class ReceiverEnd(_End[PipeReceiver]):
                 return
 
     def finish(self) -> None:
-        """Nothing went wrong here: what is in hand is taken, and the sender may know before this end goes away."""
+        """Close without an error: the current message counts as taken, and is confirmed to the sender first."""
         if self._in_hand is not None:
             self._settle(self._in_hand, self._in_hand + 1)
         self._apply(self._machine.farewell(self._loop.time()))
 
     def send_aside(self, frame: bytes) -> None:
-        """Send something back that is not this pipe's business."""
+        """Send a frame back that belongs to an enclosing pipe."""
         self._send(encode(Aside(frame)))
 
     async def close(self) -> None:
@@ -338,5 +338,5 @@ def max_message(route: Route) -> int:
 
 
 def max_ranges(route: Route) -> int:
-    """How many missing ranges can be asked for in a frame of this route."""
+    """How many missing ranges fit into a frame of this route."""
     return min(MAX_RANGES, max(1, max_message(route) // RANGE_BYTES))

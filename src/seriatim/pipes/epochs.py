@@ -1,7 +1,7 @@
 """Epochs of a pipe's ends: numbers that are higher after every restart.
 
-A pipe tells the lives of its ends apart by them. An epoch that went back would make an end deaf: everything that it
-says counts as said by a former life.
+They distinguish the sessions of an end. If an epoch went back, the other end would ignore all frames, because they seem to
+come from an earlier session.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class Epochs(Protocol):
     """Where an end of a pipe gets its epoch."""
 
     async def next(self) -> int:
-        """A number that is higher than every one before, whatever crashed in between."""
+        """A number that is higher than every earlier one, even after crashes."""
 
 
 class ClockEpochs:
-    """The time in microseconds: for ends that live and die with one process, or whose clock is never set back."""
+    """The time in microseconds: for ends that exist only within one process, or on a clock that is never set back."""
 
     async def next(self) -> int:
         return time.time_ns() // 1_000
 
 
 class FileEpochs:
-    """A number in a file, written and on the disk before it is used. The file belongs to one end of one pipe."""
+    """A number in a file, on disk before it is used. The file belongs to one end of one pipe."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)

@@ -5,8 +5,8 @@ Rules
     - Numbers are written seven bits to a byte, the lowest first, and have at most ``MAX_BITS`` bits.
     - The lengths of a frame's messages are written before the messages, each with as many bytes (1, 2 or 4) as the
       longest needs.
-    - Whatever is not exactly a frame is not a frame: ``decode`` gives None, and never raises. A frame may not announce
-      more than it contains, so that what it costs to read is bounded by its own length.
+    - Anything that is not exactly a frame is rejected: ``decode`` returns None, and never raises. A frame may not announce
+      more than it contains, so the cost of reading it is bounded by its length.
     - A *sealed* frame carries a checksum. With a secret only those who know it can make one.
 """
 
@@ -32,7 +32,7 @@ _WIDTHS = {1: "B", 2: "H", 4: "I"}
 
 
 class Aside(bytes):
-    """What travels beside the frames of a pipe, unseen by it: confirmations of a pipe around it."""
+    """A frame that a pipe passes through unread: confirmations of an enclosing pipe."""
 
 
 def encode(frame: Frame | Aside) -> bytes:
@@ -50,7 +50,7 @@ def encode(frame: Frame | Aside) -> bytes:
 
 
 def decode(data: bytes) -> Frame | Aside | None:
-    """The frame, or None when this is none."""
+    """The frame, or None if it is invalid."""
     if not data or data[0] >> 4 != VERSION:
         return None
     kind = data[0] & 15
@@ -134,7 +134,7 @@ def _pack(kind: int, numbers: Sequence[int]) -> bytes:
 
 
 def _read(data: bytes, at: int, count: int) -> tuple[list[int], int] | None:
-    """``count`` numbers from ``at`` on, and where they end; None when they are not there."""
+    """``count`` numbers from ``at`` on, and where they end; None if there are fewer."""
     numbers: list[int] = []
     number = shift = 0
     while len(numbers) < count:

@@ -1,7 +1,7 @@
-"""Local delivery: from one place in this process to another, absolutely ordered, as everything else rests on it.
+"""Local delivery within this process, with absolute order.
 
-Frames are handed over at the end of the sender's turn of the event loop, all that came in it together, in order, each
-once. Both ends live in one process: a crash takes what is under way with it, and disorders nothing.
+Frames are handed over at the end of the sender's turn of the event loop: all frames of that turn together, in order, each
+once. A crash loses the frames on their way, because both ends are in one process; it doesn't disorder any.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Direction:
             self._flow = None
 
     async def flow(self) -> None:
-        """Wait until what was sent is handed over."""
+        """Wait until everything that was sent is handed over."""
         if self.frames and self.on_frame is not None:
             self._flow = self._flow or asyncio.Event()
             await self._flow.wait()

@@ -1,13 +1,13 @@
-"""Ordered processors: a worker at work on many messages at once, whose results come out in the order of the messages.
+"""Ordered processors: a worker runs on many messages concurrently, and its results keep the order of the messages.
 
 Rules
-    - ``ordered_map(worker, concurrency=n)`` runs the worker on up to ``n`` messages at a time, and hands its results on
-      as its ``level`` says. An absolute or strict processor waits for the result of each message before it hands on the
-      next one's; one of level ``none`` hands each result on when it is there.
-    - A worker may be weaker than it is asked to be: ``worker_level`` says so, and the processor is no stronger. A
-      worker that gives no result for a message (``DROP``) loses it, so it is strict at most, and has to say so.
-    - A worker that raises stops the processor: nothing behind that message is handed on, and whoever sends hears why.
-    - Messages at work live in this process: a crash loses them.
+    - ``ordered_map(worker, concurrency=n)`` runs the worker on up to ``n`` messages at a time, and passes its results on
+      according to its ``level``. An absolute or strict processor waits for the result of each message before it passes on
+      the next one's; with level ``none`` each result is passed on when it is ready.
+    - ``worker_level`` declares a worker that is weaker than that, and the processor is no stronger. A worker that returns no
+      result for a message (``DROP``) loses it, so it is strict at most, and must be declared so.
+    - A worker that raises stops the processor: nothing after that message is passed on, and senders get the error.
+    - Messages in progress are only in this process: a crash loses them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def ordered_map(
     worker_level: Level | str = Level.ABSOLUTE,
     name: str | None = None,
 ) -> OrderedMap:
-    """A processor that runs ``worker`` on up to ``concurrency`` messages at once and hands its results on in order."""
+    """A processor that runs ``worker`` on up to ``concurrency`` messages at once, and passes its results on in order."""
     require_whole("concurrency", concurrency, 1)
     title = name or f"ordered_map({getattr(worker, '__name__', 'worker')})"
     return OrderedMap(
@@ -81,7 +81,7 @@ def ordered_map(
 
 
 class _Workshop:
-    """Messages at work. Their tasks wait in the order in which the messages came."""
+    """Messages in progress. Their tasks are queued in the order of the messages."""
 
     def __init__(self, worker: Worker, concurrency: int, deliver: Deliver, *, ordered: bool, may_drop: bool) -> None:
         self._worker, self._deliver = worker, deliver
@@ -148,7 +148,7 @@ class _Workshop:
         self._idle.set()
 
     async def drain(self) -> None:
-        """Wait for what is at work; raise what a worker raised."""
+        """Wait for all messages in progress; raise the error of a worker."""
         await self._idle.wait()
         if self._failure is not None:
             raise self._failure

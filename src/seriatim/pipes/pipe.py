@@ -1,13 +1,13 @@
-"""Pipes: a route, or several, with a sender and a receiver around them that make good what the route breaks.
+"""Pipes: a sender and a receiver around one or more routes, which restore the guarantees that the routes break.
 
 Rules
     - ``Pipe(route)`` is absolute and indexed by default; ``sequential``, ``indexed`` and ``resend`` name the
       kinds.
     - A pipe is an element of a chain (both ends in this process), a route for other pipes, or two ends in two
       processes: ``sending`` in one, ``receiving`` in the other.
-    - What it promises while both ends live is its ``stage``; what is left when they crash is its ``crash_stage``. Only
-      an ``outbox`` and an ``output`` keep everything: messages wait in a topic until they are confirmed, and go into a
-      topic together with how far that is, in one transaction.
+    - Its ``stage`` is what it promises while neither end crashes; its ``crash_stage`` is what remains after crashes. Only
+      an ``outbox`` and an ``output`` lose nothing then: messages wait in a topic until they are confirmed, and are written
+      to a topic together with their position, in one transaction.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PipeChoices(PipeSettings, total=False):
 
 
 class PipeArguments(PipeSettings, total=False):
-    """What ``sequential``, ``indexed`` and ``resend`` take besides routes."""
+    """The arguments of ``sequential``, ``indexed`` and ``resend`` besides routes."""
 
     name: str
     outbox: Outbox | None
@@ -90,7 +90,7 @@ class Pipe(Route):
         report: Report = log_entry,
         **choices: Unpack[PipeChoices],
     ) -> None:
-        """``name`` is what a durable end keeps its place under; ``report`` hears of whatever is given up."""
+        """Durable ends store their positions under ``name``; ``report`` is called with everything that is given up."""
         if not routes:
             raise InvalidArgument("a pipe needs at least one route")
         if options is not None and choices:
@@ -142,8 +142,7 @@ class Pipe(Route):
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[Inlet]:
-        """The sending end. What is not confirmed when the block ends is lost, unless there is an outbox: ``drain``
-        first."""
+        """The sending end. Unconfirmed messages are lost when the block ends, unless there is an outbox: ``drain`` first."""
         end = await self._begin_sender()
         try:
             yield end
@@ -152,7 +151,7 @@ class Pipe(Route):
 
     @asynccontextmanager
     async def receiving(self, deliver: Deliver | None = None) -> AsyncIterator[ReceiverEnd]:
-        """The receiving end. Messages go to the output, to ``deliver``, or to whoever iterates over it."""
+        """The receiving end. Messages go to the output or to ``deliver``; without either, iterate over it."""
         if deliver is not None and self._output is not None:
             raise InvalidArgument("messages go to the topic that the pipe was given: leave out deliver")
         end = await self._begin_receiver(deliver)
@@ -214,22 +213,22 @@ class Pipe(Route):
 
 
 def sequential(*routes: Route, **choices: Unpack[PipeArguments]) -> Pipe:
-    """A pipe in which each message waits for the confirmation of the one before (receive queue)."""
+    """A pipe in which each message waits for the confirmation of the previous one (receive queue)."""
     return Pipe(*routes, kind=PipeKind.SEQUENTIAL, **choices)
 
 
 def indexed(*routes: Route, **choices: Unpack[PipeArguments]) -> Pipe:
-    """A pipe that numbers messages and sorts them at its end (send queue)."""
+    """A pipe that numbers messages and sorts them at the receiving end (send queue)."""
     return Pipe(*routes, kind=PipeKind.INDEXED, **choices)
 
 
 def resend(*routes: Route, **choices: Unpack[PipeArguments]) -> Pipe:
-    """A pipe that loses nothing and orders nothing. Put an indexed one around it, never the other way round."""
+    """A pipe that loses nothing, but does not order. Put an indexed pipe around it, never the other way round."""
     return Pipe(*routes, kind=PipeKind.RESEND, **choices)
 
 
 class _SenderPort:
-    """The sending end of a pipe as a port. A port never waits, so what finds no room waits here, in order."""
+    """The sending end of a pipe as a port. A port never waits, so messages without room are queued here."""
 
     def __init__(self, end: SenderEnd) -> None:
         self._end, self._pump = end, Pump(end.send)
@@ -248,7 +247,7 @@ class _SenderPort:
 
 
 class _ReceiverPort:
-    """The receiving end of a pipe as a port: what is sent back goes beside the pipe, and may be lost."""
+    """The receiving end of a pipe as a port: frames sent back bypass the pipe, and may be lost."""
 
     is_ready = True
 

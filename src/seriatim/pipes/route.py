@@ -1,18 +1,16 @@
-"""Routes: ways from one place to another, each with what it promises.
+"""Routes: transports for frames that declare what they promise.
 
 Rules
     - A route carries frames (bytes) from its sending to its receiving end, and frames of a pipe's receiver back.
-    - It declares the order that it keeps (``order``), how often a frame may arrive (``mode``) and, if it may lose some,
-      how many get through (``reliability``). Whatever it does beyond that is a bug of the route; ``Watch`` shows it.
-    - Nothing here makes good what a route breaks. That is what pipes are for.
+    - It declares the order that it keeps (``order``), how often a frame may arrive (``mode``) and, if it may lose frames,
+      the share that arrives (``reliability``). If it does worse, that is a bug of the route; ``Watch`` shows it.
+    - Routes repair nothing. That is what pipes are for.
 
-To add a route, subclass ``Route``, say what it promises, and open its two ends. A port that is sent to never waits and
-never raises because of the other end: a frame that can't be carried is lost, if the route may lose frames.
+To add a route, subclass ``Route``, declare its promises, and open its two ends. ``send`` of a port never waits, and never
+raises because of the other end: a frame that can't be carried is lost, if the route may lose frames.
 
-Several routes as one: frames take one after the other, and nobody knows which arrives first.
-
-Guarantees hold per route. Over several together the order is gone, however good each of them is, and of the rest there
-is what all of them give. A pipe around them restores what is missing.
+``Multipath`` combines several routes, which take turns. Guarantees hold per route: over several routes there is no order,
+and of the other guarantees only those that all of them give. A pipe around them restores what is missing.
 """
 
 from __future__ import annotations
@@ -41,17 +39,17 @@ class Port(Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """False while the route would rather not take more; ``ready`` waits until it does."""
+        """False while the sender should pause; ``ready`` waits until the route takes more."""
 
     async def ready(self) -> None:
         """Wait until the route takes more."""
 
     async def close(self) -> None:
-        """Release what the end uses."""
+        """Release the resources of this end."""
 
 
 class Route(Element):
-    """A way for frames. Its attributes say what it promises."""
+    """A transport for frames. Its attributes declare what it promises."""
 
     name: str = "route"
     order: Guarantee = Guarantee.NONE
@@ -68,11 +66,11 @@ class Route(Element):
 
     @abstractmethod
     async def open_sender(self, on_frame: OnFrame) -> Port:
-        """The end where messages go in; ``on_frame`` gets what the other end sends back."""
+        """Open the sending end; ``on_frame`` is called with frames that the other end sends back."""
 
     @abstractmethod
     async def open_receiver(self, on_frame: OnFrame) -> Port:
-        """The end where messages come out."""
+        """Open the receiving end; ``on_frame`` is called with frames that arrive."""
 
     async def open(self, deliver: Deliver) -> Inlet:
         """The bare route: each message is a frame."""
@@ -86,7 +84,7 @@ class Route(Element):
 
 
 class Pump:
-    """Hands messages to an output one after another."""
+    """Passes messages to an output one after another."""
 
     def __init__(self, deliver: Deliver) -> None:
         self._deliver = deliver
@@ -105,14 +103,14 @@ class Pump:
             self._empty.clear()
 
     async def drain(self) -> None:
-        """Wait until the output has taken everything, or has failed: then raise what it raised."""
+        """Wait until the output has taken everything. If it failed, raise its error."""
         waiting = asyncio.create_task(self._empty.wait())
         await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         self.check()
 
     def check(self) -> None:
-        """Raise what the output raised."""
+        """Raise the error of the output, if any."""
         if self._task.done() and not self._task.cancelled():
             self._task.result()
 
@@ -133,8 +131,7 @@ class Pump:
 
 
 class _BareInlet:
-    """What is sent is a frame of its own. What comes out waits for the output; the route itself knows nothing of
-    that."""
+    """Sends each message as a frame. Received messages wait for the output; the route doesn't know about that."""
 
     HIGH_WATER = 1024
 

@@ -1,7 +1,7 @@
 """A topic of the engine as a route: durable, in order, and repeated in place after a crash.
 
-Frames go forth through one topic and back through another. A frame counts as delivered when whoever hears it has
-returned; one that was under way in a crash is given out again, at its place: continuous, as the engine promises.
+Frames are sent through one topic, and sent back through another. A frame counts as delivered when its callback has
+returned; a frame that was in flight during a crash is delivered again in its place: continuous, as the engine promises.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEY = "frames"
 
 
 class TopicRoute(Route):
-    """Frames as messages of a topic. With ``enable_message_ordering=False`` its subscription gives them out in any order."""
+    """Frames as messages of a topic. With ``enable_message_ordering=False`` they are delivered in any order."""
 
     mode = DeliveryMode.AT_LEAST_ONCE
     max_frame = MAX_FRAME
@@ -42,7 +42,7 @@ class TopicRoute(Route):
         return await self._open(f"{self._topic}.back", self._topic, on_frame)
 
     async def open(self, deliver: Deliver) -> Inlet:
-        """The bare route: a message is settled when the output has taken it, and not before."""
+        """The bare route: a message is settled when the output has taken it."""
         receiver = await self._open_port(f"{self._topic}.back", self._topic)
 
         async def deliver_and_ack(one: Delivered) -> None:
@@ -82,7 +82,7 @@ class _TopicPort:
         self._written: set[asyncio.Future[Sequence[str]]] = set()
 
     def listen(self, take: Callable[[Delivered], None], pump: Pump | None = None) -> None:
-        """Give out what arrives; ``pump`` is what it goes through, and is closed with the port."""
+        """Deliver messages that arrive through ``pump``, which is closed with the port."""
 
         def take_all(delivered: Sequence[Delivered]) -> None:
             for one in delivered:
@@ -111,7 +111,7 @@ class _TopicPort:
             logger.warning("a frame for topic %r is lost: %s", self._topic, error)
 
     async def write(self, message: bytes) -> None:
-        """Send a message of its own: it is on the disk when this returns."""
+        """Send a single message: it is on disk when this returns."""
         await self._broker.publish(self._topic, [Outgoing(KEY, message)])
 
     @property
@@ -123,7 +123,7 @@ class _TopicPort:
             await asyncio.wait(self._written)
 
     async def drain(self) -> None:
-        """Wait until what was sent is written, and what arrives is taken."""
+        """Wait until everything sent is written, and everything received is taken."""
         await self.ready()
         with suppress(SeriatimError):
             await self._broker.wait_until_empty(self._subscription)

@@ -1,12 +1,12 @@
 """UDP: datagrams between processes or machines, which lose, repeat and overtake.
 
 Rules
-    - Each datagram is one sealed frame (``frames.seal``). What is not, whoever sent it, is counted and dropped.
-    - With a ``secret``, only those who know it can make a frame. Without one the seal is a mere checksum, and the route
-      stays on this machine: binding to, or sending to, another address is refused.
-    - The receiving end answers to where the last good frame came from, so a sender may move or restart.
+    - Each datagram is one sealed frame (``frames.seal``). Anything else is counted and dropped.
+    - With a ``secret``, only those who know it can make a frame. Without one, the seal is only a checksum, and the route
+      is limited to this machine: other addresses are refused.
+    - The receiving end replies to the sender of the last valid frame, so a sender may move or restart.
 
-**Not promised**: secrecy. Whoever can read the network can read the messages.
+**Not promised**: secrecy. Anybody who can read the network can read the messages.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from seriatim.pipes.route import OnFrame, Port, Route
 Address = tuple[str, int]
 
 BUFFER = 4 * 1024 * 1024
-"""So many bytes of datagrams the system is asked to keep for us; it may allow less."""
+"""The size of the receive buffer that is requested from the system, which may allow less."""
 
 SAFE_DATAGRAM = 1200
-"""A datagram of this size passes any network whole."""
+"""A datagram of this size is not fragmented on any network."""
 
 MAX_DATAGRAM = 65_507
-"""No datagram is larger."""
+"""The maximum size of a datagram."""
 
 TURN = 64
-"""So many datagrams are read at once before others have their turn."""
+"""How many datagrams are read before other tasks have their turn."""
 
 MAX_SECRET = 64
 
@@ -79,7 +79,7 @@ class Udp(Route):
 
 
 class _UdpPort:
-    """A socket. One that is connected to its peer hears nobody else.
+    """A socket. If it is connected to its peer, it receives from nobody else.
 
     Many datagrams are read in one turn of the loop; the transport of asyncio reads one.
     """
@@ -132,7 +132,7 @@ class _UdpPort:
 
     @property
     def is_ready(self) -> bool:
-        """A receiver in this process reads while the loop turns: let it."""
+        """False after a burst of frames, so that a receiver in this process can read them."""
         return self._burst < TURN // 2
 
     async def ready(self) -> None:

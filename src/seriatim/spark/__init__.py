@@ -8,7 +8,7 @@ Packages; each imports only those above it:
 ``edge_nodes/``  puts the traffic of Sparkplug edge nodes in order
 ``topics/``      topics as ``format("seriatim")``
 ``pipeline/``    pipelines declared in a file, and tables of parquet files
-``auditing/``    audits the order in which a table arrived, and draws a page about it
+``auditing/``    audits the order in which a table arrived, and writes a report
 ``local/``       a local session for our commands: finds Java, starts it, ends it
 
 ``column_roles.py``  which column is the key, the sequence, the arrival, the epoch and the payload
@@ -16,7 +16,7 @@ Packages; each imports only those above it:
 ``identity.py``      the query, batch and partition of the running task
 ``failures.py``      errors as Spark reports them, turned back into ours
 ``compatibility.py`` what differs between the supported versions of Spark
-``settings.py``      settings of a session that are worth having
+``settings.py``      recommended settings for a session
 ``state_admin.py``   inspects the state of a stream, and changes its partition count
 """
 
@@ -34,7 +34,7 @@ require_extra("spark", "numpy", "pyarrow", what="seriatim.spark")
 
 
 def _refuse_old_spark() -> None:
-    """Look at the version of Spark without importing it, which takes long: much of this package needs no Spark."""
+    """Check the version of Spark without importing it, which is slow: much of this package needs no Spark."""
     spark = find_spec("pyspark")
     found = spark and PathFinder.find_spec("pyspark.version", spark.submodule_search_locations)
     if not found or found.loader is None:

@@ -9,10 +9,10 @@ from seriatim.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class ColumnRoles:
-    """The roles of columns. ``arrival`` is the order of arrival, and copies are compared by ``payload``.
+    """The roles of columns. ``arrival`` is the order of arrival, and ``payload`` is compared between copies.
 
-    For a kernel both are prepared: ``arrival`` is the time of arrival, in the unit of the options' times, and ``payload`` is
-    one column with a digest of the payload.
+    For a kernel both are prepared: ``arrival`` is a time, in the unit of the options, and ``payload`` is a single column with a
+    digest.
     """
 
     key: str
@@ -23,7 +23,7 @@ class ColumnRoles:
 
     @property
     def time(self) -> str:
-        """The column of arrival, or an error where there is none."""
+        """The arrival column. Raises if there is none."""
         if self.arrival is None:
             raise InvalidArgument("the arrival times are missing: name their column with arrival=…")
         return self.arrival

@@ -1,4 +1,4 @@
-"""What differs between the supported versions of Spark, 4.0 to 4.3: the only module that asks for the version.
+"""The differences between the supported versions of Spark, 4.0 to 4.3. No other module checks the version.
 
 ============================  =====  ==================================================================================
 feature of Spark              since  before that
@@ -6,9 +6,9 @@ feature of Spark              since  before that
 ``repartitionById``           4.1    rows are shuffled by integers that hash to the partition they belong to
 ``DatetimeType``              4.1    its subclasses are listed
 ``DataSourceStreamArrow…``    4.1    a class that inherits the streaming and the Arrow writer does the same
-``latestOffset(start, …)``    4.2    a reader keeps its position, which Spark also tells it after a restart
+``latestOffset(start, …)``    4.2    a reader keeps its position, which Spark also passes to it after a restart
 limits of a batch             4.2    ``maxRowsPerTrigger`` is refused
-available-now of readers      4.2    one batch for all that is there; Spark's wrapper, which asks too early, is refused
+available-now of readers      4.2    one batch for everything available; Spark's wrapper, which asks too early, is refused
 time zones of Arrow schemas   4.2    timestamps are in UTC, which is the same moment
 ============================  =====  ==================================================================================
 """
@@ -92,7 +92,7 @@ def require_spark(version: tuple[int, int], feature: str, instead: str) -> None:
 
 
 def refuse_available_now_wrapper(spark: SparkSession) -> None:
-    """Before 4.2 the wrapper asks a reader for its end before it tells it where the query stands."""
+    """Before 4.2 the wrapper asks a reader for its end before it passes the position of the query."""
     if str(spark.conf.get(AVAILABLE_NOW_WRAPPER, "false")).lower() == "true":
         require_spark((4, 2), f"{AVAILABLE_NOW_WRAPPER} = true", "unset it; available-now then reads all in one batch")
 
@@ -103,10 +103,10 @@ def arrow_schema(schema: StructType, time_zone: str | None) -> pa.Schema:
 
 
 def with_position(reader: type[Reader]) -> type[Reader]:
-    """A stream reader for the Spark at hand: before 4.2 ``latestOffset`` has no arguments.
+    """A stream reader for the installed Spark: before 4.2 ``latestOffset`` has no arguments.
 
-    A new query is asked for its end first, and then for its start. One that goes on is given its position by
-    ``partitions(position, position)`` before anything else.
+    A new query is asked for its end first, and then for its start. A restarted one first gets its position by
+    ``partitions(position, position)``.
     """
     if SPARK >= (4, 2):
         return reader

@@ -1,7 +1,7 @@
-"""Turns the errors that Spark reports back into one line and an error of ours.
+"""Converts the errors that Spark reports back to our errors, with one line of text.
 
-An error that a task raises reaches the driver as text: the traceback of the worker, within the message of a job, within that of
-the query. Somewhere in it is the line that says what happened and what to do.
+An error in a task reaches the driver as text: the traceback of the worker, inside the message of a job, inside that of the
+query. Somewhere in it is the line that says what happened and what to do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES = {
 
 
 def unwrapped(error: BaseException) -> SeriatimError:
-    """The error of ours that made Spark fail; for any other, FailedPrecondition with the most specific line of its text."""
+    """Our error that made Spark fail; for any other error, FailedPrecondition with the most specific line of its text."""
     if isinstance(error, SeriatimError):
         return error
     text = _text_of(error)

@@ -17,7 +17,7 @@ QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class BatchIdentity(NamedTuple):
-    """A batch of a query, where Spark does not say which it is."""
+    """A batch of a query, if Spark does not provide it."""
 
     query: str
     batch: int

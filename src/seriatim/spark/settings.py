@@ -1,4 +1,4 @@
-"""Settings of a Spark session that are worth having. Nothing but ``configure`` sets them: other queries see them too."""
+"""Recommended settings for a Spark session. Only ``configure`` applies them, because they affect other queries, too."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ WORTH_SETTING = {
 
 
 def configure(spark: SparkSession) -> dict[str, str]:
-    """Set in a session of your own what makes ``resequence`` and ``order_nodes`` faster; returns what was changed.
+    """Apply settings to your session that make ``resequence`` and ``order_nodes`` faster; returns what was changed.
 
-    It is optional, and the log says what it changed. Our own commands, such as ``seriatim pipeline run``, have these settings.
+    This is optional, and logs each change. Our own commands, such as ``seriatim pipeline run``, have these settings.
     """
     changed = {name: value for name, value in WORTH_SETTING.items() if spark.conf.get(name, None) != value}
     for name, value in changed.items():

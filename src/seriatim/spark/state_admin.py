@@ -1,7 +1,7 @@
-"""Operations on the state of a stream: show what waits, count it, change the partition count.
+"""Operations on the state of a stream: show and count held rows, change the partition count.
 
-Reading is safe while the query runs: a version is read whole or not at all. The partition count can be changed only while
-the query is stopped.
+Reading is safe while the query runs, because versions are complete. The partition count can be changed only while the query is
+stopped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS: PartitionKinds = {None: Partition, EDGE_NODES: NodePartition}
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """The size of one partition. ``due`` is infinite when nothing will fall due by itself."""
+    """The size of one partition. ``due`` is infinite if no deadline is set."""
 
     partition: int
     keys: int
@@ -43,7 +43,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:
-    """A state as it was after ``batch``, the last that all partitions have."""
+    """The state after ``batch``, the last one that all partitions have."""
 
     location: str
     query: str
@@ -64,7 +64,7 @@ def inspect_state(state: str) -> StateInfo:
 
 
 def count_held(state: str) -> int:
-    """How many rows wait. Only headers are read."""
+    """The number of held rows. Only headers are read."""
     return bound_folder(state, KINDS).count_held()
 
 
@@ -81,7 +81,7 @@ def _complete(folder: StateFolder) -> list[int]:
 
 
 def held_rows(state: str) -> Iterator[pa.Table]:
-    """The rows that wait, partition by partition."""
+    """The held rows, partition by partition."""
     folder = bound_folder(state, KINDS)
     batch = _complete(folder)[-1]
     for number in range(folder.binding.partitions):

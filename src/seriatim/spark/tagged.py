@@ -1,8 +1,8 @@
-"""The tagged table that every way of putting rows in order returns, and functions that split it.
+"""The tagged table that all resequencing functions return, and functions that split it.
 
-Every row has the columns of the input, and besides them
+Every row has the columns of the input, and also
 
-``_tag``       what it is (``Tag``): an ordered row, a ledger entry, …
+``_tag``       its kind (``Tag``): an ordered row, a ledger entry, …
 ``_position``  of an ordered row: its release position
 ``_reason``    of a ledger entry: late, duplicate, conflict, lost, …, invalid, expired
 ``_epoch``, ``_first``, ``_last``, ``_size``  the session and the numbers that it is about
@@ -46,7 +46,7 @@ METRICS = "metrics"
 
 
 class Tag(StrEnum):
-    """What a row of the tagged table is."""
+    """The kind of a row of the tagged table."""
 
     ORDERED = "ordered"  # the next message of its key
     LEDGER = "ledger"  # something was not released
@@ -72,5 +72,5 @@ def ordered(tagged: DataFrame) -> DataFrame:
 
 
 def ledger(tagged: DataFrame) -> DataFrame:
-    """What was not released, and why; an entry about one row has the columns of that row, otherwise only its key."""
+    """The rows that were not released, and missing numbers, with reasons. Entries about missing numbers have only the key."""
     return tagged_as(tagged, Tag.LEDGER).drop(POSITION.name, FLAG.name)

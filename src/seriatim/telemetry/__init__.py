@@ -1,1 +1,1 @@
-"""What a program shows of itself: metrics for Prometheus (``prometheus``), traces for OpenTelemetry (``tracing``)."""
+"""Telemetry: metrics for Prometheus (``prometheus``), traces for OpenTelemetry (``tracing``)."""

@@ -1,13 +1,13 @@
-"""An engine's metrics for Prometheus, wherever it runs: in your program, or in a server.
+"""An engine's metrics for Prometheus, for embedded engines and servers.
 
 Rules
-    - Everything is collected when somebody asks: a program that nobody monitors pays nothing.
-    - Keys are many, so only some become labels: of the ``TOP_SUBSCRIPTIONS`` subscriptions with the most blocked keys those
-      whose head is oldest, and of those with the most messages the deepest. Give ``top_keys=0`` where keys must not be seen.
+    - Metrics are collected on request: a program that nobody monitors pays nothing.
+    - There are many keys, so only some become labels: the keys with the oldest heads of the ``TOP_SUBSCRIPTIONS`` subscriptions
+      with the most blocked keys, and the deepest keys of those with the most messages. ``top_keys=0`` hides keys.
 
 ::
 
-    prometheus_client.REGISTRY.register(PrometheusCollector(pubsub))     # a program with an exporter of its own
+    prometheus_client.REGISTRY.register(PrometheusCollector(pubsub))     # a program with its own exporter
     return Response(await prometheus_text(pubsub))                       # an async web application
 """
 
@@ -37,10 +37,10 @@ from prometheus_client.registry import Collector  # noqa: E402
 __all__ = ["PrometheusCollector", "prometheus_text"]
 
 TOP_KEYS = 5
-"""How many keys of a subscription become labels, unless another number is given."""
+"""The default number of keys of a subscription that become labels."""
 
 TOP_SUBSCRIPTIONS = 10
-"""Of how many subscriptions keys become labels."""
+"""How many subscriptions have keys as labels."""
 
 COLLECT_TIMEOUT_S = 10.0
 
@@ -54,7 +54,7 @@ _GAUGES = {
 
 
 class Watched(Protocol):
-    """A PubSub, as far as metrics need it."""
+    """The part of a PubSub that metrics need."""
 
     async def metrics(self) -> Metrics: ...
     def subscription(self, name: str) -> Any: ...
@@ -62,7 +62,7 @@ class Watched(Protocol):
 
 @runtime_checkable
 class Blocking(Protocol):
-    """A PubSub without an event loop of the caller's."""
+    """The same part of a blocking PubSub."""
 
     def _in_event_loop(self) -> tuple[Any, asyncio.AbstractEventLoop]: ...
 
@@ -72,10 +72,10 @@ ListKeys = Callable[[str, KeyOrder, int], Awaitable[list[KeyInfo]]]
 
 
 class PrometheusCollector(Collector):
-    """The metrics of a PubSub in a registry of Prometheus. Make it in the event loop that the PubSub lives in; one of
-    ``PubSub.blocking`` has an event loop of its own, and the collector is made in any thread.
+    """A Prometheus collector for the metrics of a PubSub. Create it in the event loop of the PubSub; for a
+    ``PubSub.blocking``, create it in any thread.
 
-    The registry may be read in any thread but that of the event loop: there, use :func:`prometheus_text`.
+    The registry may be read in any thread except that of the event loop: there, use :func:`prometheus_text`.
     """
 
     def __init__(self, pubsub: Watched | Blocking, *, top_keys: int = TOP_KEYS) -> None:
@@ -136,7 +136,7 @@ async def _families_of(pubsub: Watched, top_keys: int) -> list[Any]:
 
 
 async def collect(metrics: Metrics, list_keys: ListKeys, top_keys: int) -> list[Any]:
-    """Everything at one moment, in the terms of Prometheus."""
+    """A snapshot as metric families of Prometheus."""
     found = list(families(metrics))
     if top_keys:
         blocked = await _top(metrics.stats, "blocked_keys", list_keys, "oldest", top_keys)
@@ -148,7 +148,7 @@ async def collect(metrics: Metrics, list_keys: ListKeys, top_keys: int) -> list[
 async def _top(
     stats: Mapping[str, SubscriptionStats], most: str, list_keys: ListKeys, order: KeyOrder, limit: int
 ) -> dict[str, list[KeyInfo]]:
-    """The first keys, in this order, of the subscriptions that have the most of something."""
+    """The first keys, in this order, of the subscriptions with the highest values of a statistic."""
     named = sorted((name for name in stats if getattr(stats[name], most)), key=lambda name: -getattr(stats[name], most))
     found = {}
     for name in named[:TOP_SUBSCRIPTIONS]:

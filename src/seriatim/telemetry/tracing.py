@@ -1,14 +1,14 @@
-"""Traces for OpenTelemetry: one message from its publish to its handler, over retries, dead letters and redrives.
+"""Traces for OpenTelemetry: follow a message from its publish to its handler, across retries, dead letters and redrives.
 
 Rules
-    - The context of a trace travels with its message, in the attributes ``traceparent`` and ``tracestate`` of the W3C. So it is
-      stored, and whoever delivers the message next, also from a dead-letter topic or after a redrive, continues the trace.
+    - The context of a trace travels with its message, in the W3C attributes ``traceparent`` and ``tracestate``. So it is
+      stored, and every later delivery, even from a dead-letter topic or after a redrive, continues the trace.
     - ``publish`` is a span from the call until the message is durable. Each delivery to a handler is two spans below it:
       ``wait``, from the publish to the delivery, and ``process``, while the handler runs. Inside the handler ``process`` is the
       current span, so what it publishes belongs to the same trace. An error of the handler is recorded. A batch of several
       messages has one ``process``, in a trace of its own that links to theirs.
-    - What Google's clients send along (``googclient_traceparent``) is understood as well.
-    - A program that does not ask for traces has none of this in the way of its messages.
+    - The attribute of Google's clients (``googclient_traceparent``) is supported, too.
+    - A program without tracing runs none of this code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 class Traceable(Protocol):
-    """A message, as far as traces need it."""
+    """The part of a message that tracing needs."""
 
     @property
     def id(self) -> str: ...
@@ -53,19 +53,19 @@ Published = TypeVar("Published", bound="asyncio.Future[str]")
 
 
 def trace_context(message: Traceable) -> Context:
-    """The context that a message was published in: for those who take messages without a handler."""
+    """The context in which a message was published, for programs that receive messages without a handler."""
     return _PROPAGATOR.extract(_carrier(message.attributes))
 
 
 def _carrier(attributes: Mapping[str, str]) -> dict[str, str]:
-    """What says where a trace goes on; ours before Google's."""
+    """The attributes with the context of a trace; ours take precedence over Google's."""
     names = ("traceparent", "tracestate")
     prefix = "" if "traceparent" in attributes else GOOGLE_PREFIX
     return {name: attributes[prefix + name] for name in names if prefix + name in attributes}
 
 
 class Tracing:
-    """Makes the spans of one PubSub."""
+    """Creates the spans of one PubSub."""
 
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("seriatim", tracer_provider=provider)
@@ -80,7 +80,7 @@ class Tracing:
         attributes: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Published:
-        """Publish with ``publish``, which gets the attributes to send, inside a span."""
+        """Call ``publish`` with the attributes to send, inside a span."""
         sent = {} if attributes is None else copy_attributes(attributes)
         described = _described(topic, "send", ordering_key)
         span = self._tracer.start_span(f"publish {topic}", kind=SpanKind.PRODUCER, attributes=described)
@@ -95,7 +95,7 @@ class Tracing:
         return published
 
     def handler(self, subscription: str, handle: Callable[[Any], object]) -> Callable[[Any], object]:
-        """The handler, with spans around its calls."""
+        """Wrap the handler in spans."""
         if inspect.iscoroutinefunction(handle):
 
             async def handle_later(message: Any) -> None:
@@ -122,7 +122,7 @@ class Tracing:
         return handle_now
 
     def _delivered(self, subscription: str, given: Traceable | list[Traceable]) -> Span:
-        """The span of a handler at work. How long its message waited is known by now."""
+        """The ``process`` span of a handler call, and the ``wait`` span before it."""
         messages = given if isinstance(given, list) else [given]
         contexts = [self._waited(subscription, message) for message in messages]
         described = _described(subscription, "process", messages[0].ordering_key)

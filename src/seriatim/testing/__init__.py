@@ -1,7 +1,7 @@
 """For tests, ours and yours: pytest fixtures, virtual time, a Pub/Sub emulator, a faulty network.
 
-A clock that is moved by hand, an event loop with virtual time, a Pub/Sub server in this process, a network and a route with
-seeded faults. ``pytest_plugin`` has fixtures, which pytest finds by itself.
+A manual clock, an event loop with virtual time, a Pub/Sub server in this process, and a network and a route with seeded
+faults. ``pytest_plugin`` has fixtures, which pytest finds by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that moves only when you advance it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from seriatim.errors import InvalidArgument
 
 
 class ManualClock:
-    """Time as an argument: moves forward only, and calls what falls due on the way, in order.
+    """A clock for tests. It moves only forward, and calls the timers that fall due on the way, in order.
 
-    While a timer is being called, ``now()`` is the time for which it was set; timers that it sets in turn are called too when
-    they fall due within the same move.
+    While a timer is being called, ``now()`` is the time for which it was set; timers that it sets are called, too, if they
+    fall due within the same move.
     """
 
     def __init__(self, start: float = 0.0) -> None:
@@ -25,7 +25,7 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move forward by ``seconds``; 0 calls what is due already."""
+        """Move forward by ``seconds``; 0 calls the timers that are already due."""
         self.set(self._now + seconds)
 
     def set(self, time: float) -> None:

@@ -1,20 +1,20 @@
-"""An event loop whose time is virtual: an hour of timers passes in a moment, and always in the same way.
+"""An event loop with virtual time: an hour of timers passes in a moment, and deterministically.
 
 Rules
     - ``loop.time()`` stands still while anything can run. When nothing can, it jumps to the next timer.
-    - Work in threads takes no time: while a commit is with a writer thread, or a call is with an executor, the loop waits for
-      it, for real, and the clock stands still.
-    - When no timer is set, no thread is at work and no file or socket is watched, nothing can ever happen again. That raises,
-      so a test that would hang fails instead.
+    - Work in threads takes no virtual time: while a writer thread commits, or an executor runs a call, the loop waits in real
+      time, and the clock stands still.
+    - If no timer is set, no thread is at work and no file or socket is watched, the program is deadlocked. This raises, so a
+      test that would hang fails instead.
 
 Theory of operation
-    An event loop asks its selector to wait until a file is ready or the next timer is due. Ours looks at the files without
-    waiting, and then moves the clock by the time that it was asked to wait. That would be unsound while a thread is about to
-    call back: time would pass that did not. There are two ways into a thread, and both are counted. ``run_in_executor`` is
-    overridden. The engine's writer threads are asked (``engine.committer.is_writing``): a commit counts as under way from the
-    moment when the loop hands it over until the loop has heard of its end, so there is no gap in between.
+    An event loop asks its selector to wait until a file is ready or the next timer is due. Ours polls the files without
+    waiting, and then advances the clock by the time that it was asked to wait. That would be wrong while a thread is about to
+    call back. Work gets into threads in two ways, and both are counted. ``run_in_executor`` is overridden. The engine's writer
+    threads are queried (``engine.committer.is_writing``): a commit counts as in progress from the moment when the loop hands it
+    over until the loop has processed its end, so there is no gap in between.
 
-    **Not covered**: threads that a test starts by itself, and sockets. Time jumps over both of them.
+    **Not covered**: threads that a test starts itself, and sockets. The clock doesn't wait for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """See the module's rules. ``start`` is what its clock shows first."""
+    """See the module's rules. The clock begins at ``start``."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._virtual_now = start
@@ -60,7 +60,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._calls_in_threads -= 1
 
     def _pass(self, seconds: float | None, watches_files: bool) -> bool:
-        """Let virtual time pass instead of waiting; False when there is something to wait for."""
+        """Advance virtual time instead of waiting; False if there is something real to wait for."""
         if self._calls_in_threads or is_writing(self):
             return False
         if seconds is None:
@@ -81,7 +81,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(DefaultSelector):
-    """Instead of waiting for time to pass, lets it."""
+    """A selector that advances virtual time instead of waiting."""
 
     def __init__(self, let_pass: Callable[[float | None, bool], bool]) -> None:
         super().__init__()

@@ -1,18 +1,18 @@
-"""A network that drops, duplicates, shuffles and delays, and does it again in the same way for the same seed.
+"""A network that drops, duplicates, shuffles and delays messages, reproducibly for the same seed.
 
 Rules
-    - Every fault is decided when a message is sent, from the seed and the messages sent before, never from when the
-      receiver looks. Same seed, same messages, same faults.
-    - A message is dropped, or sent as one copy, or (``duplicate``) as two. Nothing is ever invented.
+    - Every fault is decided when a message is sent, from the seed and the messages sent before. It does not depend on when the
+      receiver polls. Same seed, same messages, same faults.
+    - A message is dropped, or sent as one copy, or (``duplicate``) as two.
     - ``shuffle`` moves a copy by at most that many places. A copy that is to be overtaken waits until those that may
-      overtake it were sent; ``drain`` ends the wait when nothing more will be sent.
-    - ``delay`` is the range of a copy's time under way. A range wider than a point disorders by itself, without a bound.
+      overtake it have been sent; ``drain`` ends the wait when nothing more will be sent.
+    - ``delay`` is the range of a copy's transit time. Different delays reorder messages, too, without a bound.
 
 Theory of operation
-    Copy number i draws a place from i to i + shuffle. Copies go in order of their places, the later sent first among
+    Copy number i draws a place from i to i + shuffle. Copies are sorted by place, the later sent first among
     equals. So copy i is never overtaken by a copy after i + shuffle, nor overtakes one before i - shuffle, which bounds how
-    far it moves in either direction. As soon as every copy still to come must draw a higher place, a waiting copy takes off,
-    and arrives no earlier than the copy that let it go.
+    far it moves in either direction. A waiting copy is released as soon as every later copy must draw a higher place, and
+    arrives no earlier than the copy that released it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ M = TypeVar("M")
 
 
 class FaultyNetwork(Generic[M]):
-    """One direction of a bad line between a sender and a receiver."""
+    """One direction of a faulty connection between a sender and a receiver."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class FaultyNetwork(Generic[M]):
         self.displaced = 0
 
     def send(self, message: M, now: float = 0.0) -> None:
-        """Hand a message to the network."""
+        """Send a message."""
         self.sent += 1
         if self._happens(self._drop):
             self.dropped += 1
@@ -81,16 +81,16 @@ class FaultyNetwork(Generic[M]):
         return received
 
     def next_arrival(self) -> float | None:
-        """When to look next; None when nothing is under way, or only copies that wait to be overtaken."""
+        """When to poll next; None if nothing is in transit, or only copies that wait to be overtaken."""
         return self._flying[0][0] if self._flying else None
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is under way."""
+        """Whether anything is in transit."""
         return bool(self._flying or self._waiting)
 
     def drain(self) -> list[M]:
-        """Everything still under way, whenever it would have arrived, in order of arrival: nothing more will be sent."""
+        """Everything still in transit, in order of arrival, if nothing more will be sent."""
         self._let_go(inf)
         return self.receive(inf)
 

@@ -25,9 +25,9 @@ TIME_LIMIT_S = 365 * 24 * 3600.0
 
 @pytest.fixture
 def seriatim_in_memory() -> Callable[[Callable[[PubSub], Awaitable[Any]]], Any]:
-    """Call it with an async function: that gets an open ``PubSub``, and what it returns is returned.
+    """Call it with an async function, which gets an open ``PubSub``; returns the result of the function.
 
-    A function that still waits after a year of virtual time, a few seconds, has failed.
+    The test fails if the function still waits after a year of virtual time, which takes a few seconds.
     """
     from seriatim.client.pubsub import PubSub
     from seriatim.testing.loop import run_in_virtual_time

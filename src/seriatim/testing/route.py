@@ -1,4 +1,4 @@
-"""A route through a faulty network, for tests of pipes: what it does wrong, it does again for the same seed."""
+"""A route through a faulty network, for tests of pipes. Its faults are reproducible for the same seed."""
 
 from __future__ import annotations
 

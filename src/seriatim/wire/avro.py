@@ -1,15 +1,15 @@
 """Avro schemas, and whether data conforms to one.
 
 Rules
-    - Binary data is one datum and nothing more. JSON is Avro's own encoding, in which a union says its branch; every field is
-      there, and no other.
-    - Everybody who may publish decides what is checked here, so everything is bounded: the size, nesting and number of types
-      of a definition, and how many values are looked at in data (``avro_types``).
+    - Binary data is exactly one datum. JSON is in Avro's own encoding, in which a union names its branch; every field is
+      present, and no other.
+    - The input comes from publishers, so everything is bounded: the size, nesting and number of types of a definition, and how
+      many values of the data are examined (``avro_types``).
 
 Theory of operation
-    fastavro parses definitions: it knows the rules of names. Data it never sees, because its reader trusts what data announces
-    and recurses on the stack of C: a small message could end the process or keep it busy for ever. Whether data conforms is all
-    that is asked, so our own types walk over it.
+    fastavro parses definitions, because it implements the rules of names. It does not read data: its reader trusts the sizes
+    that data announces and recurses on the C stack, so a small message could crash the process or keep it busy for ever. We
+    only need to know whether data conforms, so our own types walk over it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _RESERVED = frozenset({"__fastavro_parsed", "__named_schemas"})
 
 
 class AvroSchema:
-    """A schema that can be checked against."""
+    """A schema that checks data."""
 
     def __init__(self, definition: str) -> None:
-        """Raises InvalidArgument when it is no Avro schema, or too large."""
+        """Raises InvalidArgument if it is not an Avro schema, or too large."""
         if len(definition.encode("utf-8", "surrogatepass")) > MAX_DEFINITION_BYTES:
             raise InvalidArgument(f"a schema has at most {MAX_DEFINITION_BYTES} bytes")
         try:
@@ -119,7 +119,7 @@ def _size(size: Any) -> int:
 
 
 def _require_bounded(definition: Any) -> None:
-    """Look at a definition before anything recurses into it."""
+    """Check the limits of a definition before anything recurses into it."""
     level, types = [definition], 0
     for _ in range(MAX_DEFINITION_NESTING):
         if not level:

@@ -1,8 +1,8 @@
 """Avro's types: does data conform to one, in the binary or in the JSON encoding?
 
 Rules
-    - Nothing is decoded into values. Walking over data costs what the budget allows and no more, whatever the data claims: an
-      array that announces 10¹⁵ items without a byte is refused before the first one is looked at.
+    - Nothing is decoded into values. The cost of walking over data is limited by the budget, regardless of what the data
+      announces: an array of 10¹⁵ items without a byte is refused before the first one is examined.
     - Nesting is bounded as well, so that recursive schemas can be used and can't exhaust the stack.
     - What is accepted here can be read by any Avro library. Numbers are in range, texts are UTF-8.
 """
@@ -30,7 +30,7 @@ class BudgetSpent(Exception):
 
 
 class Budget:
-    """How many values may still be looked at."""
+    """How many values may still be examined."""
 
     __slots__ = ("_left",)
 
@@ -47,10 +47,10 @@ class AvroType(Protocol):
     """One type of a schema."""
 
     label: str
-    """What a union calls it in JSON."""
+    """Its name in a union in JSON."""
 
     def skip(self, data: bytes, at: int, budget: Budget, nesting: int) -> int:
-        """Where the datum that begins at ``at`` ends. Raises Mismatch, or IndexError where data ends early."""
+        """Where the datum that begins at ``at`` ends. Raises Mismatch, or IndexError if the data ends early."""
 
     def check(self, value: Any, budget: Budget, nesting: int) -> None:
         """Raise Mismatch unless a parsed JSON value conforms."""
@@ -312,7 +312,7 @@ def _read_block(data: bytes, at: int, budget: Budget) -> tuple[int, int]:
 
 
 def deeper(nesting: int) -> int:
-    """One level below. Raises Mismatch when that is too deep."""
+    """The next level of nesting. Raises Mismatch if it is too deep."""
     if nesting >= MAX_NESTING:
         raise Mismatch(f"values are nested more than {MAX_NESTING} levels deep")
     return nesting + 1
@@ -349,7 +349,7 @@ def _require_byte_text(value: Any) -> None:
 
 
 def _brief(value: Any) -> str:
-    """A value as an error shows it: containers by their kind, all else cut short."""
+    """A value as errors show it: containers by their type, anything else shortened."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Messages of our log as the Pub/Sub API sends them. A dead letter also carries the attributes that Google's would have."""
+"""Converts messages of the log to messages of the Pub/Sub API. A dead letter also gets the attributes that Google adds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTEMPTS, _PUBLISHED = "seriatim-dead-letter-attempts", "seriatim-dead-letter-p
 
 
 class LoggedMessage(Protocol):
-    """A message as our log keeps it."""
+    """A message of the log."""
 
     @property
     def key(self) -> str | None: ...
@@ -33,7 +33,7 @@ class LoggedMessage(Protocol):
 
 
 def encode_message(message_id: str, kept: LoggedMessage, subscriptions: Names) -> bytes:
-    """A message of our log as a serialized PubsubMessage.
+    """A message of the log as a serialized PubsubMessage.
 
     Serialized fields can simply be joined, which takes half the time of filling a message object and serializing that.
     Only attributes, which few messages have, go through one.

@@ -1,10 +1,10 @@
-"""Resource names, ``projects/PROJECT/topics/ID``, and the names that a store knows things by.
+"""Resource names, ``projects/PROJECT/topics/ID``, and the corresponding names in the store.
 
 Rules
-    - One project is at home in a store. What belongs to it has its short name there, the ID, as if it had been made by an
-      embedded program; so each sees what the other makes. Everything else has its whole resource name.
-    - IDs have 3 to 255 letters, digits and ``-_.~+%``, begin with a letter, and not with ``goog``. What an embedded program
-      named otherwise can't be named here, and is not listed.
+    - One project is the home project of a store. Its resources are stored under their short names, the IDs, as if an embedded
+      program had created them, so embedded programs and clients share them. All others are stored under their full names.
+    - IDs have 3 to 255 letters, digits and ``-_.~+%``, begin with a letter, and not with ``goog``. Other names, which embedded
+      programs may use, have no resource name, and are not listed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from seriatim.errors import InvalidArgument
 
 WINDOW_LABEL = "seriatim-window"
-"""The label of a subscription that says how many messages of a key may be in flight."""
+"""The label of a subscription with the maximum number of messages in flight per key."""
 
 KEEP_LABEL = "seriatim-keep"
-"""The label of a subscription that says which of the messages of a key that wait are delivered: all, or the latest."""
+"""The label of a subscription that says which waiting messages of a key are delivered: all, or the latest."""
 
 RELEASE_ON_CLOSE = ("seriatim-on-close", "release")
 """Metadata of a StreamingPull whose client has acked everything when it ends the stream: the rest is released at once."""
@@ -29,7 +29,7 @@ _ID = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9_.~+%-]{2,254}")
 
 
 class Names:
-    """One kind of resource (``topics``, ``subscriptions``, ``snapshots``), by both of its names."""
+    """Converts the names of one kind of resource (``topics``, ``subscriptions``, ``snapshots``)."""
 
     def __init__(self, kind: str, home: str) -> None:
         self._kind = kind
@@ -38,7 +38,7 @@ class Names:
             raise InvalidArgument(f"{home!r} is not the name of a project")
 
     def in_store(self, resource: str) -> str:
-        """The name in the store. Raises InvalidArgument when it is not a resource name of this kind."""
+        """The name in the store. Raises InvalidArgument if this is not a resource name of this kind."""
         found = _RESOURCE.fullmatch(resource)
         if found is None or found[3] != self._kind:
             raise InvalidArgument(f"{resource!r} is not a resource name: write projects/PROJECT/{self._kind}/ID")

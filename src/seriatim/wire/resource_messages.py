@@ -1,9 +1,4 @@
-"""Resources as text: what the store keeps of a message besides what the engine itself knows.
-
-Updates by field mask.
-
-Limits on what a client may have kept: every text, list and map of a resource.
-"""
+"""Resource messages: stored as JSON documents, updated by field mask, and limited in size."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ M = TypeVar("M")
 
 
 def to_document(message: Any, fields: Collection[str]) -> str | None:
-    """The named fields of a message, as JSON; None when none of them is set."""
+    """The named fields of a message, as JSON; None if none of them is set."""
     kept = type(message)()
     kept.CopyFrom(message)
     for descriptor, _ in message.ListFields():
@@ -30,7 +25,7 @@ def to_document(message: Any, fields: Collection[str]) -> str | None:
 
 
 def from_document(kind: type[M], document: str | None) -> M:
-    """A message with what a document says. What only a newer version can have written is passed over."""
+    """A message with the fields of a document. Unknown fields, from a newer version, are ignored."""
     message = kind()
     if document is not None:
         Parse(document, message, ignore_unknown_fields=True)
@@ -44,8 +39,8 @@ def is_exactly_once(document: str | None) -> bool:
 
 
 def apply_mask(target: Any, source: Any, paths: Iterable[str], updatable: Collection[str]) -> None:
-    """Take the fields that ``paths`` name from one message over into another of its kind. What ``source`` does not set is
-    cleared. A field that may not be updated, or that there is none of, raises InvalidArgument."""
+    """Copy the fields named by ``paths`` from one message to another of its type. Fields that are not set in ``source`` are
+    cleared. Raises InvalidArgument for an unknown field, or one that may not be updated."""
     wanted = list(paths)
     if not wanted:
         raise InvalidArgument("the update mask is empty: name the fields to update")
@@ -87,7 +82,7 @@ MAX_ENTRIES = 100
 
 
 def check_bounds(message: Any, outer: str = "") -> None:
-    """Raise InvalidArgument when a text, list or map in a message, at any depth, is too long."""
+    """Raise InvalidArgument if a text, list or map in a message, at any depth, is too long."""
     for descriptor, value in message.ListFields():
         name = f"{outer}{descriptor.name}"
         if not descriptor.is_repeated:

@@ -1,4 +1,4 @@
-"""The methods of the API: which message each takes and gives.
+"""The methods of the API, with their request and response messages.
 
 The descriptors of the services are not part of google-cloud-pubsub, so the list is written down here.
 """
@@ -15,7 +15,7 @@ from google.pubsub_v1 import types
 
 
 class Method(NamedTuple):
-    """Raw protobuf classes. A streaming method takes and gives any number of messages."""
+    """The raw protobuf classes of a method. A streaming method has any number of requests and responses."""
 
     request: Any
     response: Any
@@ -31,7 +31,7 @@ StreamingPullRequest, StreamingPullResponse = types.StreamingPullRequest.pb(), t
 
 
 def _methods(**responses: Any) -> dict[str, Method]:
-    """Methods that take the request of their name; None: and answer with the response of their name."""
+    """Methods whose request is named after them; with None, the response is, too."""
     return {
         name: Method(getattr(types, f"{name}Request").pb(), response or getattr(types, f"{name}Response").pb())
         for name, response in responses.items()

@@ -1,7 +1,7 @@
-"""Durations and timestamps of protobuf as seconds, and back.
+"""Converts durations and timestamps of protobuf to seconds, and back.
 
-A parsed message can carry any numbers in them. ``check_times`` refuses those outside the ranges that protobuf defines (years 1
-to 9999; about ±10,000 years), so that whatever reads them later can rely on that.
+A parsed message may contain any numbers. ``check_times`` refuses those outside the ranges that protobuf defines (years 1
+to 9999; about ±10,000 years), so that other code can rely on valid ones.
 """
 
 from __future__ import annotations

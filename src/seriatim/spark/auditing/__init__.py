@@ -1,5 +1,5 @@
 """Audits: in what order did a table arrive?
 
 ``audit.py``   the audit, in SQL
-``report.py``  gathers what ``page.py`` and ``charts.py`` show of it
+``report.py``  gathers the data that ``page.py`` and ``charts.py`` show
 """

@@ -2,23 +2,22 @@
 
 Rules
 -----
-1. The verdict on a key is the core's (``core/traces.py``) on its rows in order of arrival: the same counts, the same
-   guarantee and the same first witnesses, word for word.
-   Where rows arrived together, ``tie_breaking.py`` says which came first.
-2. A *conflict* is a further copy of a number whose payload is not that of the first copy. It has a witness of its own, before
+1. The verdict on a key is that of the core (``core/traces.py``) on its rows in order of arrival: the same counts, the same
+   guarantee and the same text of the first witnesses. ``tie_breaking.py`` orders rows that arrived together.
+2. A *conflict* is a further copy of a number whose payload differs from that of the first copy. It has its own witness, before
    that of the first duplicate.
-3. Without a column of arrival nobody can say what came first: ``no_inversion`` and ``guarantee`` are null, and so are
-   ``reordered`` and ``max_displacement``. Duplicates, conflicts and losses need no order.
-4. A row that can't be judged (no key, no number, no time) counts as ``invalid`` and takes part in nothing else. The first one
-   of a key is its last witness. Rows without a key are reported together, under the key null.
+3. Without an arrival column the order is unknown: ``no_inversion`` and ``guarantee`` are null, and so are ``reordered`` and
+   ``max_displacement``. Duplicates, conflicts and losses need no order.
+4. A row that can't be judged (no key, no number, no time) counts as ``invalid`` and is otherwise ignored. The first one of a
+   key is its last witness. Rows without a key are reported together, under the key null.
 
 Theory of operation
 -------------------
-One shuffle brings the rows of a key together, without their payload, of which a digest is enough. Sorted by arrival, the
-highest number so far shows what was overtaken, and by how much. Sorted by number, the row before shows copies and holes.
-Both sorts are numpy's, in chunks of whole keys (``facts.py``). SQL does the same where that is not possible: without an
-arrival, with keys or arrivals of other types, or where the rows of a key may not fit into memory. Its second sort moves no data
-between machines, and what it sorts is almost in order.
+One shuffle brings the rows of a key together, with a digest instead of the payload. Sorted by arrival, the highest number so
+far shows what was overtaken, and by how much. Sorted by number, the previous row shows copies and gaps. numpy does both sorts,
+in chunks of whole keys (``facts.py``). If that is not possible, SQL does the same: without an arrival, with keys or arrivals of
+other types, or if the rows of a key may not fit into memory. Its second sort moves no data between machines, and its input is
+almost sorted.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ def audit(
     payload: str | Sequence[str] = (),
     in_memory: bool = True,
 ) -> Transformation:
-    """A transformation that gives one row for each key: what was received, and which guarantee held.
+    """A transformation that returns one row per key: what was received, and which guarantee held.
 
-    ``arrival`` is the column that gives the order of arrival, by default ``offset`` if there is one. Copies of a number are
-    compared by the columns ``payload``. ``in_memory=False`` is slower, and for keys with so many rows (tens of millions) that a
-    worker has no room for them.
+    ``arrival`` is the column with the order of arrival, by default ``offset`` if there is one. Copies of a number are compared
+    by the columns ``payload``. ``in_memory=False`` is slower; use it if a key has more rows (tens of millions) than fit into a
+    worker's memory.
     """
     roles = ColumnRoles(key, sequence, arrival, None, (payload,) if isinstance(payload, str) else tuple(payload))
 
@@ -102,7 +101,7 @@ def _together(count: str) -> Column:
 def worst_first(key: str) -> list[Column]:
     """The order of keys from the worst to the best: by level, then by the number of faults.
 
-    Nothing can be promised of a key with rows that can't be judged, so such keys are among those of the lowest level.
+    Keys with rows that can't be judged rank with the lowest level, because nothing can be promised for them.
     """
     bits = [F.when(F.col("no_inversion") & F.col(name), 1).otherwise(0) for name in BITS]
     level = F.when(F.col("invalid") > 0, 0).otherwise(bits[0] + bits[1] + bits[2])

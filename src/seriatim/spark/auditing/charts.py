@@ -1,7 +1,7 @@
-"""The pictures of an audit: SVG that stretches with the screen while its text keeps its size.
+"""The charts of an audit: SVG that scales with the screen while its text keeps its size.
 
-Positions are in percent, and dots are drawn in a box of their own, which may be distorted. Every picture has a title and a
-description, and whatever it shows in bars is below it as a table too.
+Positions are in percent, and dots are drawn in a separate box, which may be distorted. Every chart has a title and a
+description, and bar charts also have a table below.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The facts that an audit needs of each key, by numpy: Arrow in and out, no Spark.
+"""Computes the facts that an audit needs about each key, with numpy: Arrow in and out, no Spark.
 
 Rules
 -----
-1. Rows come as columns ``ROWS``, sorted by ``group``, a hash of the key. All rows of a group are looked at together, and
-   nothing is kept of the groups before: memory follows a chunk, or the largest group.
+1. Rows come as columns ``ROWS``, sorted by ``group``, a hash of the key. All rows of a group are processed together, and
+   nothing is kept of earlier groups: memory is bounded by a chunk, or the largest group.
 2. A row is valid if it has a number. Of the others only the first complaint counts.
-3. Rows that are equal in arrival, offset, number and digest may be taken in any order: they get the same verdict.
+3. Rows that are equal in arrival, offset, number and digest may be processed in any order: they get the same verdict.
 
 Theory of operation
 -------------------
@@ -38,7 +38,7 @@ WITNESSES = {
 }
 CHUNK_ROWS = 250_000
 MAX_GROUP_ROWS = 50_000_000
-"""More rows of one key than this may not fit into the memory of a worker."""
+"""The rows of one key that are assumed to fit into the memory of a worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The page of one audit, or of two side by side: pure data in, text out. HTML and CSS of our own, and ``charts.py``.
+"""The HTML page of one audit, or of two side by side: pure data in, text out.
 
-The page loads nothing, runs no script, and follows the reader's choice of light or dark. Where two audits are compared, their
-pictures have one scale.
+The page loads nothing, runs no script, and follows the reader's light or dark mode. The charts of two compared audits have
+the same scale.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def draw(*pages: Page) -> str:
 
 
 def _lead(page: Page, subject: str) -> str:
-    """What held, in one sentence, and the first thing that speaks against more."""
+    """The guarantee that held, in one sentence, and the first violation of the next one."""
     held, violated = page.total["guarantee"], next((row for row in page.worst if row.witness), None)
     if held is None:
         sentence = "order could not be judged: no column of arrival was named"

@@ -1,7 +1,7 @@
-"""``report.html``: an audit to look at, in one file that needs no network.
+"""``report.html``: the report of an audit, in one file that needs no network.
 
-However many rows there are, the page stays small: Spark counts into buckets, and of the worst keys it takes a sample of rows.
-``page.py`` and ``charts.py`` draw what is gathered here.
+The page stays small regardless of the number of rows: Spark counts into buckets, and samples the rows of the worst keys.
+``page.py`` and ``charts.py`` draw the data that is gathered here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIME_BUCKETS = 60
 
 
 class Audited(NamedTuple):
-    """A frame, what an audit of it found, and how it was looked at."""
+    """A frame, the verdicts of an audit on it, and the roles of its columns."""
 
     title: str
     frame: DataFrame
@@ -40,7 +40,7 @@ class Audited(NamedTuple):
 
 
 def write_report(path: Path, *audits: Audited) -> None:
-    """Write the page about an audit, or about what was before and after; readers find all of it or none."""
+    """Write the report of an audit, or of two: before and after. The file appears only when it is complete."""
     first = gather(audits[0])
     others = [gather(audited, [trail.key for trail in first.trails]) for audited in audits[1:]]
     text = draw(first, *others)

@@ -2,17 +2,16 @@
 
 Rules
 -----
-1. Rows and state go in; ordered rows, ledger and the change of the state come out. Nothing is read or written, no clock is
-   looked at, and equal input gives equal output.
-2. For each node the outcome is that of ``core.sparkplug.EdgeNode``, because it is one. Before each row, in order of arrival,
-   the node advances to each of its deadlines up to that time, one after another, as under a timer; and after the last row,
-   or without one, to those up to the time of the batch. Time never runs backwards for a node that is known. Rows of a node
-   that arrived at the same time are taken in the order of ``tie_breaking.py``, however they lie.
-3. What waits when a table ends (``is_whole``), and nothing but a birth would free, is discarded, as when a node is cleared.
-4. Ordered rows come first, node by node, each with its position, its epoch and its flag. Everything else follows as it
-   happened: ledger entries, and ignored deaths, which are entries here. Invalid rows come last; such a row takes part in
-   nothing.
-5. Requests for rebirths and changes of status are not given out: nobody can be asked any more.
+1. Rows and state go in; ordered rows, ledger and the change of the state come out. There is no IO and no clock, and equal input
+   gives equal output.
+2. Each node runs the core's ``EdgeNode``. Before each row, in order of arrival, the node advances to each of its deadlines up
+   to that time, one after another, as with a timer; and after the last row, or without one, to those up to the time of the
+   batch. Time never runs backwards for a known node. Rows of a node that arrived at the same time are processed in the order of
+   ``tie_breaking.py``, regardless of their order in the table.
+3. Messages that wait for a birth at the end of a table (``is_whole``) are discarded, as when a node is cleared.
+4. Ordered rows come first, node by node, each with its position, its epoch and its flag. Everything else follows in the order
+   of events: ledger entries, and ignored deaths, which are entries here. Invalid rows come last, and are otherwise ignored.
+5. Rebirth requests and status changes are not part of the output: no node can answer any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``order_nodes``: captured or bridged Sparkplug traffic, put in the order in which the ordering service gives it out."""
+"""``order_nodes``: puts captured or bridged Sparkplug traffic in the order in which the ordering service releases it."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def order_nodes(
 ) -> Transformation:
     """A transformation that puts the messages of Sparkplug edge nodes in order: ``df.transform(order_nodes())``.
 
-    It gives a tagged frame, which ``ordered`` and ``ledger`` take apart: what ``OrderingService`` gives out when the messages
-    reach it at their times of ``arrival``. Ordered rows have ``_epoch``, how often its numbers started over, and ``_flag``. An
-    ignored NDEATH is a ledger entry.
+    It returns a tagged frame, which ``ordered`` and ``ledger`` take apart: the output of ``OrderingService`` when the messages
+    reach it at their times of ``arrival``. Ordered rows have ``_epoch``, how often the node's numbers started over, and
+    ``_flag``. An ignored NDEATH is a ledger entry.
 
     ``key`` is the column that names the node, ``kind`` has NBIRTH, NDEATH, NDATA, DBIRTH, DDEATH or DDATA. ``seq`` is null in
     NDEATH, ``bd_seq`` in all but NBIRTH and NDEATH, ``device`` in N messages. ``timestamp`` is the payload's, a number or a
-    timestamp. A frame without devices or timestamps says so: ``device=None``, ``timestamp=None``. ``arrival`` is when the
+    timestamp. For a frame without devices or timestamps pass ``device=None`` or ``timestamp=None``. ``arrival`` is when the
     message was received: a timestamp, or a number of seconds.
 
     ``reorder_timeout`` to ``capacity`` are those of ``NodeOrdering``, the others those of ``resequence``.

@@ -2,11 +2,11 @@
 
 Rules
 -----
-1. A node is its saved machine as JSON, how many messages it has released, when something falls due in it, and the rows that it
-   holds: first what waits ahead of a gap, then what waits for a birth. A message is its row, so the JSON has only its number
-   and its time.
-2. A change has the nodes that a batch touched, whole: they replace what was known of them. Nodes hold little (``capacity``), so
-   to write all of a node costs no more than to say what changed in it.
+1. A node consists of its saved machine as JSON, the number of messages it has released, its next deadline, and its held rows:
+   first those ahead of a gap, then those that wait for a birth. A message is a row, so the JSON has only its number and its
+   time.
+2. A change has the complete nodes that a batch touched, which replace the former ones. Nodes hold little (``capacity``), so
+   writing a complete node costs no more than writing its changes.
 """
 
 from __future__ import annotations

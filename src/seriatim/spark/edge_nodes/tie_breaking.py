@@ -1,16 +1,17 @@
 """The order of messages of one edge node that have the same time of arrival, as those of a capture in milliseconds do.
 
-Which of them came first is unknown, so they are taken in the order that makes sense of all of them:
+Which of them came first is unknown, so they are processed in the most plausible order:
 
-1. What was stamped before a birth that is among them: the end of the session before.
-2. Deaths of sessions whose birth is not among them. A broker tells of a death when it has passed on all that the node said.
-3. Births, and what was stamped with them or after them: by stamp, a birth before all of its own stamp, and then by seq.
+1. Messages with a timestamp before that of a birth among them: the end of the previous session.
+2. Deaths of sessions whose birth is not among them. A broker publishes a death after everything that the node sent.
+3. Births, and messages with the same or a later timestamp: by timestamp, a birth before others with its timestamp, then by seq.
 4. Deaths of sessions whose birth is among them.
 
-Without a birth that is: data by stamp and seq, then deaths. What has no stamp belongs to the birth. Messages that nothing here
-tells apart are copies, and go by device and bdSeq, and their rows by all their columns (``frames/tie_breaking.py``).
+Without a birth this means: data by timestamp and seq, then deaths. Messages without a timestamp belong to the birth. Messages
+that are equal by these rules are copies, ordered by device and bdSeq, and their rows by all columns
+(``frames/tie_breaking.py``).
 
-Where messages have offsets, those tell which came first, and none of this is needed.
+If messages have offsets, these decide, and none of this is needed.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Transformation = Callable[[DataFrame], DataFrame]
 
 ARRIVALS = (IntegralType, FractionalType, TimestampType, TimestampNTZType)
 DEFAULT_ARRIVAL = "offset"
-"""The column of arrival order where none is named: that of our own source, and of Kafka's."""
+"""The default arrival column: that of our own source, and of Kafka's."""
 
 
 class Fault(NamedTuple):
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
 
 
 def found_in(frame: DataFrame, roles: ColumnRoles) -> ColumnRoles:
-    """The same roles, the default arrival included, once the columns are there and of types that can play them."""
+    """The same roles with the default arrival. Raises unless the columns exist and have suitable types."""
     arrival = DEFAULT_ARRIVAL if roles.arrival is None and DEFAULT_ARRIVAL in frame.columns else roles.arrival
     found = replace(roles, arrival=arrival)
     for name in (found.key, found.sequence, found.arrival, found.epoch, *found.payload):
@@ -83,7 +83,7 @@ def arrival_time(frame: DataFrame, arrival: str | None) -> Column:
 
 
 def column(name: str) -> Column:
-    """The column of this very name, whatever characters it has."""
+    """The column with exactly this name, even if it contains special characters."""
     return F.col(f"`{name.replace('`', '``')}`")
 
 
@@ -99,7 +99,7 @@ def require_column(
 
 
 def _refuse_key(name: str, kind: DataType) -> None:
-    """Rows are brought together by their keys, and Spark can't do that by a map."""
+    """Refuse key types by which Spark can't group rows, such as maps."""
     if _has_part(kind, (MapType, VariantType)):
         raise InvalidArgument(
             f"column '{name}' can't be a key: Spark can't group rows by {kind.simpleString()}; name another column, or make "
@@ -124,7 +124,7 @@ def first_fault(faults: Sequence[Fault]) -> Column:
 
 
 def refuse_taken(frame: DataFrame, names: Iterable[str]) -> None:
-    """Columns of these names are added, and must not be there before."""
+    """Refuse a frame that already has columns of these names, which are added."""
     taken = set(names) & set(frame.columns)
     if taken:
         raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added here: rename yours")

@@ -29,12 +29,12 @@ from seriatim.spark.kernel.kernel import Kernel
 WATERMARK_DELAY = "spark.watermarkDelayMs"
 """Where Spark notes the delay of a watermark, in the metadata of its column."""
 UNLIMITED = 2**31
-"""How many rows of a key a table may hold back: as many as there are."""
+"""The capacity for tables: no limit."""
 _JUDGED_BY_ARRIVAL = ("gap_timeout", "on_gap", "on_late", "on_epoch", "capacity", "resync_after")
 
 
 def put_in_order(frame: DataFrame, choices: Choices, batch: BatchIdentity | None = None) -> DataFrame:
-    """The tagged frame. A static frame that is a ``batch`` of a stream goes the way of the stream."""
+    """The tagged frame. A static frame that is a ``batch`` of a stream is treated like the stream."""
     if frame.isStreaming or batch is not None:
         return put_stream_in_order(*prepared_stream(frame, choices, batch), batch)
     roles = found_in(frame, choices.roles)
@@ -60,7 +60,7 @@ def _refuse_on_table(choices: Choices) -> None:
 
 
 def _depends_on_arrival(choices: Choices) -> bool:
-    """Whether anything else matters than what SQL decides from a row and its neighbours."""
+    """Whether the options need more than SQL can decide from a row and its neighbours."""
     options, usual = choices.options, ResequenceOptions()
     return (
         choices.start == FIRST
@@ -107,7 +107,7 @@ def prepared_stream(
 
 
 def _warn_of_watermarks(frame: DataFrame, gap_timeout: float | None) -> None:
-    """A watermark rises with the rows that come. What waited here for longer than its delay is late for whatever follows."""
+    """Warn of watermarks: they advance with arriving rows, so later operators drop rows that waited longer than the delay."""
     for field in frame.schema.fields:
         delay = field.metadata.get(WATERMARK_DELAY)
         if delay is not None:
@@ -134,7 +134,7 @@ def _preparation(frame: DataFrame, roles: ColumnRoles, choices: Choices) -> Prep
 
 
 def _refuse_durations(choices: Choices, arrival: str | None) -> None:
-    """An offset is an order, and no time."""
+    """Refuse durations if arrival is an offset, which is not a time."""
     durations = {
         "gap_timeout": choices.options.gap_timeout,
         "idle_after": choices.idle_after,

@@ -1,7 +1,7 @@
 """Prepares rows for the kernel: the columns that it needs, their order, and the types of its output.
 
-The kernel reads times as numbers and compares payloads by a digest, so columns are added where the frame has none that
-will do. They are kept with held rows, and dropped on the way out.
+The kernel reads times as numbers and compares payloads by a digest, so suitable columns are added if the frame has none. They
+are kept with held rows, and dropped from the output.
 
 The rows of a table are sorted by key, and then by the rule of ``tie_breaking.py``, so that the same table always gives the
 same result. (Streams are sorted by ``arrival_order.py``, by the same rule.)
@@ -35,7 +35,7 @@ ADDED = (TIME, DIGEST, PARTITION, TICK, BEGAN)
 
 @dataclass(frozen=True)
 class Preparation:
-    """How the rows of a frame are made ready. ``in_processing_time`` takes the times of batches, and not those of arrival."""
+    """How the rows of a frame are prepared. ``in_processing_time`` uses the times of batches instead of those of arrival."""
 
     frame: DataFrame
     roles: ColumnRoles

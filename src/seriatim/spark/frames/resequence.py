@@ -90,7 +90,7 @@ class StreamOptions:
         return self.state
 
     def limit(self, *, is_needed: bool) -> float | None:
-        """By how much a row may be ahead of its batch, if that matters: without durations nothing depends on the clock."""
+        """How far a row may be ahead of its batch, if that matters: without durations nothing depends on the clock."""
         if self.in_processing_time:
             if self.max_ahead is not None:
                 raise InvalidArgument("max_ahead=… is about the times of rows: leave it out with time='processing'")
@@ -164,7 +164,7 @@ def resequence(
     ``capacity`` limits the rows held for a key (default 10,000, or what ``wrap`` allows). ``on_overflow`` is for a row beyond
     it: ``give-up`` the first gap to make room, ``drop`` the row, or ``raise``, which is the default with ``on_gap="hold"``.
 
-    A stream needs ``state``, the folder of its state, which has ``partitions`` parts for good. A key without rows for
+    A stream needs ``state``, the folder of its state, which has a fixed number of ``partitions``. A key without rows for
     ``idle_after`` is forgotten. An idle stream checks every ``tick`` whether a timeout is due. In event time, a row that is
     more than ``max_ahead`` ahead of its batch is invalid and moves no clock (default: an hour, if there are durations).
     """
@@ -197,12 +197,12 @@ def resequence(
 def resequence_batch(
     frame: DataFrame, batch_id: int, rules: Callable[[DataFrame], DataFrame], *, query: str
 ) -> DataFrame:
-    """One batch of a stream, put in order within ``foreachBatch``; ``rules`` is what ``resequence`` returns.
+    """Put one batch of a stream in order within ``foreachBatch``; ``rules`` is the result of ``resequence``.
 
     For Spark Connect, where the tasks of ``foreachBatch`` don't know their query and batch. Elsewhere put the stream in order
     before ``writeStream``. ``query`` is a name of your choice, one for each checkpoint: the state belongs to it. A batch may be
-    computed any number of times. It has no time that would be the same when Spark runs it again, so only the times of rows
-    count, and none is too far ahead.
+    computed any number of times. Only the times of rows count, without ``max_ahead``, because the time of the batch would be
+    another one when Spark runs it again.
     """
     from seriatim.spark.identity import BatchIdentity
 

@@ -1,25 +1,25 @@
-"""A stream, put in order: a shuffle, a sort and the kernel, with its state beside the query.
+"""Puts a stream in order: a shuffle, a sort and the kernel, with its state beside the query.
 
 Rules
 -----
-1. The rows of a key always go to the same partition of the same number of partitions. The count is kept with the state, and
-   every row says to which partition it belongs: a task that gets another's rows fails.
-2. A task reads the state that the batch before it left, decides, writes the state of its own batch, and only then gives
-   out the first row. Spark tells it its query, batch and partition.
-3. In processing time all rows of a batch arrive at the time that Spark's own log of offsets has for the batch: one that is run
-   again decides the same. Ticks (``ticks.py``) bring batches while gaps are open, also when no row comes. In event time
-   the times are those of the rows, and a partition that gets none stays where it is. A row whose time is more than
-   ``max_ahead`` later than that of its batch in Spark's log is invalid, again whenever it is run.
-4. The last row of a task has its figures (``tagged.METRICS``). Their sums are an observed metric of the query, and the row is
-   taken out. Only a declared pipeline gets it: with it a task can say where it has put rows that it does not give to Spark.
+1. The rows of a key always go to the same partition, and the number of partitions is fixed. It is stored with the state, and
+   every row has its partition: a task that gets rows of another partition fails.
+2. A task reads the state of the previous batch, decides, writes the state of its own batch, and only then returns the first
+   row. Spark provides its query, batch and partition.
+3. In processing time all rows of a batch arrive at the batch's time in Spark's own offset log, so a repeated batch decides the
+   same. Ticks (``ticks.py``) trigger batches while gaps are open, even without rows. In event time the times are those of the
+   rows, and a partition without rows does not advance. A row whose time is more than ``max_ahead`` later than that of its
+   batch in Spark's log is invalid, also when the batch is repeated.
+4. The last row of a task has its metrics (``tagged.METRICS``). Their sums are an observed metric of the query, and the row is
+   removed. Only a declared pipeline gets it: there it says where a task has put rows that it does not return to Spark.
 
 Theory of operation
 -------------------
 The shuffle sends a row to the partition that a column names. The count is explicit, so adaptive execution, which merges
-small partitions, leaves it alone. But where a shuffle turns out to be empty, ours or one before it, adaptive execution
+small partitions, does not change it. But if a shuffle turns out to be empty, ours or an earlier one, adaptive execution
 replaces it and every projection, filter and shuffle on top of it by an empty relation without tasks: the batch would leave no
 state for the next one. It stops at generators. So one (``stack``) adds the last column, right before our shuffle, and nothing
-stands between the shuffle and the kernel.
+is between the shuffle and the kernel.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ OBSERVED = "seriatim"
 
 
 class Delivery(Protocol):
-    """Takes the ordered rows of a task to where they belong, in place of Spark."""
+    """Writes the ordered rows of a task to their destination, instead of Spark."""
 
     def __call__(self, task: TaskIdentity, rows: pa.Table) -> Any:
         """Put the rows there, and return what the driver has to know, as JSON has it."""
@@ -82,14 +82,14 @@ def put_stream_in_order(
 
 
 def observed(tagged: DataFrame, streaming: StreamOptions) -> DataFrame:
-    """The tagged stream, whose listeners are told its figures."""
+    """The tagged stream, which reports its metrics to listeners."""
     settings = tagged.sparkSession.conf
     root = files_at(location_for_tasks(streaming.folder, lambda name: settings.get(name, None))).root
     return tagged.observe(f"{OBSERVED}:{root}", summed_metrics())
 
 
 def summed_metrics() -> Column:
-    """The figures of all tasks, added up: one map."""
+    """The sums of all tasks' metrics, as one map."""
     figures = F.when(
         F.col("_tag") == METRICS, F.from_json(F.get_json_object("_detail", "$.figures"), "map<string,bigint>")
     )
@@ -108,7 +108,7 @@ def with_metrics(
     batch: BatchIdentity | None = None,
     deliver: Delivery | None = None,
 ) -> DataFrame:
-    """The tagged stream with the figures of its tasks. With a delivery it has no ordered rows."""
+    """The tagged stream with the metrics of its tasks. With a delivery it has no ordered rows."""
     spark, output = preparation.frame.sparkSession, preparation.output_schema()
     state = location_for_tasks(streaming.folder, lambda name: spark.conf.get(name, None))
     count = partition_count(spark, state, streaming.partitions)

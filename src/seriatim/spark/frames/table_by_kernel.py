@@ -1,8 +1,7 @@
-"""A static frame through the kernel, for options that depend on the order of arrival.
+"""Puts a static frame in order with the kernel, for options that depend on the order of arrival.
 
-All rows of a key come one after another, so a task needs no state: it takes chunks of whole keys, and each chunk is the
-whole life of its keys. At the end of the table time runs out: what is held then is given up or released as if everything
-that can fall due had. Memory is bounded by a chunk and the largest key.
+The rows of a key are adjacent, so a task needs no state: it processes chunks of complete keys. At the end of the table all
+remaining deadlines fire, so held rows are released or given up. Memory is bounded by a chunk and the largest key.
 """
 
 from __future__ import annotations

@@ -1,30 +1,29 @@
-"""Putting a whole table in order, in pure SQL.
+"""Puts a whole table in order, in pure SQL.
 
 Rules
 -----
-1. The outcome is the core's (``core.resequencing``) for the same rows, epoch by epoch in order of arrival, when nothing is
-   given up before the last row is there: every number is released once, in order, and its first copy by arrival is the one.
-   Of copies that arrived together ``tie_breaking.py`` says which is the first.
-2. Everything else has a ledger entry: a further copy (``duplicate``, or ``conflict`` where its payload is another), a range
-   of numbers that is not there (``lost``; its time is the arrival of the row behind it), a row before a literal start
-   (``late``), a row that can't be judged (``invalid``).
-3. The output is that of the streaming kernel: one tagged table (``tagged.py``), so that whoever works with the one can work
-   with the other.
+1. The result is that of the core (``core.resequencing``) for the same rows, epoch by epoch in order of arrival, if nothing is
+   given up before the last row: every number is released once, in order, as its first copy by arrival. ``tie_breaking.py``
+   decides which of several copies that arrived together is the first.
+2. Everything else has a ledger entry: a further copy (``duplicate``, or ``conflict`` if its payload differs), a range of
+   missing numbers (``lost``; its time is the arrival of the next row), a row before a literal start (``late``), a row that
+   can't be judged (``invalid``).
+3. The output is a tagged table like that of the streaming kernel (``tagged.py``), so the same code works with both.
 
 Theory of operation
 -------------------
-One shuffle brings the rows of a key together and one sort puts them in order; then a row and the row before it tell all.
-Keys are sorted by a hash, and then by themselves: Spark compares the first 64 bits of what it sorts by without a look at the
-row, and the first letters of keys are mostly the same.
+One shuffle brings the rows of a key together and one sort puts them in order; then a row and the previous row tell everything.
+Keys are sorted by a hash first, and then by themselves: Spark compares the first 64 bits of a sort key without reading the row,
+and the first letters of keys are mostly the same.
 
-Rows that can't be released whatever the others are have no number on the way: they sort behind those of their key, so that
-``dense_rank`` of the rest is the release position. A hole becomes a row of its own by ``explode`` of a constant list, of one
+Rows that can never be released have no number in the intermediate steps: they sort behind those of their key, so that
+``dense_rank`` of the rest is the release position. A gap becomes a row by ``explode`` of a constant list, which has one
 element for most rows.
 
-What depends on the order of arrival can't be told from two neighbours. Whether a number on a circle (``wrap``) is ahead or
-behind depends on all that came before it, also within an epoch, which may go round more than once; what is late after a
-``gap_timeout`` depends on when; and a session that starts with whatever came first makes others late. The kernel judges
-those, row by row in order of arrival.
+Two neighbours are not enough for options that depend on the order of arrival. Whether a number that wraps (``wrap``) is ahead
+or behind depends on all earlier rows, also within an epoch, which may wrap more than once; what is late after a
+``gap_timeout`` depends on the time; and a session that starts with the first arrival makes others late. The kernel handles
+these, row by row in order of arrival.
 """
 
 from __future__ import annotations

@@ -3,19 +3,19 @@
 Rows are compared by
 
 1. the column of **arrival**;
-2. ``offset``, where there is such a column of whole numbers and it is not the arrival itself: messages of a topic may have
+2. ``offset``, if there is an integer column of this name and it is not the arrival itself: messages of a topic may have
    been published in the same instant, and their offsets tell which came first;
-3. the **epoch** and the **number**: where nothing else tells, a source is taken to have sent in order;
+3. the **epoch** and the **number**: if nothing else decides, the source is assumed to have sent in order;
 4. the digest of the **payload** (``payload_digest``), where payloads are compared;
 5. **every other column**, by the names of the columns.
 
-So rows that nothing above tells apart are equal in every column, and which of them is called the first copy makes no
-difference. No row is ever judged by the order in which a shuffle happens to give it out.
+So rows that are still tied are equal in every column, and it makes no difference which of them is the first copy. The result
+never depends on the order in which a shuffle returns rows.
 
-Values are compared as Spark does: nothing before anything, texts and bytes by their bytes, NaN behind all numbers, arrays and
-structs from left to right. A map has no order in Spark; it is compared as the list of its entries, sorted. A text with a
-collation is compared by its bytes, because there different texts may count as equal. A comparison looks no further than it has
-to: the columns of 5 cost nothing where arrivals differ.
+Values are compared as in Spark: nulls first, strings and bytes by their bytes, NaN after all numbers, arrays and structs from
+left to right. Spark has no order of maps; a map is compared as the sorted list of its entries. A string with a collation is
+compared by its bytes, because different strings may be equal there. A comparison stops as early as possible: the columns of 5
+cost nothing if arrivals differ.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _as_text(value: Column, kind: DataType) -> Column:
 def payload_digest(frame: DataFrame, names: Sequence[str]) -> Column:
     """64 bits that are equal for equal payloads; two different ones are taken for equal once in 10**19.
 
-    Spark's hash passes over nulls, and takes no maps. So whether there is a null is hashed too, at every level, and a map is
-    the sorted list of the hashes of its entries: two maps with the same entries are equal, in whatever order those are.
+    Spark's hash ignores nulls, and does not support maps. So whether there is a null is hashed, too, at every level, and a map
+    is hashed as the sorted list of the hashes of its entries: two maps with the same entries are equal.
     """
     values = [(column(name), frame.schema[name].dataType) for name in names]
     return F.xxhash64(*(_hashable(*value) for value in values), *(value.isNull() for value, _ in values))

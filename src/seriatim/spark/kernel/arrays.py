@@ -28,7 +28,7 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 @dataclass
 class Columns:
-    """A little table: every field is an array, and all have the same length."""
+    """A small table: every field is an array, and all have the same length."""
 
     def __len__(self) -> int:
         return len(getattr(self, fields(self)[0].name))

@@ -1,9 +1,8 @@
-"""The rows of a task in the order of their arrival, the same for every attempt.
+"""Sorts the rows of a task by arrival, deterministically.
 
-Rows come out of a shuffle in any order. ``tie_breaking.py`` has the rule by which they are sorted, and this is the rule in
-numpy; only rows that are equal in every column may go either way. Each step looks only at rows that the one before left
-undecided: unique arrivals cost one sort of numbers that are nearly sorted. (Spark could sort them, but refuses to within a
-stream.)
+A shuffle returns rows in any order. This implements the rule of ``tie_breaking.py`` in numpy; only rows that are equal in every
+column may be in either order. Each step processes only rows that the previous one left undecided: unique arrivals cost one sort
+of nearly sorted numbers. (Spark could sort them, but does not support that within a stream.)
 """
 
 from __future__ import annotations

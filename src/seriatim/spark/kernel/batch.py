@@ -1,8 +1,8 @@
-"""What both paths of the kernel are given (``Batch``), and what they return (``Decision``).
+"""The input (``Batch``) and output (``Decision``) of both paths of the kernel.
 
-A batch lists the keys that take part, in the order of its rows: those with rows, and those without rows in which something
-falls due. What they own is sorted by key and number. A message is identified by its *source*: the number of its row, or, for
-a message that was held before, the number of rows plus its place among the rows of the partition.
+A batch lists the keys that take part, in the order of its rows: those with rows, and those with a deadline that is due. What
+they own is sorted by key and number. A message is identified by its *source*: the number of its row, or, for a message that was
+held before, the number of rows plus its place among the rows of the partition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Objects, 
 from seriatim.spark.kernel.partition_state import Gaps, HeldMessages, KeyFacts, Ranges
 
 NO_SOURCE = -1
-"""The source of an entry that is about no message."""
+"""The source of an entry without a message."""
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Entries(Owned):
 
 @dataclass
 class Decision:
-    """What became of a batch, for some of its keys (``owners``, rising)."""
+    """The result of a batch, for some of its keys (``owners``, rising)."""
 
     owners: Ints
     released: Released

@@ -1,16 +1,16 @@
-"""What is known of some keys, or what a batch changed of it: one shape for both, and the rule by which changes add up.
+"""The state of some keys, or the changes that a batch makes to it: one shape for both, and the rule for merging changes.
 
 Rules
 -----
 1. A key has one value of each text and of each fact. A later change replaces them.
-2. What a key has several of lies in lists, with the number of the key as owner. A later change of the key replaces its list.
-   There are two exceptions, because a change must be no larger than what happened. ``given_up`` is replaced only where
-   ``fresh`` is set. Of the messages that wait, a change has those that were added (``held``) and names those that went
-   (``released``): the last word about a number counts.
+2. Multiple values of a key are in lists, with the number of the key as owner. A later change of the key replaces its list.
+   There are two exceptions, which keep changes small. ``given_up`` is replaced only where ``fresh`` is set. Of the waiting
+   messages, a change has those that were added (``held``) and names those that were removed (``released``): the latest
+   change of a number counts.
 3. ``gone`` marks keys that were forgotten: they held nothing, and a later change makes them new keys.
 
-So changes can be added up in any grouping, as long as they stay in order: ``fold`` serves to look up some keys in a stack of
-changes and to make two of them into one.
+So changes can be merged in any grouping, as long as they stay in order: ``fold`` looks up keys in a stack of changes, and
+merges changes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The kernel's input: from an Arrow table to rows that it can judge, and those that it can't.
+"""The kernel's input: splits an Arrow table into valid and invalid rows.
 
-A row can't be judged when it has no key, no number, no time or no epoch (where there is a column of epochs), or when
-its number is none of the sequence space. Such a row takes part in nothing, not even in the passing of time: it gets a
-ledger entry, or the batch fails, by ``OnInvalid``. So does a row whose time is later than any that its batch may have: one
-stamp from the far future would otherwise move the clock of all keys of the partition, for as long."""
+A row is invalid if it has no key, no number, no time or no epoch (if there is an epoch column), or if its number is outside the
+sequence space. An invalid row is otherwise ignored and moves no clock: it gets a ledger entry, or the batch fails, depending on
+``OnInvalid``. A row whose time is later than the limit of its batch is invalid, too: a single timestamp from the far future
+would otherwise move the clock of all keys of the partition."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The protocol of a kernel.
 
 There are two kernels: ``Kernel`` for rows with sequence numbers, and ``NodeKernel`` for the messages of Sparkplug's edge
-nodes. What reads rows, keeps time and manages state works with either (``table_by_kernel.py``, ``stream.py``,
+nodes. The code that reads rows, tracks time and manages state works with both (``table_by_kernel.py``, ``stream.py``,
 ``batch_versions.py``, ``state_admin.py``).
 """
 

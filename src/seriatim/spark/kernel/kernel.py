@@ -1,24 +1,22 @@
-"""The kernel: one micro-batch of one partition, put in order.
+"""The kernel: puts one micro-batch of one partition in order.
 
 Rules
 -----
-1. Rows and state go in; ordered rows, ledger and the change of the state come out. Nothing is read or written, no clock
-   is looked at, and equal input gives equal output, byte by byte.
-2. For each key the outcome is the core's: for every row, in order of arrival, ``advance(its time)`` and ``push``, and
-   then ``advance(now)``, the time of the batch; also for keys without rows. Time never runs backwards for a key that is
-   known. Invalid rows move no clock.
-3. Ordered rows come first, key by key, each with its release position: 0, 1, 2 … for each key, going on from batch to
-   batch. Everything else follows, key by key in the order in which it happened; then invalid rows, then keys that
-   expired.
-4. A key that holds nothing and to which nothing happened for ``idle_after`` is forgotten, with a ledger entry. If it
-   comes back it is a new key: the start rule applies again, its position begins at 0, and copies of what was released
-   before are not noticed.
+1. Rows and state go in; ordered rows, ledger and the change of the state come out. There is no IO and no clock, and equal input
+   gives equal output, byte by byte.
+2. For each key the result is that of the core: for every row, in order of arrival, ``advance(its time)`` and ``push``, and
+   then ``advance(now)``, the time of the batch; also for keys without rows. Time never runs backwards for a known key. Invalid
+   rows move no clock.
+3. Ordered rows come first, key by key, each with its release position: 0, 1, 2 … for each key, continuing from batch to
+   batch. Everything else follows, key by key in the order of events; then invalid rows, then expired keys.
+4. A key that holds nothing and had no activity for ``idle_after`` is forgotten, with a ledger entry. If it returns it is a new
+   key: the start rule applies again, its position begins at 0, and copies of rows released earlier are not detected.
 
 Theory of operation
 -------------------
-``intake`` finds the rows that can be judged and groups them by key, ``Partition.look_up`` finds what is known of those keys,
-``fast_path`` decides all keys together with numpy, and ``slow_path`` those that it left, with the core's resequencer. Both
-return a ``Decision``; here the two are put together into one table and one change.
+``intake`` finds the valid rows and groups them by key, ``Partition.look_up`` finds the state of those keys, ``fast_path``
+decides all keys together with numpy, and ``slow_path`` the remaining ones, with the core's resequencer. Both return a
+``Decision``; the kernel merges the two into one table and one change.
 """
 
 from __future__ import annotations

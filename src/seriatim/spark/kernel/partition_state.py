@@ -1,4 +1,4 @@
-"""The state of the keys of one partition: a stack of segments, of which the newest knows best.
+"""The state of the keys of one partition: a stack of segments, in which newer ones take precedence.
 
 Rules
 -----

@@ -1,4 +1,4 @@
-"""The slow path: the core's resequencer, key by key. It decides everything, and is the measure of the fast path."""
+"""The slow path: the core's resequencer, key by key. It handles every case, and the fast path must agree with it."""
 
 from __future__ import annotations
 

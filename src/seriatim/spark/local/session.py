@@ -1,10 +1,9 @@
 """A Spark session for our commands and tests: local, small and quiet.
 
-In a program of your own, make a session as you always do: the transformations of this package work with any.
+In your own program, create a session as usual: the transformations of this package work with any session.
 
-The output of Spark and its Java goes to a file, never to the terminal: Spark raises its errors in Python anyway, and an
-error that is not enough by itself names the file. ``PYSPARK_PYTHON`` is the running interpreter, so that the workers find
-what the program finds.
+The output of Spark and its Java goes to a file, never to the terminal: Spark raises its errors in Python anyway, and errors
+name the file if it has more details. ``PYSPARK_PYTHON`` is the running interpreter, so that workers find the same packages.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ LOG4J = Path(__file__).with_name("log4j2.properties")
 def local_session(
     name: str = "seriatim", *, settings: Mapping[str, str] | None = None, log_file: Path | None = None
 ) -> SparkSession:
-    """The session of this process; a new one on all cores of this machine when there is none.
+    """The session of this process, or a new one on all cores of this machine if there is none.
 
-    ``settings`` are Spark's own. What Spark logs goes to ``log_file``, by default a temporary file without a name.
+    ``settings`` are Spark's own. Spark's log goes to ``log_file``, by default an unnamed temporary file.
     """
     from pyspark import SparkConf
     from pyspark.logger import PySparkLogger

@@ -1,8 +1,7 @@
-"""Ends Spark's Java, at any moment, and everything that it started.
+"""Stops Spark's Java, at any moment, and all processes that it started.
 
-``local_session`` makes Java the leader of a process session of its own. A Ctrl-C in the terminal does not reach it, so whoever
-started it decides how it ends; and what it starts (Python workers, readers of sources) is found by that session, also when
-Java is gone and they are nobody's children.
+``local_session`` starts Java in its own process session. A Ctrl-C in the terminal does not reach it, so the program decides how
+it ends; and its child processes (Python workers, readers of sources) can be found by that session, even after Java has exited.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ __all__ = ["Pipeline", "load"]
 
 
 def load(path: str | Path) -> Pipeline:
-    """Read a pipeline from its file, and check what it says."""
+    """Read a pipeline from its file, and validate it."""
     return Pipeline(read_declaration(Path(path)))
 
 
@@ -35,7 +35,7 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """What the pipeline is called in its file."""
+        """The name of the pipeline."""
         return self.declaration.settings.name
 
     def explain(self) -> Explanation:
@@ -49,7 +49,7 @@ class Pipeline:
         return run.query
 
     def begin(self, spark: SparkSession) -> Run:
-        """Start it and follow its progress: what is read, written and held; it can be stopped after a whole batch."""
+        """Start it and track its progress: what is read, written and held. It can be stopped after a complete batch."""
         run = self._new_run()
         run.start(spark)
         return run

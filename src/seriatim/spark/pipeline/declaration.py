@@ -2,13 +2,13 @@
 
 Rules
     - A field that does not exist is refused: a misspelt ``gap_timout`` that is silently ignored loses messages.
-    - ``${NAME}`` stands for a variable of the environment. It is kept as it is written, and filled in only where a value is
-      handed to Spark (``Declaration.filled_in``): whatever is printed shows the name, never the secret.
-    - A relative path belongs to the folder of the file, wherever the command runs: a checkpoint that moves with the working
-      folder would silently start over.
-    - Options of a format may be written with dots (``kafka.bootstrap.servers = "…"``), which TOML takes to be tables.
+    - ``${NAME}`` stands for an environment variable. It is filled in only when a value is passed to Spark
+      (``Declaration.filled_in``): output shows the name, never the secret.
+    - Relative paths are relative to the folder of the file, regardless of the working directory: a checkpoint that moves with
+      the working directory would silently start over.
+    - Options of a format may be written with dots (``kafka.bootstrap.servers = "…"``), which TOML parses as tables.
 
-Nothing here needs Spark. What depends on a frame (columns, types) is checked when the pipeline starts.
+This module needs no Spark. Checks that depend on a frame (columns, types) are made when the pipeline starts.
 """
 
 from __future__ import annotations
@@ -178,13 +178,13 @@ class Sink:
 
     @property
     def target(self) -> str:
-        """Where it goes, in words that give nothing away: other options of a format may be secrets."""
+        """The destination in words, without other options of the format, which may be secrets."""
         known = ("topic",) if self.format in {TOPIC, "kafka"} else ("table", "path")
         return " ".join([self.format, *(self.options[name] for name in known if name in self.options)])
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Two sinks that agree in this would take each other's batches for their own."""
+        """Must be unique: two sinks with the same identity would mistake each other's batches for their own."""
         where = map(self.options.get, ("url", "topic", "path", "table"))
         return (self.what, *where) if self.format == TOPIC else (self.format, *where)
 

@@ -6,12 +6,13 @@ Rules
     2. The batches of a writer follow each other, so a batch whose number is not above the last one adds nothing.
     3. The number is looked up in the version of the table from which the entry is made. If another process has written the same
        batch since, the log refuses the entry: of two drivers that race, one fails.
-    4. What was written and never entered is not seen by any reader. ``VACUUM`` removes it, as it does for Delta's
+    4. Files that were written but never added to the log are invisible to readers. ``VACUUM`` removes them, as for Delta's
        own writers.
-    5. What this writer does not do is refused: partitioned tables, and features that have rules for writers.
+    5. Tables that this writer does not support are refused: partitioned ones, and those with features that have rules for
+       writers.
 
-Several queries may write to one table. **A query that starts over with a new checkpoint is another writer**, and writes its
-rows again: give it a new table.
+Several queries may write to one table. **A query that starts over with a new checkpoint counts as another writer**, and writes
+its rows again: give it a new table.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HARMLESS_FEATURES = frozenset({"appendOnly", "deletionVectors", "timestampNtz", 
 
 
 def write_batch(frame: DataFrame, path: str, batch: int, *, writer: str, rows: int) -> bool:
-    """Write one batch of a query into the Delta table at ``path``, once; False when it was there already."""
+    """Write one batch of a query to the Delta table at ``path``, once; False if it had been written before."""
     files = LocalFiles(str(local_folder(path)))
     table = _opened(files, frame.schema)
     last = table.transaction_version(writer)

@@ -1,8 +1,7 @@
-"""Which sinks get a batch exactly once, and by what means.
+"""Which sinks get a batch exactly once, and how.
 
-A batch that Spark runs again after a crash has the same rows under the same number. A sink that keeps the number together with
-the rows can tell that it has them already. Both ``explain`` and ``run`` ask here. Nothing here needs Spark until something is
-written.
+A batch that Spark repeats after a crash has the same rows and the same number. A sink that stores the number together with the
+rows can detect the repeat. Both ``explain`` and ``run`` use this module. It needs Spark only for writing.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ KAFKA_REPEATS = (
 
 
 def write(batch: SinkBatch, format_: str, options: Mapping[str, str]) -> None:
-    """Write a batch: exactly once where the format can, and otherwise each time that it comes."""
+    """Write a batch: exactly once if the format supports that, and otherwise each time that Spark runs it."""
     means = EXACTLY_ONCE.get(format_)
     if batch.row_count == 0 and not (means is not None and means.has_columns):
         return

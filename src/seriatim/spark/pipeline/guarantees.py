@@ -1,12 +1,12 @@
 """Which guarantees a declared pipeline provides: those of its stages, composed for each sink.
 
-A route leads from the source through the resequencer to one sink. What the source itself promises comes first; then reading,
-putting in order and writing each keep, give up or restore some of it (``core/guarantees.py``), and say why.
+A route goes from the source through the resequencer to one sink. It starts with the promises of the source; then reading,
+resequencing and writing each keep, give up or restore guarantees (``core/guarantees.py``), with the reason.
 
-A number that is given up is in the ledger with its reason, and it is **still a loss**: the consumers of the ordered rows never
-see it. The other outputs (ledger, late rows, …) have no order to keep; of them it is only said how often a row may come.
+A number that is given up is in the ledger with its reason, but it **still counts as a loss**: the consumers of the ordered rows
+never see it. The other outputs (ledger, late rows, …) have no order; the explanation only says how often a row may appear.
 
-Nothing here is started or connected to.
+Nothing is started or connected.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def explain(declaration: Declaration) -> Explanation:
 
 
 def _warnings(declaration: Declaration) -> Iterator[str]:
-    """What works, and may surprise."""
+    """Settings that work, but may surprise the user."""
     source, order = declaration.source, declaration.order
     limits = LIMITS.get(source.format, ())
     if source.format == TOPIC and _spark_version() < LIMITS_OF_TOPICS:

@@ -4,11 +4,11 @@ Rules
     1. A batch is one commit: the files, and a property of the table with the number of the batch, named after the writer.
        Unlike the summary of a snapshot, a property outlives the expiry of snapshots.
     2. The batches of a writer follow each other, so a batch whose number is not above the property adds nothing.
-    3. pyiceberg's own retry is turned off: it would add the files to whatever the table has become, also if that has the
-       batch. After a commit of somebody else the property is looked at again.
-    4. If a table has rows, and no property says which batches of the writer are among them, nobody can know: refused, unless
-       it is the first batch.
-    5. What was written and never added is not seen by any reader. Iceberg's ``remove_orphan_files`` removes it.
+    3. pyiceberg's own retry is turned off: it would add the files to a newer version of the table, even if that has the
+       batch. After a commit of another writer the property is checked again.
+    4. If a table has rows, and no property says which batches of the writer are among them, a batch is refused, unless it is
+       the first one.
+    5. Files that were written but never added are invisible to readers. Iceberg's ``remove_orphan_files`` removes them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def open_catalog(name: str, options: Mapping[str, str]) -> tuple[Catalog, str]:
 
 
 def write_batch(frame: DataFrame, options: Mapping[str, str], batch: int, *, writer: str, rows: int) -> bool:
-    """Write one batch of a query into the table ``options['table']``, once; False when it was there already."""
+    """Write one batch of a query to the table ``options['table']``, once; False if it had been written before."""
     catalog, name = open_catalog(options["table"], options)
     table = _opened(catalog, name, frame)
     noted = f"seriatim.batch.{writer}"

@@ -1,13 +1,12 @@
 """Kafka at both ends of a declared pipeline, through Spark's own connector.
 
 Rules
-    1. A new pipeline begins with the earliest message that Kafka has, as it does with our own topics, unless an option says
-       otherwise. (Spark's default is the end: the first run with ``available-now`` would read nothing.)
-    2. Kafka can't tell a batch that comes again after a crash. So every record says in its headers where it comes from: the
-       query, the partition of its state, the batch, and the position among the rows of that partition and batch. A repeat has
-       the same four. In a partition of Kafka, what one query and partition wrote comes with growing batches and positions,
-       except for repeats. So a reader that drops whatever is not beyond the highest that it has seen has every row once and
-       in order.
+    1. A new pipeline starts with the earliest message that Kafka has, as with our own topics, unless an option overrides this.
+       (Spark's default is the end: the first run with ``available-now`` would read nothing.)
+    2. Kafka can't detect a batch that is repeated after a crash. So the headers of every record identify its row: the query,
+       the partition of its state, the batch, and the position among the rows of that partition and batch. A repeat has the same
+       four. Within a partition of Kafka, the batches and positions of one query and partition increase, except for repeats. So
+       a reader that drops records that are not beyond the highest one gets every row once and in order.
 """
 
 from __future__ import annotations

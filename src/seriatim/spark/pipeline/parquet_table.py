@@ -1,14 +1,14 @@
-"""Tables: the batches of a streaming query as parquet files, each written once and seen whole.
+"""Tables: the batches of a streaming query as parquet files, each written exactly once and atomically.
 
 Rules
-    1. A table belongs to one writer from its first batch on: a streaming query, by its id. Anybody else is refused, and so
-       is a batch with other columns, or a folder that has something else in it.
-    2. A batch appears whole. Its files are written in a hidden folder that readers pass over. When they are complete, hold as
-       many rows as the tasks wrote, and are on the disk, one rename makes them a part of the table.
-    3. The batches of a writer follow each other, so what it has done is one number: the largest batch that can be seen or is
-       noted. A batch that comes again adds nothing, whatever rows it has then.
-    4. A batch without rows is noted and leaves nothing to be seen, unless it is the first: a table has columns from then on.
-    5. One process writes at a time, under a lock that ends with it. So whatever is staged when a batch begins was left
+    1. A table belongs to one writer from its first batch on: a streaming query, by its id. Other writers are refused, and so
+       are batches with other columns, and folders that contain something else.
+    2. A batch appears atomically. Its files are written in a hidden folder that readers ignore. When they are complete, have as
+       many rows as the tasks wrote, and are on disk, a single rename makes them part of the table.
+    3. The batches of a writer are consecutive, so its progress is one number: the largest batch that is visible or recorded.
+       A repeated batch adds nothing, even if its rows differ.
+    4. A batch without rows is only recorded, unless it is the first: then it defines the columns of the table.
+    5. One process writes at a time, under a lock that ends with it. So anything that is staged when a batch begins was left
        behind by a process that is gone, and is removed.
 
 Layout::
@@ -18,7 +18,7 @@ Layout::
     TABLE/_seriatim/lock                        held while a batch is written
     TABLE/_seriatim/staging/…                   a batch that is being written
 
-Only folders that can be renamed in one step will do: local ones, or shared ones that every machine sees under the same path.
+Only folders that can be renamed atomically are supported: local ones, or shared ones with the same path on every machine.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ FORMAT = 1
 
 
 def write_batch(frame: DataFrame, path: str | Path, batch: int, *, writer: str, rows: int | None = None) -> bool:
-    """Write one batch of a query into the table at ``path``, once; False when it was there already.
+    """Write one batch of a query to the table at ``path``, once; False if it had been written before.
 
-    Call it within ``foreachBatch``, with the number that Spark gives the batch; ``writer`` is the id of the streaming query
-    (``query_of(frame)``). ``rows`` is how many rows there are, if that is known. Otherwise they are kept while they are counted
-    and written: they are computed once.
+    Call it within ``foreachBatch``, with Spark's number of the batch; ``writer`` is the id of the streaming query
+    (``query_of(frame)``). ``rows`` is the number of rows, if it is known. Otherwise the frame is persisted while it is counted
+    and written, so that it is computed once.
     """
     require_whole("batch", batch, 0)
     _require_rows_of_a_table(frame, writer)

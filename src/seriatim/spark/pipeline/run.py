@@ -1,14 +1,14 @@
-"""A running pipeline: one tagged stream, computed once a batch, and written to every sink.
+"""A running pipeline: one tagged stream, computed once per batch, and written to every sink.
 
 Rules
-    1. A batch is computed once. What the kernel gives out is kept until every sink has it: an action for each sink would run
-       the kernel as often. (Running it again would do no harm, every attempt writes the same state; it would take the time.)
-       Where one topic takes the ordered rows, with columns as they are, the tasks that put them in order stage them at once:
-       they do not pass through Spark, and only the few other rows are kept.
+    1. A batch is computed once. The output of the kernel is persisted until every sink has it: otherwise each sink would run
+       the kernel again. (That would be correct, because every attempt writes the same state, but slow.) If a single topic gets
+       the ordered rows, with unchanged columns, the tasks that put them in order stage them directly: they do not pass through
+       Spark, and only the few other rows are persisted.
     2. Sinks are written one after another, in the order of the file, each under the name of the query and the number of the
-       batch. Spark notes a batch as done after the last one. A crash before that runs the batch again, with the same rows;
-       topics and tables that have it already add nothing.
-    3. A pipeline that is stopped finishes the batch under way. The next batch is refused before anything of it is computed, and
+       batch. Spark records a batch as done after the last one. After a crash before that, Spark runs the batch again, with the
+       same rows; topics and tables that already have it add nothing.
+    3. A pipeline that is stopped finishes the current batch. The next batch is refused before anything of it is computed, and
        is the first of the next run.
 """
 

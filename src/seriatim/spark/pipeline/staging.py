@@ -1,7 +1,7 @@
-"""Rows as parquet files that no reader looks at yet: tasks write them, and the driver makes sure that it sees all of them.
+"""Staged rows as parquet files: tasks write them, and the driver verifies that it sees all of them.
 
-The files lie below the folder of a table, under a name that nothing refers to. What makes them a part of the table is up to
-the table: a rename, or an entry in its log.
+The files are below the folder of a table, under a name that nothing refers to yet. The table then adds them, by a rename or an
+entry in its log.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The status that a pipeline leaves for operators, in the store of the first topic that it reads or writes.
+"""The status that a pipeline saves for operators, in the store of the first topic that it reads or writes.
 
 Rules
-    - It is bounded: of each batch at most ``MAX_ENTRIES`` ledger entries are looked at, key by key; the sums are exact.
-    - Held rows are looked at for about ``LOOK_S`` each time, and for at most a twentieth of the time: of a large state, the
-      status has those of the first partitions.
+    - It is bounded: at most ``MAX_ENTRIES`` ledger entries of each batch are counted by key; the totals are exact.
+    - Held rows are read for about ``LOOK_S`` each time, and for at most a twentieth of the time: for a large state, the
+      status has only those of some partitions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Delta and Iceberg tables as streams, without their connectors: what was added since the version that was read last.
+"""Delta and Iceberg tables as streams, without their connectors: reads the files that were added since the last version.
 
 Rules
-    - A version of a table is a set of files, and a batch is what the new version has more than the last one.
-    - A file that is gone means that rows were deleted, changed or compacted. A stream can't follow that: refused.
-    - So is what the files alone do not say: rows that are marked as deleted, and columns that were renamed.
-    - A batch has all that is new. The first one has the whole table.
+    - A version of a table is a set of files, and a batch has the files that are new in the latest version.
+    - If a file is gone, rows were deleted, changed or compacted. A stream can't follow that, so it is refused.
+    - Changes that the list of files does not show are refused, too: deletion vectors, and renamed columns.
+    - A batch has everything that is new. The first one has the whole table.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ Offset = dict[str, str]
 
 
 class TableDataSource(DataSource):
-    """A table that is only added to."""
+    """An append-only table."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The state of a stream's partitions, one version a batch.
+"""The state of a stream's partitions, one version per batch.
 
 Rules
 -----

@@ -1,11 +1,11 @@
 """The file operations that state needs, on local paths and on pyarrow's file systems.
 
-A file appears whole or not at all: it is written under another name in the same folder, and renamed when it is
-complete. On local disks what a rename shows is on the disk before. In object stores an upload that ends shows the whole object,
-and one that breaks off shows nothing: there it is written under its own name, in one request if it is small.
+A file appears atomically: it is written under another name in the same folder, and renamed when it is complete. On local disks
+its content is on disk before the rename. In object stores an object appears when its upload is complete, and an interrupted
+upload leaves nothing: there it is written under its own name, in one request if it is small.
 
-**Not every file system replaces a file in one step.** HDFS deletes the old one and renames the new, and whoever is killed in
-between leaves none. So what must never be missing is made by ``write_new``, which leaves alone what is there."""
+**Not every file system replaces a file atomically.** HDFS deletes the old file and renames the new one; a process that is
+killed in between leaves none. So files that must never be missing are made by ``write_new``, which never replaces a file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The address of a topic: the options that source and sink share, and the two ways to its store.
 
-Logs are read directly (``open_reader``). Changes are requested from the owner of the store (``ask``); when there is none, this
-process is the owner for that moment. A store in a file is for the processes of one machine.
+Logs are read directly (``open_reader``). Changes are requested from the owner of the store (``ask``); if there is none, this
+process owns the store for the duration of the call. A store in a file works only on one machine.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TopicAddress:
             self.find_topic(store)
 
     def ask(self, question: Callable[[Broker], Awaitable[T]]) -> T:
-        """Ask the owner of the store; without one, own it while the question is answered."""
+        """Call the owner of the store; without one, own it for the duration of the call."""
         if self.file is not None and not self.file.is_file():
             raise NotFound(f"there is no store at '{self.file}'")
         import asyncio  # tasks need no event loop and no engine: only the driver asks
@@ -88,7 +88,7 @@ class TopicAddress:
 
 
 def refuse_unknown(options: Mapping[str, str], known: Iterable[str]) -> None:
-    """A misspelt option must not be ignored."""
+    """Refuse unknown options: a misspelt one must not be ignored."""
     names = {name.lower(): name for name in (*COMMON, *known)}
     for name in options:
         if name.lower() not in names and name.lower() not in SPARKS_OWN:

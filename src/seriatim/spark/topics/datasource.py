@@ -42,7 +42,7 @@ SCHEMA = StructType(
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read and write topics: ``format("seriatim")``."""
+    """Add ``format("seriatim")`` to a session, to read and write topics."""
     refuse_available_now_wrapper(spark)
     spark.dataSource.register(TopicDataSource)
 

@@ -1,6 +1,6 @@
-"""Messages as columns: packs of a log become Arrow batches, and Arrow batches packs, without a Python object for each message.
+"""Converts packs of a log to Arrow batches, and back, without a Python object per message.
 
-Attributes are the exception: a log keeps them as JSON, so those of messages that have any are read one by one.
+Attributes are the exception: a log stores them as JSON, so messages with attributes are read one by one.
 """
 
 from __future__ import annotations

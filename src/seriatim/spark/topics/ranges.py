@@ -1,4 +1,4 @@
-"""Ranges of a log: how much of it one batch takes, and how it is divided among tasks. Pure: spans in, offsets out."""
+"""Ranges of a log: how much of it one batch reads, and how it is divided among tasks. Pure: spans in, offsets out."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """Topics as a sink: ``df.write`` and ``df.writeStream`` with ``format("seriatim")``.
 
 Rules
-    - Every attempt of a task stages its rows on its own: in a file, or, for a store in PostgreSQL, in its database, which every
-      machine of a cluster reaches. The driver hands what was staged by the attempts that count to the owner of the store, which
-      appends all of it in one transaction, together with the name of the writer and the number of the batch: a batch that
-      comes again adds nothing, whatever rows it has then.
-    - A streaming query is the writer, by its id, which belongs to its checkpoint. A batch write is a writer of its own, unless
-      ``writerName`` and ``batchId`` say otherwise, as they should within ``foreachBatch``.
-    - Rows of one partition are appended in their order. Partitions follow each other by their number. Nothing is sorted.
-    - What was staged is removed when its batch is done, and what attempts of this and earlier batches left behind with it.
+    - Every attempt of a task stages its own rows: in a file, or, for a store in PostgreSQL, in its database, which every
+      machine of a cluster can reach. The driver passes the staged rows of the successful attempts to the owner of the store,
+      which appends all of them in one transaction, together with the name of the writer and the number of the batch. A repeated
+      batch adds nothing, even if its rows differ.
+    - A streaming query is the writer, by its id, which belongs to its checkpoint. Each batch write is a separate writer, unless
+      ``writerName`` and ``batchId`` are set, as they should be within ``foreachBatch``.
+    - Rows of one partition are appended in their order, partition by partition. Nothing is sorted.
+    - Staged rows are removed when their batch is done, together with what attempts of this and earlier batches left behind.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """Topics as a source: ``spark.read`` and ``spark.readStream`` with ``format("seriatim")``.
 
 Rules
-    - An offset of a query is the end of what it has read: the next offset of the log, so ranges follow each other without
-      overlap and without a hole. A range that was planned is read to its end, exactly as planned, or the read fails.
-    - A streaming query is a registered reader of its log: nothing that it has not read is removed, and it moves on when Spark
-      says that a batch is done. The name of the reader travels in the offsets, and so in the checkpoint: whoever
-      continues the checkpoint continues the reader, and nobody else does.
-    - What was removed before it could be read is an error that names the earliest offset that is kept (``failOnDataLoss``).
+    - An offset of a query is the end of what it has read: the next offset of the log, so ranges neither overlap nor leave gaps.
+      A planned range is read to its end, exactly as planned, or the read fails.
+    - A streaming query is a registered reader of its log: messages that it has not read are not removed, and it advances when
+      Spark has completed a batch. The name of the reader is in the offsets, and so in the checkpoint: a query that continues
+      the checkpoint continues the reader, and no other query does.
+    - Messages that were removed before they were read are an error that names the earliest kept offset (``failOnDataLoss``).
 
 Theory of operation
-    Spark makes a reader in several processes: one on the driver is asked for offsets and ranges during the whole query, the
-    others read one range each. Only the first one keeps anything in memory, and nothing there that could not be
-    read again from the checkpoint and the store.
+    Spark creates a reader in several processes: one on the driver is asked for offsets and ranges during the whole query, the
+    others read one range each. Only the first one keeps anything in memory, and only data that can be read again from the
+    checkpoint and the store.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from seriatim.pipes.endpoints import Report, SenderEnd
 from seriatim.pipes.epochs import Epochs, StoreEpochs
 from seriatim.pipes.route import Route
 
-LEASED_FOR = 1e9
+LEASE_S = 1e9
 """A sender keeps its messages until they are confirmed; a crash gives them back."""
 
 INDEX = "pipe-index"
@@ -49,7 +49,7 @@ class Outbox:
         """Create what is not there yet."""
         with suppress(AlreadyExists):
             await self.broker.create_topic(self.topic)
-        options = SubscriptionOptions(message_ordering=True, ack_deadline=LEASED_FOR, window=queue)
+        options = SubscriptionOptions(message_ordering=True, ack_deadline=LEASE_S, window=queue)
         with suppress(AlreadyExists):
             await self.broker.create_subscription(self.topic, subscription, options)
 

@@ -67,7 +67,7 @@ class _End(Generic[M]):
         self._timer: asyncio.TimerHandle | None = None
         self._is_awake = self._is_closed = self._has_warned = False
 
-    def _warn_of_former_life(self, other: str) -> None:
+    def _warn_of_old_epoch(self, other: str) -> None:
         """Warn once: it may be an old frame, or the other end's epochs don't increase, so that all its frames are ignored."""
         if not self._has_warned:
             self._has_warned = True
@@ -180,7 +180,7 @@ class SenderEnd(_End[PipeSender]):
         frame = decode(data)
         if isinstance(frame, Welcome | Confirm):
             if isinstance(frame, Welcome) and frame.receiver < (self._machine.peer or 0):
-                self._warn_of_former_life("receiver")
+                self._warn_of_old_epoch("receiver")
             self._apply(self._machine.receive(frame, self._loop.time()))
             self.wake()
         elif isinstance(frame, Aside):
@@ -296,7 +296,7 @@ class ReceiverEnd(_End[PipeReceiver]):
         frame = decode(data)
         if isinstance(frame, Hello | Data):
             if isinstance(frame, Hello) and frame.sender < (self._machine.sender or 0):
-                self._warn_of_former_life("sender")
+                self._warn_of_old_epoch("sender")
             self._apply(self._machine.receive(frame, self._loop.time()))
             self.wake()
 

@@ -61,7 +61,7 @@ class OrderedMap(Element):
 
     async def open(self, deliver: Deliver) -> Inlet:
         may_drop = not self._worker_level.guarantee & Guarantee.NO_LOSS
-        return _Workshop(self._worker, self._concurrency, deliver, ordered=self._is_ordered, may_drop=may_drop)
+        return _WorkerPool(self._worker, self._concurrency, deliver, ordered=self._is_ordered, may_drop=may_drop)
 
 
 def ordered_map(
@@ -80,7 +80,7 @@ def ordered_map(
     )
 
 
-class _Workshop:
+class _WorkerPool:
     """Messages in progress. Their tasks are queued in the order of the messages."""
 
     def __init__(self, worker: Worker, concurrency: int, deliver: Deliver, *, ordered: bool, may_drop: bool) -> None:

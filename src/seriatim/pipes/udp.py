@@ -24,7 +24,7 @@ from seriatim.pipes.route import OnFrame, Port, Route
 
 Address = tuple[str, int]
 
-BUFFER = 4 * 1024 * 1024
+RECEIVE_BUFFER_BYTES = 4 * 1024 * 1024
 """The size of the receive buffer that is requested from the system, which may allow less."""
 
 SAFE_DATAGRAM = 1200
@@ -33,7 +33,7 @@ SAFE_DATAGRAM = 1200
 MAX_DATAGRAM = 65_507
 """The maximum size of a datagram."""
 
-TURN = 64
+MAX_READS_PER_TURN = 64
 """How many datagrams are read before other tasks have their turn."""
 
 MAX_SECRET = 64
@@ -104,7 +104,7 @@ class _UdpPort:
         return host, port
 
     def _read(self) -> None:
-        for _ in range(TURN):
+        for _ in range(MAX_READS_PER_TURN):
             try:
                 data, address = self._socket.recvfrom(MAX_DATAGRAM)
             except (
@@ -133,7 +133,7 @@ class _UdpPort:
     @property
     def is_ready(self) -> bool:
         """False after a burst of frames, so that a receiver in this process can read them."""
-        return self._burst < TURN // 2
+        return self._burst < MAX_READS_PER_TURN // 2
 
     async def ready(self) -> None:
         self._burst = 0
@@ -150,7 +150,7 @@ def _open_socket(address: Address) -> socket.socket:
     opened.setblocking(False)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         with suppress(OSError):  # it works with less, and loses more
-            opened.setsockopt(socket.SOL_SOCKET, option, BUFFER)
+            opened.setsockopt(socket.SOL_SOCKET, option, RECEIVE_BUFFER_BYTES)
     return opened
 
 

@@ -202,7 +202,7 @@ class Host:
             if self._timer is not None:
                 self._timer.cancel()
             if not self._failed.done():
-                self._carefully(self._enter_what_waits)
+                self._run_or_fail(self._record_waiting_messages)
             self._journal.end()
             await asyncio.wait([writing])
             for work in (self._failed, writing):  # raise what ended the host, or what could not be stored at the end
@@ -237,9 +237,9 @@ class Host:
             await leave_status(self._broker, HostStatus(host, topic, now, self.online.is_set(), told, len(self.nodes)))
             for _ in range(LOOKS_PER_STATUS):
                 await asyncio.sleep(STATUS_INTERVAL_S / LOOKS_PER_STATUS)
-                await self._obey_operators()
+                await self._handle_operator_requests()
 
-    async def _obey_operators(self) -> None:
+    async def _handle_operator_requests(self) -> None:
         """Ask nodes for a rebirth as operators want it. Their word does not wait for the node's own backoff."""
         if self._requests is None:
             return
@@ -250,7 +250,7 @@ class Host:
                 logger.info("requesting a rebirth from %s, on an operator's request", node)
                 self._requests.put_nowait(node)
 
-    def _carefully(self, act: Callable[[], None]) -> None:
+    def _run_or_fail(self, act: Callable[[], None]) -> None:
         """Run ``act``, which changes nodes and adds to the journal. An error would leave the journal incomplete: end."""
         try:
             act()
@@ -288,7 +288,7 @@ class Host:
             finally:
                 self.online.clear()
                 self._requests = None
-                self._carefully(lambda: self._apply(self.nodes.disconnect()))
+                self._run_or_fail(lambda: self._apply(self.nodes.disconnect()))
             await asyncio.sleep(self._delay * random.uniform(0.5, 1.0))
             self._delay = min(2 * self._delay, self._options.reconnect_limit)
 
@@ -306,7 +306,7 @@ class Host:
                     with suppress(aiomqtt.MqttError):  # the connection is lost: the broker publishes the will
                         await self._announce(client, _state(False, _milliseconds()))
         finally:
-            _look_at_the_end_of(client)
+            _retrieve_error_of(client)
             inbox.leave(self._state_topic)
 
     def _client(self, began: int, inbox: Inbox) -> aiomqtt.Client:
@@ -351,7 +351,7 @@ class Host:
         self._requests = asyncio.Queue()
         commands = self._watched(self._send_commands(client, self._requests))
         self.online.set()
-        self._carefully(lambda: self._apply(self.nodes.reconnect(self._loop.time())))
+        self._run_or_fail(lambda: self._apply(self.nodes.reconnect(self._loop.time())))
         try:
             async for message in client.messages:
                 await self._take(message, say_online)
@@ -371,7 +371,7 @@ class Host:
         else:
             try:
                 self._receive(topic, data)
-            except Exception as error:  # noqa: BLE001  # as in _carefully
+            except Exception as error:  # noqa: BLE001  # as in _run_or_fail
                 self._fail(error)
             if self._journal.is_full:
                 await self._journal.room()
@@ -417,7 +417,7 @@ class Host:
     async def _recall(self, node: NodeId) -> None:
         """Look up the bookmark of a node, and then process the messages that have arrived in the meantime."""
         bookmark = await self._journal.recall(node)
-        self._carefully(partial(self._go_on, node, bookmark))
+        self._run_or_fail(partial(self._go_on, node, bookmark))
 
     def _go_on(self, node: NodeId, bookmark: Bookmark | None) -> None:
         messages = self._recalling.pop(node)
@@ -483,7 +483,7 @@ class Host:
 
     # -- the ledger -----------------------------------------------------------------------------------------------------
 
-    def _enter_what_waits(self) -> None:
+    def _record_waiting_messages(self) -> None:
         """Enter the messages that exist only in memory, because the host stops."""
         for node in self.nodes:
             for message in node.held():
@@ -521,7 +521,7 @@ class Host:
 
     def _on_time(self) -> None:
         self._timer = None
-        self._carefully(lambda: self._apply(self.nodes.advance(self._loop.time())))
+        self._run_or_fail(lambda: self._apply(self.nodes.advance(self._loop.time())))
 
 
 async def _cancel(*works: asyncio.Task[None], again_after: float = CLOSE_TIMEOUT_S) -> None:
@@ -534,7 +534,7 @@ async def _cancel(*works: asyncio.Task[None], again_after: float = CLOSE_TIMEOUT
     await asyncio.gather(*works, return_exceptions=True)
 
 
-def _look_at_the_end_of(client: aiomqtt.Client) -> None:
+def _retrieve_error_of(client: aiomqtt.Client) -> None:
     """Retrieve the error that ended a connection. If the host is stopped before aiomqtt raises it, asyncio would complain that
     it was never retrieved."""
     ended = client._disconnected  # noqa: SLF001

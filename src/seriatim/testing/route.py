@@ -9,7 +9,7 @@ from seriatim.core.guarantees import DeliveryMode, Guarantee
 from seriatim.pipes.route import OnFrame, Port, Route
 from seriatim.testing.network import FaultyNetwork
 
-LINGER = 0.05
+LINGER_S = 0.05
 """A copy that waits to be overtaken is released when nothing was sent for this many seconds."""
 
 
@@ -60,7 +60,7 @@ class Line:
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         arrival = self.network.next_arrival()
-        when = self._last_sent + LINGER if arrival is None else arrival
+        when = self._last_sent + LINGER_S if arrival is None else arrival
         if self._timer is not None and self._timer.when() > when:
             self._timer.cancel()
             self._timer = None
@@ -71,7 +71,7 @@ class Line:
         self._timer = None
         now = loop.time()
         arrived = self.network.receive(now)
-        if not arrived and self.network.next_arrival() is None and now >= self._last_sent + LINGER:
+        if not arrived and self.network.next_arrival() is None and now >= self._last_sent + LINGER_S:
             arrived = self.network.drain()
         elif self.network.is_busy:
             self._set_timer(loop)

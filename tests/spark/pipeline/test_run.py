@@ -84,7 +84,7 @@ def done(spark, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runner, "write", watched)
         patch.setattr(pipeline_status, "LOOKS", 0)  # look at what waits after every batch,
-        patch.setattr(pipeline_status, "LOOK_S", 120.0)  # however slow this machine is
+        patch.setattr(pipeline_status, "SCAN_S", 120.0)  # however slow this machine is
         run = load(path).begin(spark)
         assert run.wait(120)
     computed.progress = run.query.recentProgress

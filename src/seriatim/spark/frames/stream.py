@@ -60,7 +60,7 @@ from seriatim.spark.tagged import METRICS, Tag
 RETAINED = "spark.sql.streaming.minBatchesToRetain"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 MIN_TICK_S, MAX_TICK_S = 0.1, 10.0
-HOSTS_ASKED = 64
+HOST_PROBES = 64
 """How many tasks are asked where they run: several for each executor of a small cluster."""
 OBSERVED = "seriatim"
 """How the name of the observed metric begins; the folder of the state follows, because a query may have several."""
@@ -191,7 +191,7 @@ def only_host(spark: SparkSession, folder: str, *, is_new: bool) -> str | None:
         return None
     here = socket.gethostname()
     if is_new and not str(spark.sparkContext.master).startswith("local"):
-        asked = spark.sparkContext.parallelize(range(HOSTS_ASKED), HOSTS_ASKED).map(_host_of_task)
+        asked = spark.sparkContext.parallelize(range(HOST_PROBES), HOST_PROBES).map(_host_of_task)
         for there in set(asked.collect()):
             _require_host(str(Path(folder).absolute()), here, there)
     return here

@@ -23,7 +23,7 @@ from seriatim.spark.pipeline.exactly_once import KAFKA
 if TYPE_CHECKING:
     from seriatim.spark.pipeline.exactly_once import SinkBatch
 
-OURS = "seriatim-"
+HEADER_PREFIX = "seriatim-"
 """How the names of our headers begin."""
 ROW_BITS = 33
 """How many bits of Spark's increasing ids number the rows of a partition."""
@@ -43,7 +43,11 @@ def is_payload(rows: DataFrame, name: str) -> bool:
 
 def write_batch(batch: SinkBatch, options: Mapping[str, str]) -> None:
     """Write the rows of a batch, each with its place in the headers."""
-    theirs = [F.filter(HEADERS, lambda header: ~header.key.startswith(OURS))] if HEADERS in batch.rows.columns else []
+    theirs = (
+        [F.filter(HEADERS, lambda header: ~header.key.startswith(HEADER_PREFIX))]
+        if HEADERS in batch.rows.columns
+        else []
+    )
     headers = F.concat(*(F.coalesce(some, F.array()) for some in theirs), F.array(*_places(batch)))
     batch.rows.withColumn(HEADERS, headers).write.format(KAFKA).options(**options).mode("append").save()
 
@@ -57,4 +61,4 @@ def _places(batch: SinkBatch) -> Iterator[Column]:
         "position": position,
     }
     for name, value in place.items():
-        yield F.struct(F.lit(f"{OURS}{name}").alias("key"), value.cast("string").cast("binary").alias("value"))
+        yield F.struct(F.lit(f"{HEADER_PREFIX}{name}").alias("key"), value.cast("string").cast("binary").alias("value"))

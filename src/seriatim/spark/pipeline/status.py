@@ -2,7 +2,7 @@
 
 Rules
     - It is bounded: at most ``MAX_ENTRIES`` ledger entries of each batch are counted by key; the totals are exact.
-    - Held rows are read for about ``LOOK_S`` each time, and for at most a twentieth of the time: for a large state, the
+    - Held rows are read for about ``SCAN_S`` each time, and for at most a twentieth of the time: for a large state, the
       status has only those of some partitions.
 """
 
@@ -38,7 +38,7 @@ from seriatim.spark.tagged import Tag, tagged_as
 from seriatim.spark.topics.address import TopicAddress
 
 MAX_ENTRIES, REMEMBERED_KEYS = 1_000, 1_000
-LOOK_S, LOOKS = 0.5, 20
+SCAN_S, LOOKS = 0.5, 20
 COUNTED = (Reason.LOST, Reason.LATE, Reason.DUPLICATE)
 
 Entries = list[tuple[str, str, int]]
@@ -125,7 +125,7 @@ class StatusKeeper:
                     for key, first, last in zip(*(values.to_pylist() for values in rows.columns), strict=True):
                         one = found.get(str(key)) or HeldKey(str(key), 0, first, last, now)
                         found[str(key)] = replace(one, rows=one.rows + 1)
-                if time.monotonic() - begun > LOOK_S:
+                if time.monotonic() - begun > SCAN_S:
                     break
         except StateMismatch:  # the first batch is not complete yet
             return

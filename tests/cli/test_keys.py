@@ -102,7 +102,7 @@ def test_stats_count_what_waits_for_what(told, seriatim, blocked):
 
 def test_why_prints_the_sentence_of_the_list(told, seriatim, blocked):
     said = seriatim("keys", "why", "billing", "b").stdout
-    assert said == "key b: message 3 is ready, and nobody consumes the subscription; a consumer moves it\n"
+    assert said == "key b: message 3 is ready, but the subscription has no consumer; it needs a consumer\n"
     row = told("keys", "list", "billing", "--limit", "1")[0]
     why = told("keys", "why", "billing", "a")
     assert (why["waits_for"], why["until"], why["sentence"]) == ("time", row["not_before"], row["why"])

@@ -22,10 +22,10 @@ from seriatim.engine.options import SubscriptionOptions
 
 FAULTS = {
     "a handler that fails": "Waits for its retry until .*: the printer is out of paper, since .*when an operator retries",
-    "an operator who forgot to resume": "Paused: stock-taking, since .*resuming the key moves it",
-    "a consumer that hangs": r"Message \d+ is in flight .*, since .*its ack or nack moves it, or the end of its lease",
-    "a subscription that is paused": r"The subscription is paused \(waiting since .* UTC\); an operator moves it",
-    "nobody who consumes": r"is ready, and nobody consumes .*; a consumer moves it\.\s+It began .* ago\.\s*"
+    "an operator who forgot to resume": "Paused: stock-taking, since .*resume the key to continue",
+    "a consumer that hangs": r"Message \d+ is in flight .*, since .*it continues after its ack or nack",
+    "a subscription that is paused": r"The subscription is paused \(waiting since .* UTC\); it needs an operator",
+    "nobody who consumes": r"is ready, but the subscription has no consumer.*; it needs a consumer\.\s+It began .* ago\.\s*"
     r"Message \d+ was published .*ago",
 }
 """Each of them, and what the page of the key says."""

@@ -130,7 +130,7 @@ def test_one_key_is_found_among_100_000(browser, tmp_path):
         rows = page.locator("#keys tbody tr")
         expect(rows).to_have_count(10)
         rows.filter(has_text="order-098765").get_by_role("link").click()
-        expect(page.locator("#why")).to_contain_text("nobody consumes the subscription")
+        expect(page.locator("#why")).to_contain_text("the subscription has no consumer")
         said = console.run(lambda engine: engine.explain("shipping", "order-098765")).sentence
         expect(page.locator("#why strong")).to_have_text(f"{said[0].upper()}{said[1:]}.")
         assert problems == []
@@ -239,7 +239,7 @@ def test_more_tabs_than_a_browser_has_connections_are_live_and_work(browser, tmp
             expect(tab.locator("#connection")).to_have_text("● live")
         tabs[-1].get_by_role("button", name="Resume").click()
         for tab in tabs[1:]:
-            expect(tab.locator("#why")).to_contain_text("nobody consumes")
+            expect(tab.locator("#why")).to_contain_text("the subscription has no consumer")
         page.close()  # it listened for all; now another does
         console.run(lambda engine: engine.pause_key("shipping", "order-2", "once more"))
         for tab in tabs[1:]:

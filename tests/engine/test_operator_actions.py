@@ -97,7 +97,7 @@ def test_a_key_says_why_it_waits(run, monkeypatch):
         assert len(await engine.list_keys("s", limit=2)) == 2
         await engine.pause("s")
         why = (await keys_of(engine))["ready"].why
-        assert re.fullmatch(r"the subscription is paused \(waiting since .* UTC\); an operator moves it", why)
+        assert re.fullmatch(r"the subscription is paused \(waiting since .* UTC\); it needs an operator", why)
 
     monkeypatch.setattr("seriatim.engine.operator_actions.PIECE", 2)
     run(scenario)
@@ -277,7 +277,7 @@ def test_a_paused_key_waits_across_a_restart_and_others_go_on(run_with_restarts)
         assert (await got.wait(1))[0].record.key == "b"
 
     async def between(engine):
-        assert (await keys_of(engine))["a"].why == "paused: second reason; resuming the key moves it"
+        assert (await keys_of(engine))["a"].why == "paused: second reason; resume the key to continue"
         await engine.resume_key("s", "a")
         with pytest.raises(FailedPrecondition, match="key 'a' of subscription 's' is not paused"):
             await engine.resume_key("s", "a")
@@ -388,7 +388,7 @@ def test_a_key_that_used_up_its_attempts_is_paused_by_policy_and_says_why(run_wi
 
     async def after(engine):
         info = (await keys_of(engine))["k"]
-        assert (info.state, info.why) == ("paused", "paused: 2 delivery attempts failed; resuming the key moves it")
+        assert (info.state, info.why) == ("paused", "paused: 2 delivery attempts failed; resume the key to continue")
         assert (info.attempts, info.error, info.depth) == (2, "always", 2)
 
     run_with_restarts(before, after)
@@ -533,8 +533,8 @@ def test_a_key_is_explained_as_data_and_in_the_sentence_of_the_list(run_linked) 
         (first,) = await client.peek("s", "k", 1)
         assert (nobody.waits_for, nobody.since, nobody.until) == (WaitsFor.CONSUMER, first.publish_time, None)
         assert nobody.sentence == (
-            "message 0 is ready, and nobody consumes the subscription "
-            f"(waiting since {first.publish_time:%Y-%m-%d %H:%M:%S} UTC); a consumer moves it"
+            "message 0 is ready, but the subscription has no consumer "
+            f"(waiting since {first.publish_time:%Y-%m-%d %H:%M:%S} UTC); it needs a consumer"
         )
         assert (await client.explain("s", "unknown")).waits_for is WaitsFor.MESSAGES
         got = Collector()

@@ -67,7 +67,7 @@ def test_a_subscription_with_unusable_options_is_stopped_and_says_why(with_store
         problem = "options that can't be used (retry must be a RetryPolicy, not None): set retry anew"
         assert (await engine.describe_subscription("s")).problem == problem
         assert (await engine.stats("s")).stopped == problem
-        assert (await engine.list_keys("s"))[0].why == f"the subscription is stopped: {problem}; an operator moves it"
+        assert (await engine.list_keys("s"))[0].why == f"the subscription is stopped: {problem}; it needs an operator"
         assert f"subscription 's' is stopped, because it has {problem}" in caplog.messages
         got = Collector()
         engine.attach("s", got.consumer)

@@ -84,7 +84,7 @@ class NaiveLanes:
         return (holder := self.holder(key)) is None or holder.consumer in consumers
 
     def is_full(self, key: str | None) -> bool:
-        """Whether the tenant of a key has as many messages in flight as it may."""
+        """Whether the tenant of a key has its maximum number of messages in flight."""
         limit, separator = self.delivery.tenant_limit, self.delivery.tenant_separator
         if limit is None or key is None:
             return False

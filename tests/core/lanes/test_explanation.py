@@ -28,16 +28,19 @@ def explained_view(view: LaneView | None, consumers: int = 1, **given: Any) -> E
 
 
 def test_a_key_without_messages_or_with_one_that_is_ready() -> None:
-    assert explained(Lanes()).sentence == "it has no messages; the next one that is published moves it"
+    assert explained(Lanes()).sentence == "it has no messages; it continues with the next published message"
     lanes = lanes_of("a")
     assert explained(lanes).waits_for is WaitsFor.CONSUMER
-    assert explained(lanes).sentence == "message 1 is ready; a consumer with room takes it when it is the key's turn"
-    nobody = "message 1 is ready, and nobody consumes the subscription; a consumer moves it"
+    assert (
+        explained(lanes).sentence
+        == "message 1 is ready; it is delivered when a consumer has room and it is the key's turn"
+    )
+    nobody = "message 1 is ready, but the subscription has no consumer; it needs a consumer"
     assert explained(lanes, consumers=0).sentence == nobody
     halted = explained(lanes, halted="the subscription is paused")
     assert (halted.waits_for, halted.sentence) == (
         WaitsFor.OPERATOR,
-        "the subscription is paused; an operator moves it",
+        "the subscription is paused; it needs an operator",
     )
 
 
@@ -53,7 +56,7 @@ def test_a_message_that_is_with_another_program_and_has_a_name() -> None:
     )
     assert found.waits_for is WaitsFor.CONSUMER
     assert found.sentence == (
-        "message 0-1 is with the member {x}: in flight, or waiting for the key's turn; its ack or nack moves it"
+        "message 0-1 is with the member {x}: in flight, or waiting for the key's turn; it continues after its ack or nack"
     )
 
 
@@ -61,8 +64,8 @@ def test_a_key_whose_tenant_has_no_room() -> None:
     full = explained(lanes_of("a"), full_tenant="{a}")
     assert full.waits_for is WaitsFor.TENANT
     assert full.sentence == (
-        "message 1 is ready, and its tenant '{a}' has as many messages in flight as it may; "
-        "an outcome of one of those moves it"
+        "message 1 is ready, and its tenant '{a}' has its maximum number of messages in flight; "
+        "it continues after an ack or nack of one of them"
     )
 
 
@@ -77,7 +80,7 @@ def test_messages_without_a_key_that_are_under_way() -> None:
 def test_what_nobody_knows_is_not_said() -> None:
     view = LaneView("a", "ready", depth=1, in_flight=0, head=None, attempts=0, not_before=None, error=None)
     assert explained_view(view).sentence.startswith("its next message is ready; ")
-    assert explained_view(replace(view, state="paused")).sentence == "paused; resuming the key moves it"
+    assert explained_view(replace(view, state="paused")).sentence == "paused; resume the key to continue"
     failed = explained_view(replace(view, state="delayed", attempts=1))
     assert failed.sentence.startswith("waits for its retry until a moment from now; ")
 
@@ -89,17 +92,17 @@ def test_a_delivery_that_is_under_way_and_extended() -> None:
         WaitsFor.OUTCOME,
         5,
         15,
-        "its ack or nack moves it, or the end of its lease",
-        "message 1 is in flight (attempt 1), since 5 s; its ack or nack moves it, or the end of its lease",
+        "it continues after its ack or nack, or when its lease expires",
+        "message 1 is in flight (attempt 1), since 5 s; it continues after its ack or nack, or when its lease expires",
     )
     lanes.extend(lease.token, 8, 60)
     assert explained(lanes).until == 68
     lanes.settle(lease.token, now=9)
-    assert explained(lanes).sentence == "its acknowledgement is being written, since 9 s; the commit moves it"
+    assert explained(lanes).sentence == "its acknowledgement is being written, since 9 s; it continues after the commit"
     lanes.confirm(1, 12)
     assert explained(lanes, published=3.0).since == 12
     assert explained(lanes, barred=20.0).sentence == (
-        "message 2 is ready (waiting since 20 s); a consumer with room takes it when it is the key's turn"
+        "message 2 is ready (waiting since 20 s); it is delivered when a consumer has room and it is the key's turn"
     )
     assert explained(lanes, barred=None).since is None
 
@@ -136,7 +139,7 @@ def test_a_retry_a_delay_and_a_pause() -> None:
     lanes.give_back(lease.token, 75, error="bad")
     paused = explained(lanes, pause_reason="2 attempts")
     assert (paused.waits_for, paused.since, paused.until) == (WaitsFor.OPERATOR, 75, None)
-    assert paused.sentence == "paused: 2 attempts, since 75 s; resuming the key moves it"
+    assert paused.sentence == "paused: 2 attempts, since 75 s; resume the key to continue"
     lanes.push("b", 2, 80, delay=20)
     delayed = explained(lanes, "b")
     assert (delayed.since, delayed.until) == (80, 100)

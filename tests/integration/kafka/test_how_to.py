@@ -105,7 +105,7 @@ def test_operators_see_a_key_that_fails_and_redrive_its_dead_letter(kafka_url: s
             await asyncio.sleep(3)
             assert seen == [], "the key is paused"
             (key,) = await subscription.keys()
-            assert key.why == "paused: look first; resuming the key moves it"
+            assert key.why == "paused: look first; resume the key to continue"
             await subscription.resume_key("alice")
             async with asyncio.timeout(60):
                 await subscription.wait_until_empty()

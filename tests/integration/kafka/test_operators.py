@@ -67,7 +67,7 @@ def test_why_a_key_waits_is_explained_in_the_words_of_the_lanes(run: Callable[[S
         subscription = await subscribed(pubsub, retry=RetryPolicy(min_backoff=600, max_backoff=600))
         (first,) = await publish(pubsub, "1")
         assert (await subscription.explain("bob")).sentence.startswith("it has no messages; ")
-        nobody = f"message {first} is ready, and nobody consumes the subscription; a consumer moves it"
+        nobody = f"message {first} is ready, but the subscription has no consumer; it needs a consumer"
         assert (await subscription.explain("alice")).sentence == nobody
 
         message = await first_of(subscription)
@@ -91,7 +91,7 @@ def test_why_a_key_waits_is_explained_in_the_words_of_the_lanes(run: Callable[[S
 
         await subscription.pause()
         await publish(pubsub, "1", key="bob")
-        assert (await subscription.explain("bob")).sentence == "the subscription is paused; an operator moves it"
+        assert (await subscription.explain("bob")).sentence == "the subscription is paused; it needs an operator"
 
     async def _is_delayed(subscription: Subscription) -> bool:
         return [key.state for key in await subscription.keys()] == ["delayed"]
@@ -104,7 +104,7 @@ def test_keys_why_is_a_command(kafka_url: str):
     command(kafka_url, "subscriptions", "create", "orders", "billing")
     command(kafka_url, "messages", "publish", "orders", "--key", "alice", "1")
     why = command(kafka_url, "keys", "why", "billing", "alice")
-    assert "is ready, and nobody consumes the subscription; a consumer moves it" in why
+    assert "is ready, but the subscription has no consumer; it needs a consumer" in why
     assert "billing" in command(kafka_url, "store", "stats")
 
 

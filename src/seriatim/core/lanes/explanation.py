@@ -21,7 +21,7 @@ class WaitsFor(StrEnum):
     CONSUMER = "consumer"  # one with room, whose turn it is
     OUTCOME = "outcome"  # of a delivery
     COMMIT = "commit"  # what became of a message is not durable yet
-    TENANT = "tenant"  # the tenant of the key has as many messages in flight as it may
+    TENANT = "tenant"  # the tenant of the key has its maximum number of messages in flight
     TIME = "time"  # a retry, or a delay
     OPERATOR = "operator"
 
@@ -88,12 +88,12 @@ def _reason(
     elsewhere: str | None,
 ) -> tuple[WaitsFor, str, str]:
     if view is None:
-        return WaitsFor.MESSAGES, "it has no messages", "the next one that is published moves it"
-    later = "" if halted is None else ", but nothing is given out while the subscription is paused or stopped"
+        return WaitsFor.MESSAGES, "it has no messages", "it continues with the next published message"
+    later = "" if halted is None else ", but nothing is delivered while the subscription is paused or stopped"
     match view.state:
         case LaneState.PAUSED:
             reason = f": {_literal(pause_reason)}" if pause_reason else ""
-            return WaitsFor.OPERATOR, f"paused{reason}{{since}}", f"resuming the key moves it{later}"
+            return WaitsFor.OPERATOR, f"paused{reason}{{since}}", f"resume the key to continue{later}"
         case LaneState.DELAYED if view.attempts:
             error = f": {_literal(view.error)}" if view.error else ""
             failed = f"waits for its retry until {{until}}{error}{{since}}"
@@ -106,9 +106,9 @@ def _reason(
             return WaitsFor.OUTCOME, count, "keyless messages wait for no other"
         case LaneState.LEASED:
             out = f"{head} is in flight (attempt {view.attempts}){{since}}"
-            return WaitsFor.OUTCOME, out, "its ack or nack moves it, or the end of its lease"
+            return WaitsFor.OUTCOME, out, "it continues after its ack or nack, or when its lease expires"
         case LaneState.SETTLING:
-            return WaitsFor.COMMIT, "its acknowledgement is being written{since}", "the commit moves it"
+            return WaitsFor.COMMIT, "its acknowledgement is being written{since}", "it continues after the commit"
     return _reason_of_ready(head, halted, consumers, full_tenant, elsewhere)
 
 
@@ -116,18 +116,22 @@ def _reason_of_ready(
     head: str, halted: str | None, consumers: int, full_tenant: str | None, elsewhere: str | None
 ) -> tuple[WaitsFor, str, str]:
     if halted is not None:
-        return WaitsFor.OPERATOR, f"{_literal(halted)}{{waiting}}", "an operator moves it"
+        return WaitsFor.OPERATOR, f"{_literal(halted)}{{waiting}}", "it needs an operator"
     if full_tenant is not None:
-        full = f"{head} is ready, and its tenant {_literal(repr(full_tenant))} has as many messages in flight as it may"
+        full = f"{head} is ready, and its tenant {_literal(repr(full_tenant))} has its maximum number of messages in flight"
         full += "{waiting}"
-        return WaitsFor.TENANT, full, "an outcome of one of those moves it"
+        return WaitsFor.TENANT, full, "it continues after an ack or nack of one of them"
     if not consumers:
-        nobody = f"{head} is ready, and nobody consumes the subscription{{waiting}}"
-        return WaitsFor.CONSUMER, nobody, "a consumer moves it"
+        nobody = f"{head} is ready, but the subscription has no consumer{{waiting}}"
+        return WaitsFor.CONSUMER, nobody, "it needs a consumer"
     if elsewhere is not None:
         there = f"{head} is with {_literal(elsewhere)}: in flight, or waiting for the key's turn{{waiting}}"
-        return WaitsFor.CONSUMER, there, "its ack or nack moves it"
-    return WaitsFor.CONSUMER, f"{head} is ready{{waiting}}", "a consumer with room takes it when it is the key's turn"
+        return WaitsFor.CONSUMER, there, "it continues after its ack or nack"
+    return (
+        WaitsFor.CONSUMER,
+        f"{head} is ready{{waiting}}",
+        "it is delivered when a consumer has room and it is the key's turn",
+    )
 
 
 def _literal(text: str) -> str:

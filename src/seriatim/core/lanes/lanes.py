@@ -681,7 +681,7 @@ class Lanes:
         return not self._in_flight and not self._unconfirmed
 
     def full_tenant(self, key: str | None) -> str | None:  # noqa: ARG002 - see ``tenants.py``
-        """The tenant of a key, if it has as many messages in flight as it may."""
+        """The tenant of a key, if it has its maximum number of messages in flight."""
         return None
 
     def room_changed(self, key: str | None) -> float | None:  # noqa: ARG002 - see ``tenants.py``

@@ -46,7 +46,7 @@ class TenantLanes(Lanes):
         self._standing: deque[_Tenant] = deque()
 
     def full_tenant(self, key: str | None) -> str | None:
-        """The tenant of a key, if it has as many messages in flight as it may."""
+        """The tenant of a key, if it has its maximum number of messages in flight."""
         tenant = self._tenants.get(self._name(key))
         return tenant.name if tenant is not None and len(tenant.out) >= self._limit else None
 

@@ -2,18 +2,18 @@
 
 ::
 
-    broker.py           the seam: what programs can ask         connect.py           how they get a broker
-    message_ids.py      message ids and offsets                 engine.py            one store: what can be asked of it
-    registry.py         topics and subscriptions by name        operator_actions.py  what operators do to a subscription
-    seeking.py          seeks and snapshots                     readers.py           who reads logs by ranges
-    commit.py           what rides in one commit                committer.py         group commit
-    store_failure.py    what happens when the store fails       store_reopening.py   how it is opened again
-    upkeep.py           what nobody needs leaves the store      metrics.py           what is counted
-    options.py          options of topics and subscriptions     topic.py             a log, and what of it is in memory
-    subscription.py     lanes, and the owners around them       subscription_states.py  when its messages may flow
-    deliveries.py       consumers, a timer, whose turn it is    outcomes.py          what becomes of messages, and is durable
-    subscription_position.py  where it stands in its log        lane_loading.py      what a store holds, as lanes
-    dead_letters.py     what left its lane undelivered          subscription_filter.py  what a filter rejects
-    outbox.py           what waits in users' own transactions   name_index.py        names in order, page by page
-    consumer.py         who takes messages, and how many        link/                the same, called from another process
+    broker.py           the interface for programs              connect.py           opening a broker
+    message_ids.py      message ids and offsets                 engine.py            the engine of one store
+    registry.py         topics and subscriptions by name        operator_actions.py  operators' actions on a subscription
+    seeking.py          seeks and snapshots                     readers.py           registered readers of logs
+    commit.py           the entries of one commit               committer.py         group commit
+    store_failure.py    handling failures of the store          store_reopening.py   reopening the store
+    upkeep.py           clean-up of the store                   metrics.py           counters and gauges
+    options.py          options of topics and subscriptions     topic.py             a log, and its cache in memory
+    subscription.py     a subscription and its parts            subscription_states.py  when it may deliver
+    deliveries.py       consumers, timer, turns                 outcomes.py          acks, nacks, and their durability
+    subscription_position.py  its position in the log           lane_loading.py      loading lanes from the store
+    dead_letters.py     dead letters and redrives               subscription_filter.py  messages that a filter rejects
+    outbox.py           outboxes in users' transactions         name_index.py        sorted names, page by page
+    consumer.py         a consumer and its limits               link/                the same interface from other processes
 """

@@ -1,9 +1,9 @@
-"""Where the admin API of a store is: its owner says so in the store, and whoever can read the store finds it.
+"""The address of a store's admin API, which its owner saves in the store.
 
 Rules
-    - The address is noted together with the owner's epoch. One that an earlier owner noted counts for nothing, so that whoever
-      asks follows a failover, and is not sent to a process that has ended.
-    - It is only a hint: whoever follows it must not send a secret there before TLS has proved who answers (``console.remote``).
+    - The address is stored together with the owner's epoch. The address of an earlier owner is ignored, so that clients follow
+      a failover, and are not sent to a process that has ended.
+    - It is only a hint: a client must not send a secret there before TLS has authenticated the server (``console.remote``).
 """
 
 from __future__ import annotations

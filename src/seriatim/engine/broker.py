@@ -1,19 +1,19 @@
-"""The seam between programs and an engine: everything that can be asked of it, wherever it runs.
+"""The interface between programs and an engine: all its methods, regardless of where the engine runs.
 
-``Engine`` answers in this process, ``link`` carries the same calls to the process that owns the store, and the client's
-``ServerBroker`` carries them to a Pub/Sub server. Programs are written against this seam and do not know which one they have.
+``Engine`` implements it in this process, ``link`` forwards the calls to the process that owns the store, and the client's
+``ServerBroker`` forwards them to a Pub/Sub server. Programs use this interface and do not know which one they have.
 
 Rules
-    - What a coroutine has returned is durable. A call that is cancelled takes effect as a whole or not at all.
-    - Arguments are checked before anything changes: InvalidArgument says what can never work. Reasons and error texts are
-      cut to size instead (``core.text_checks.reason_of``).
+    - When a coroutine has returned, its effect is durable. A cancelled call takes effect as a whole or not at all.
+    - Arguments are checked before anything changes, and raise InvalidArgument. Reasons and error texts are shortened instead
+      (``core.text_checks.reason_of``).
     - Arguments and results are plain data: numbers, text, bytes, times, and the classes of this module, of ``metrics``,
-      ``options`` and ``core.lanes.types``. Times go in as seconds since 1970; what operators look at has datetimes.
-    - **Message ids are opaque text.** Only the broker that gave an id knows what it stands for. Offsets appear where a program
-      reads the log of a store itself: in ``TopicInfo`` and in the positions of readers.
+      ``options`` and ``core.lanes.types``. Times are passed as seconds since 1970; results for operators have datetimes.
+    - **Message ids are opaque text.** Only the broker that assigned an id knows what it stands for. Offsets appear where a
+      program reads the log of a store itself: in ``TopicInfo`` and in the positions of readers.
     - An attached consumer receives messages through its callbacks, in the event loop. An ack, nack or extension of a lost lease
-      raises StaleLease at once where that is known, and is reported to the callback otherwise.
-    - A broker overrides the verbs that it can carry out. The others raise NotSupported.
+      raises StaleLease at once if that is known, and is reported to the callback otherwise.
+    - A broker overrides the methods that it supports. The others raise NotSupported.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class WriterMove(NamedTuple):
 class TopicInfo:
     """A topic. Its messages are those with offsets from ``earliest`` to below ``next_offset`` that are still kept.
 
-    Offsets are None where a server does not tell them. ``problem`` says what is wrong with the options that the store holds;
-    nothing is removed until they are set anew.
+    Offsets are None if a server does not provide them. ``problem`` says what is wrong with the stored options; nothing is
+    removed until they are set again.
     """
 
     name: str
@@ -101,8 +101,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionInfo:
-    """A subscription. ``problem`` says what is wrong with the options that the store holds; it is stopped until they are set
-    anew, and ``options`` has defaults in their places."""
+    """A subscription. ``problem`` says what is wrong with the stored options; it is stopped until they are set again, and
+    ``options`` has defaults instead."""
 
     name: str
     topic: str
@@ -138,10 +138,10 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a key waits for, and what would move it; ``sentence`` says all of it.
+    """What a key is waiting for, and what would unblock it; ``sentence`` has all of it.
 
-    ``since``: when it began to wait for this, None where it is not known (before a restart, or a seek). ``until``: when time
-    alone moves it.
+    ``since``: when it began to wait for this, None if it is not known (before a restart, or a seek). ``until``: when it
+    continues by itself.
     """
 
     key: str | None
@@ -168,7 +168,7 @@ class SupersededMessage:
 
 @dataclass(frozen=True, slots=True)
 class PeekedMessage:
-    """A message that was looked at and not delivered."""
+    """A message that was read without being delivered."""
 
     id: str
     data: bytes
@@ -242,7 +242,7 @@ PositionState = Literal["settled", "dead-lettered", "leased", "delayed", "waitin
 
 @dataclass(frozen=True, slots=True)
 class LanePosition:
-    """A message of a key, and what has become of it."""
+    """A message of a key, and its state."""
 
     id: str
     state: PositionState
@@ -264,9 +264,9 @@ class KeyEvent:
 
 @dataclass(frozen=True, slots=True)
 class KeyDetails:
-    """All that is known of a key: how it stands (None: it has no messages), why it waits, the messages around its head, and
-    what happened to it since the engine started (``since``), as far as that is remembered. Its messages before the message
-    ``searched_from`` were not searched for; None: all that the topic keeps were."""
+    """Everything about a key: its state (None: it has no messages), why it is waiting, the messages around its head, and its
+    events since the engine started (``since``), as far as they are remembered. The search for its messages began at the
+    message ``searched_from``; None: at the earliest one that the topic keeps."""
 
     subscription: str
     topic: str
@@ -280,7 +280,7 @@ class KeyDetails:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """Some messages of a topic; ``next`` is where to read on, None at the end."""
+    """Some messages of a topic; ``next`` is where to continue, None at the end."""
 
     messages: list[PeekedMessage]
     next: str | None
@@ -301,9 +301,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """A whole store in figures: counters since the engine started, what all subscriptions hold, and those of them that are
-    worst off, or whose names were searched for. ``oldest_age`` and ``troubles`` are about all subscriptions; without any
-    (``limit`` 0) they are missing."""
+    """Statistics of a whole store: counters since the engine started, the backlog of all subscriptions, and the subscriptions
+    with the most problems, or whose names match the search. ``oldest_age`` and ``troubles`` are about all subscriptions; with
+    ``limit`` 0 they are missing."""
 
     time: datetime
     started: datetime
@@ -324,7 +324,7 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class StoreProblem:
-    """Something that is wrong in a store."""
+    """A problem in a store."""
 
     where: str
     what: str
@@ -332,10 +332,10 @@ class StoreProblem:
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """How a store is, as its owner knows at once. ``size`` is how many bytes it takes, None where that is not known.
+    """The health of a store, as its owner knows it without a check. ``size`` is in bytes, None if it is not known.
 
-    ``failing_since``: no commit has succeeded since then. ``down``: why nothing can be done any more. ``last_problem``: how the
-    store failed last, since its owner started. ``options``: those that can't be used.
+    ``failing_since``: no commit has succeeded since then. ``down``: why the engine is down. ``last_problem``: the last failure
+    of the store since its owner started. ``options``: unusable ones.
     """
 
     kind: str
@@ -353,7 +353,7 @@ class StoreHealth:
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """What a check of everything in a store found: damage (then nothing is counted), or options that can't be used."""
+    """The result of a full check of a store: damage (then nothing is counted), or unusable options."""
 
     problems: list[StoreProblem]
     is_damaged: bool = False
@@ -374,7 +374,7 @@ class SnapshotInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReaderInfo:
-    """A registered reader of a topic's log: what is at or above its position is kept for it."""
+    """A registered reader of a topic's log: messages at or above its position are kept for it."""
 
     name: str
     topic: str
@@ -386,7 +386,7 @@ Document: TypeAlias = DocumentRow
 
 
 class Attachment(Protocol):
-    """A consumer at work on a subscription."""
+    """An attached consumer of a subscription."""
 
     @property
     def ack_deadline(self) -> float:
@@ -415,7 +415,7 @@ class Attachment(Protocol):
 
 
 class Broker:
-    """Everything that can be asked."""
+    """All methods of an engine. Those that an implementation does not support raise NotSupported."""
 
     def unsupported(self, verb: str) -> NotSupported:
         """The error of a verb that this kind of broker does not have."""
@@ -427,8 +427,8 @@ class Broker:
         raise self.unsupported("create_topic")
 
     async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
-        """Change the options that ``fields`` names, or all of them. The others stay as they are at that moment, whoever else
-        changes them: updates are applied one after another, in the order in which they were requested."""
+        """Change the options that ``fields`` names, or all of them. Other options keep their current values, even with
+        concurrent updates: these are applied one after another, in the order of the requests."""
         raise self.unsupported("update_topic")
 
     async def delete_topic(self, name: str) -> None:
@@ -436,7 +436,7 @@ class Broker:
         raise self.unsupported("delete_topic")
 
     async def retire_topic(self, name: str) -> None:
-        """Delete a topic, but leave its subscriptions their messages: they keep its log, under a name that begins with
+        """Delete a topic, but keep its messages for its subscriptions: its log remains, under a name that begins with
         ``RETIRED``, until the last of them is deleted."""
         raise self.unsupported("retire_topic")
 
@@ -452,22 +452,22 @@ class Broker:
     async def create_subscription(
         self, topic: str, name: str, options: SubscriptionOptions | None = None
     ) -> SubscriptionInfo:
-        """Subscribe to what is published from now on. Subscription names are unique across topics."""
+        """Create a subscription, which receives messages published from now on. Names are unique across topics."""
         raise self.unsupported("create_subscription")
 
     async def update_subscription(
         self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
     ) -> None:
-        """Change options like ``update_topic``. A field may go one level down, such as ``retry.max_attempts``. Where the
+        """Change options like ``update_topic``. A field may be nested one level, such as ``retry.max_attempts``. If the
         lanes have to be rebuilt, outstanding leases finish first."""
         raise self.unsupported("update_subscription")
 
     async def detach_subscription(self, name: str) -> None:
-        """Drop the backlog of a subscription for good and deliver nothing more; outstanding leases are fenced."""
+        """Drop the backlog of a subscription and deliver nothing more. This can't be undone; outstanding leases are fenced."""
         raise self.unsupported("detach_subscription")
 
     async def delete_subscription(self, name: str) -> None:
-        """Delete a subscription, and with the last one of a retired topic that topic."""
+        """Delete a subscription. Deleting the last one of a retired topic deletes that topic, too."""
         raise self.unsupported("delete_subscription")
 
     async def list_subscriptions(
@@ -533,8 +533,8 @@ class Broker:
     async def read_messages(
         self, topic: str, *, start: str = "0", limit: int = 100, key: str | None = None
     ) -> MessagePage:
-        """Messages of a topic from an id on, of one key or of all, whether delivered or not. A page may be short of ``limit``
-        although there are more: ``next`` says where to read on."""
+        """Messages of a topic from an id on, of one key or of all, whether delivered or not. A page may have fewer than
+        ``limit`` messages although there are more: ``next`` is where to continue."""
         raise self.unsupported("read_messages")
 
     # -- readers of the log ---------------------------------------------------------------------------------------------
@@ -560,7 +560,7 @@ class Broker:
         raise self.unsupported("metrics")
 
     async def overview(self, *, search: str = "", limit: int = 20, skip: int = 0) -> Overview:
-        """The whole store in figures, and those subscriptions after the first ``skip`` that are worst off."""
+        """Statistics of the whole store, and of the subscriptions with the most problems, after the first ``skip``."""
         raise self.unsupported("overview")
 
     async def stats(self, subscription: str) -> SubscriptionStats:
@@ -581,13 +581,13 @@ class Broker:
         search: str = "",
         skip: int = 0,
     ) -> list[KeyInfo]:
-        """Keys that have messages or are paused, those after the first ``skip`` in this order: only those in one state, only
-        those that contain a text. Where more than ``RANKED_KEYS`` qualify, that many are put in order: blocked ones first, then
-        those that have not been empty for the longest time."""
+        """Keys that have messages or are paused, in this order, after the first ``skip``; optionally only those in one state,
+        or containing a text. If more than ``RANKED_KEYS`` match, only that many are sorted: blocked ones first, then those that
+        have not been empty for the longest time."""
         raise self.unsupported("list_keys")
 
     async def group_keys(self, subscription: str, limit: int = 100) -> list[KeyGroup]:
-        """Paused and delayed keys by their reasons, the largest groups first. Among more than ``RANKED_KEYS`` such keys, those
+        """Paused and delayed keys grouped by reason, the largest groups first. If there are more than ``RANKED_KEYS``, those
         that have been blocked for the longest time are grouped."""
         raise self.unsupported("group_keys")
 
@@ -596,12 +596,12 @@ class Broker:
         raise self.unsupported("describe_key")
 
     async def explain(self, subscription: str, key: str | None) -> Explanation:
-        """What a key waits for, since when, and what would move it."""
+        """What a key is waiting for, since when, and what would unblock it."""
         raise self.unsupported("explain")
 
     async def superseded(self, subscription: str, key: str | None = None, limit: int = 100) -> list[SupersededMessage]:
-        """What newer messages left behind (``keep="latest"``), the latest first, of one key or of all (None). ``SUPERSEDED``
-        are remembered of each subscription, until the engine ends."""
+        """Messages that were superseded by newer ones (``keep="latest"``), the latest first, of one key or of all (None).
+        The last ``SUPERSEDED`` of each subscription are remembered, until the engine ends."""
         raise self.unsupported("superseded")
 
     async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[PeekedMessage]:
@@ -609,20 +609,20 @@ class Broker:
         raise self.unsupported("peek")
 
     async def retry_key(self, subscription: str, key: str | None) -> None:
-        """Deliver now what waits for its retry or its delay: the head of a key, and everything that it let pass."""
+        """Deliver now what waits for a retry or a delay: the head of a key, and messages that were overtaken."""
         raise self.unsupported("retry_key")
 
     async def skip(self, subscription: str, key: str | None, *, head: str | None = None) -> str:
-        """Settle the head of a key without delivering it, and return its id. A lease of it is fenced. With ``head``, the id of
-        the message that is meant, it is refused if the key stands at another message by now."""
+        """Settle the head of a key without delivering it, and return its id. If it is leased, the lease is fenced. With
+        ``head``, the id of the expected message, the call is refused if the key has moved on to another message."""
         raise self.unsupported("skip")
 
     async def remove(self, subscription: str, message_id: str) -> None:
-        """Take a message out of its key, wherever it stands. One that is in flight can't be removed."""
+        """Remove a message from its key, at any position. A message in flight can't be removed."""
         raise self.unsupported("remove")
 
     async def pause_key(self, subscription: str, key: str | None, reason: str | None = None) -> None:
-        """Deliver nothing more of a key; outstanding leases go on. Pausing again replaces the reason. Survives a restart."""
+        """Stop delivering a key; outstanding leases stay valid. Pausing again replaces the reason. Survives a restart."""
         raise self.unsupported("pause_key")
 
     async def resume_key(self, subscription: str, key: str | None) -> None:
@@ -630,7 +630,7 @@ class Broker:
         raise self.unsupported("resume_key")
 
     async def pause(self, subscription: str) -> None:
-        """Deliver nothing more; outstanding leases go on. Survives a restart."""
+        """Stop delivery; outstanding leases stay valid. Survives a restart."""
         raise self.unsupported("pause")
 
     async def resume(self, subscription: str) -> None:
@@ -657,41 +657,41 @@ class Broker:
         raise self.unsupported("dead_letters")
 
     async def group_dead_letters(self, subscription: str, limit: int = 100) -> list[DeadLetterGroup]:
-        """Dead letters by their errors, the largest groups first."""
+        """Dead letters grouped by error, the largest groups first."""
         raise self.unsupported("group_dead_letters")
 
     async def preview_redrive(
         self, subscription: str, message_ids: Sequence[str] | None = None, *, error: str | None = None
     ) -> RedrivePreview:
-        """What a redrive of these dead letters, of those of a group, or of all would do now. It changes nothing."""
+        """What a redrive of these dead letters, of a group, or of all would do now. Nothing is changed."""
         raise self.unsupported("preview_redrive")
 
     async def redrive(self, subscription: str, message_id: str, *, append: bool = False) -> str:
-        """Put a dead letter back at its place and return its id; with ``append``, put it at the end, under a new id."""
+        """Put a dead letter back in its place and return its id; with ``append``, put it at the end, under a new id."""
         raise self.unsupported("redrive")
 
     async def purge(self, subscription: str, message_ids: Sequence[str]) -> None:
-        """Discard dead letters for good."""
+        """Delete dead letters. This can't be undone."""
         raise self.unsupported("purge")
 
     # -- seeking --------------------------------------------------------------------------------------------------------
 
     async def seek_to_message(self, subscription: str, message_id: str) -> None:
-        """Go on from a message, or from the next one if it is the last. Refused for messages that are no longer kept."""
+        """Move the subscription to a message, or to the end with the id after the last one. Refused if it is no longer kept."""
         raise self.unsupported("seek_to_message")
 
     async def seek_to_time(self, subscription: str, time: float) -> None:
-        """Go on from the first message that was published at or after a time."""
+        """Move the subscription to the first message published at or after a time."""
         raise self.unsupported("seek_to_time")
 
     async def seek_to_snapshot(self, subscription: str, snapshot: str) -> None:
-        """Go on from what was settled when a snapshot was taken."""
+        """Restore which messages were settled when a snapshot was taken."""
         raise self.unsupported("seek_to_snapshot")
 
     async def create_snapshot(
         self, subscription: str, name: str, *, lasts: float = DEFAULT_RETENTION_S, resource: str | None = None
     ) -> SnapshotInfo:
-        """Save under a name what a subscription has settled, and keep the messages that it has not for ``lasts`` seconds."""
+        """Save which messages a subscription has settled, and keep the unsettled ones for ``lasts`` seconds."""
         raise self.unsupported("create_snapshot")
 
     async def update_snapshot(
@@ -722,22 +722,22 @@ class Broker:
     # -- the store ------------------------------------------------------------------------------------------------------
 
     async def add_outbox(self, path: str) -> None:
-        """Append what programs put into the outbox of a SQLite file, now and whenever the store is open."""
+        """Publish the messages in the outbox of a SQLite file, now and whenever the store is open."""
         raise self.unsupported("add_outbox")
 
     async def remove_outbox(self, path: str) -> None:
         raise self.unsupported("remove_outbox")
 
     async def health(self) -> StoreHealth:
-        """How the store is: commits, failures, size, and options that can't be used."""
+        """The health of the store: commits, failures, size, and unusable options."""
         raise self.unsupported("health")
 
     async def check(self) -> StoreCheck:
-        """Verify everything in the store: the database, every message, every cursor and all options. It takes its time."""
+        """Verify everything in the store: the database, every message, every cursor and all options. This may take long."""
         raise self.unsupported("check")
 
     async def clean_up(self) -> None:
-        """Remove now what nobody needs any more. This also happens by itself."""
+        """Remove messages that are no longer needed, now. This also happens automatically."""
         raise self.unsupported("clean_up")
 
     async def backup(self, path: str) -> None:
@@ -745,7 +745,7 @@ class Broker:
         raise self.unsupported("backup")
 
     def begin_closing(self) -> None:
-        """It will be closed when what is under way has ended: from now on nothing waits for long for a store that is away."""
+        """Announce a close: from now on, nothing waits for long for an unavailable store."""
 
     async def close(self) -> None:
         raise self.unsupported("close")

@@ -1,4 +1,4 @@
-"""What rides in one commit: messages to append, and changes that somebody asked for or that were accepted already.
+"""The entries of one commit: messages to append, and changes that were requested or are already accepted.
 
 Rules
     - A commit is one transaction: it happens as a whole or not at all.

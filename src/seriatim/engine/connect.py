@@ -1,9 +1,9 @@
-"""How a program gets a broker: one function, so that fronts need not know what kind of broker an address leads to.
+"""Opens a broker: one function, so that callers need not know which kind of broker an address leads to.
 
 Rules
-    - A store has one owner. Whoever comes first owns it, and answers others at the socket beside it.
-    - Whoever comes later asks the owner. While there is a lock and no socket, an owner is just beginning or just ending: both
-      ways are tried again, for a while. Whoever looks for the next owner also tries again when the disk fails meanwhile.
+    - A store has one owner. The first process owns it, and serves others at the socket beside it.
+    - Later processes connect to the owner. If there is a lock but no socket, an owner is just starting or exiting: both ways
+      are retried for a while. A process that looks for the next owner also retries after disk failures.
 """
 
 from __future__ import annotations

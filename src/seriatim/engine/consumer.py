@@ -1,4 +1,4 @@
-"""Who takes messages from a subscription, and how much it takes at once."""
+"""A consumer of a subscription, and its limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TURN = 64
 
 
 class Delivered(NamedTuple):
-    """A message given out under a lease."""
+    """A message delivered under a lease."""
 
     lease: Lease
     record: Record
@@ -49,10 +49,9 @@ def whole_leases(delivered: Iterable[Delivered]) -> list[Lease]:
 
 
 class Consumer:
-    """Somebody who takes messages: ``deliver`` is called with them, ``fenced`` with leases that are lost, ``failed`` with what
-    the store did wrong.
+    """A consumer: ``deliver`` is called with messages, ``fenced`` with lost leases, ``failed`` with errors of the store.
 
-    Whatever one of these raises is logged and goes no further: it must not keep others from their messages.
+    Exceptions in these callbacks are only logged: they must not keep other consumers from their messages.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding. Its leases last for
     ``ack_deadline`` seconds, or for as long as those of its subscription. With a ``batch`` above 1 a lease may cover that many

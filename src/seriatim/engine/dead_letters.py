@@ -1,4 +1,4 @@
-"""The dead letters of a subscription: how messages are buried, and how they come back.
+"""The dead letters of a subscription: dead-lettering, and redriving.
 
 Rules
     - Burying is one transaction: a copy for the dead-letter topic if there is one, and a row that says why. Without a topic
@@ -73,7 +73,7 @@ class _Burial(NamedTuple):
 
 
 class DeadLetters:
-    """What left the lanes of a subscription undelivered."""
+    """The dead letters of a subscription."""
 
     def __init__(self, host: SubscriptionState, engine: Engine) -> None:
         self._host = host

@@ -1,4 +1,4 @@
-"""The deliveries of a subscription: its consumers, what is handed to them, and its timer.
+"""The deliveries of a subscription: its consumers, their messages, and its timer.
 
 Rules
     - Consumers share the lanes and are served in turn, each as far as it has room. Where a window allows several leases of a
@@ -76,7 +76,7 @@ class Pump:
 
 
 class Deliveries:
-    """Who takes messages from a subscription, and how they get there."""
+    """The consumers of a subscription, and delivery to them."""
 
     def __init__(self, host: SubscriptionState, engine: Engine) -> None:
         self._host = host
@@ -313,7 +313,7 @@ class Deliveries:
 
 
 class LocalAttachment:
-    """A consumer at work: what it says about its messages goes straight to the owner of their outcomes."""
+    """An attached consumer: its acks and nacks go straight to the owner of the outcomes."""
 
     def __init__(self, subscription: SubscriptionState, consumer: Consumer) -> None:
         self._subscription = subscription

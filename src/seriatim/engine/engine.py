@@ -1,8 +1,8 @@
 """The engine: topics, subscriptions and one store, in one event loop.
 
 Rules
-    - Whoever opens an engine owns its store until it is closed.
-    - What a method has returned, or its future has been resolved with, is durable.
+    - An open engine owns its store until it is closed.
+    - When a method has returned, or its future has been resolved, the result is durable.
     - A change takes effect in the store and here, or in neither. So its part here is carried out by the commit's own callback
       (``change``) or in a task of the engine's own (``finish``), and a caller that is cancelled splits nothing. Changes are
       carried out here in the order in which the store has them.
@@ -107,7 +107,7 @@ T = TypeVar("T")
 
 
 class Engine(Broker):
-    """Everything that one store holds, at work."""
+    """The topics and subscriptions of one store."""
 
     def __init__(self, store: Store, opener: Opener | None = None) -> None:
         self._loop = asyncio.get_running_loop()

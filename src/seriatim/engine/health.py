@@ -1,4 +1,4 @@
-"""How a store is, asked of its owner: what it answers at once, and a check of everything in it."""
+"""The health of a store, as its owner knows it at once, and a full check of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to keys lately: a bounded memory, for operators.
+"""The recent events of keys, for operators, in bounded memory.
 
 Rules
     - Whatever is out of the ordinary is remembered: failed and expired deliveries, leases that were taken back, dead letters,

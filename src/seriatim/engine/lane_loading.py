@@ -1,7 +1,7 @@
-"""What a store holds of a subscription, as lanes: after a restart, a seek, a change of options.
+"""Loads the lanes of a subscription from the store: after a restart, a seek, a change of options.
 
-Python's cycle collector rests meanwhile. A million messages make millions of objects, none of which is garbage, and it would
-look at all of them again and again: that took more than half of the time.
+Python's cycle collector is paused while loading. A million messages make millions of objects, none of which is garbage, and the
+collector would examine all of them again and again, which took more than half of the time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an engine counts, and how it is read.
+"""The counters and gauges of an engine.
 
 Rules
     - Counters only rise, from the start of the engine; rates are for whoever takes two snapshots: ``later.since(earlier)``.

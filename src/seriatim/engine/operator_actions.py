@@ -1,10 +1,10 @@
-"""An operator's hand: what can be seen of a subscription, and done to it, while it is at work.
+"""Operators' actions: inspecting and changing a subscription while it is in use.
 
 Rules
-    - What a verb has returned is durable.
-    - The lanes decide: what they refuse, because somebody else was quicker, is refused with their words.
-    - Nobody waits for a lease: an operator's word fences it, or goes around it.
-    - Looking at many keys happens in pieces, between which messages go on.
+    - When a method has returned, its effect is durable.
+    - The lanes decide: if they refuse an action, because somebody else was faster, their error is raised.
+    - No action waits for a lease: it fences the lease, or works around it.
+    - Looking at many keys happens in pieces, so that it does not hold up messages.
     - Why a key waits is judged in one moment, and what is due has fallen due before. Only when its message was published may
       have to be read then, and that changes nothing else of the answer.
 """
@@ -72,7 +72,7 @@ _FREE = {WaitsFor.CONSUMER, WaitsFor.TENANT}
 
 
 class Operator:
-    """An operator's hand on one subscription."""
+    """Operators' actions on one subscription."""
 
     def __init__(self, state: SubscriptionState, engine: Engine) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""What a topic and a subscription can be told. Stores keep options as plain JSON values."""
+"""The options of topics and subscriptions. Stores keep them as plain JSON values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def require_ack_deadline(seconds: object) -> None:
 class TopicOptions:
     """``retention``: how long messages are kept that were published before anybody subscribed or read; that somebody
     subscribes later does not shorten it. ``retain_settled``: how long messages published since then are kept when
-    everybody has settled them. ``resource``: what a front keeps with the topic; nobody here looks inside. ``dedup_window``
+    everybody has settled them. ``resource``: opaque data that a front end keeps with the topic. ``dedup_window``
     (seconds) and ``dedup_max_ids``: how long, and how many at most, ids of messages are known (``core.publishing.dedup``);
     None is 10 minutes and a million."""
 
@@ -68,11 +68,11 @@ class SubscriptionOptions:
     """How messages are delivered: in order or not, how long a lease lasts, and what happens to failed deliveries. The defaults
     are Google Pub/Sub's (no order, immediate retries); ``client`` and ``cli`` have their own.
 
-    ``filter`` says which messages are delivered at all (see ``core.filters``); it stays as it is once the subscription exists.
-    ``tenant_limit`` is how many messages may be in flight of all keys that begin alike, up to ``tenant_separator``.
-    ``keep="latest"`` delivers only the newest of the messages of a key that wait. A ``paused`` subscription gives nothing out.
-    A ``detached`` one has lost what it had, and gets nothing more. ``resource`` is what a front keeps with the subscription;
-    nobody here looks inside.
+    ``filter`` selects the messages to deliver (see ``core.filters``); it can't be changed once the subscription exists.
+    ``tenant_limit`` limits the messages in flight of all keys with the same part before ``tenant_separator``.
+    ``keep="latest"`` delivers only the newest waiting message of a key. A ``paused`` subscription delivers nothing.
+    A ``detached`` one has lost its backlog, and gets nothing more. ``resource`` is opaque data that a front end keeps with
+    the subscription.
     """
 
     message_ordering: bool = False

@@ -2,8 +2,8 @@
 
 ::
 
-    codec.py       values as JSON and bytes         verbs.py    what can be asked, taken from the seam
-    frames.py      what is said, as bytes           address.py  the socket beside the store, and who may use it
+    codec.py       values as JSON and bytes         verbs.py    the calls, derived from the broker's signatures
+    frames.py      the protocol's frames, as bytes  address.py  the socket beside the store, and who may use it
     connection.py  frames over a socket             server.py   the owner's end
-    remote.py      the other end: a broker          shared.py   a broker that goes on when the owner ends
+    remote.py      the client's end: a broker       shared.py   a broker that continues when the owner exits
 """

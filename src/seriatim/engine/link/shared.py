@@ -1,11 +1,10 @@
-"""A broker that goes on when the owner of its store ends.
+"""A broker that continues when the owner of its store exits.
 
 Rules
-    - When the owner ends or goes away, the next one is looked for: this process may become it, or finds it.
-    - Until then whatever is asked waits, in order. What had been asked and was not answered has failed already: nothing is
-      asked twice.
-    - Consumers are attached again. Leases that they had are lost: their messages come again, to whoever is next.
-    - When there is no next owner after a while, everything fails with StoreLost, and consumers hear of it.
+    - When the owner exits or disappears, this process becomes the next owner, or connects to it.
+    - Until then, new calls wait, in order. Calls that were not answered have already failed: no call is repeated.
+    - Consumers are attached again. Their leases are lost: the messages are delivered again, perhaps to other consumers.
+    - If there is no next owner after a while, all calls fail with StoreLost, and consumers get the error.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Find = Callable[[Lost], Awaitable[Broker]]
 
 
 class SharedBroker(CallingBroker):
-    """Asks whoever owns the store now."""
+    """Forwards calls to the current owner of the store."""
 
     def __init__(self, find: Find) -> None:
         self._find = find

@@ -621,7 +621,8 @@ def test_a_delay_that_ended_behind_another_message_is_not_waited_for(release: Re
         assert len(said) > 1 or release is ReleaseAfter.RECEIPT
         assert said[-1].waits_for is WaitsFor.CONSUMER
         since = said[-1].since
-        assert since is not None and since.timestamp() == pytest.approx(engine.now())
+        assert since is not None
+        assert since.timestamp() == pytest.approx(engine.now())
         await engine.close()
 
     run_in_virtual_time(scenario())
@@ -643,7 +644,8 @@ def test_how_long_a_key_waits_is_judged_in_one_moment(monkeypatch) -> None:
         attachment.detach()
         room = await engine.explain("s", "t/2")
         assert room.waits_for is WaitsFor.CONSUMER
-        assert room.since is not None and room.since.timestamp() == pytest.approx(engine.now())
+        assert room.since is not None
+        assert room.since.timestamp() == pytest.approx(engine.now())
         with reads_held_up(engine):
             explained = asyncio.create_task(engine.explain("s", "t/2"))
             listed = asyncio.create_task(engine.list_keys("s"))

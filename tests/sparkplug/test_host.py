@@ -111,7 +111,7 @@ def test_an_operators_request_in_the_store_makes_the_host_ask_for_a_rebirth_once
             node_on(mosquitto) as node,
         ):
             await node.birth(0)
-            while not any(status.nodes for status in await left_statuses(host._broker, HostStatus)):
+            while not any(status.nodes for status in await left_statuses(host._broker, HostStatus)):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             with pytest.raises(NotFound, match="no Sparkplug host 'seriatim' with an edge node 'g/other'"):
                 await request_rebirth(host._broker, "seriatim", "g/other")

@@ -115,8 +115,11 @@ class KafkaProducer:
             except Exception as failure:  # noqa: BLE001 - it must not hold up what is behind it
                 what = f"a message for topic {topic!r} was refused"
                 if not done.done():  # nobody may wait any more
-                    is_kafkas = isinstance(failure, KafkaException)
-                    done.set_exception(error_of(failure, what) if is_kafkas else InvalidArgument(f"{what}: {failure}"))
+                    done.set_exception(
+                        error_of(failure, what)
+                        if isinstance(failure, KafkaException)
+                        else InvalidArgument(f"{what}: {failure}")
+                    )
             self._overflow.popleft()
 
     def _try_again(self) -> None:

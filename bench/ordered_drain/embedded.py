@@ -150,7 +150,7 @@ async def api_level(url: str, workload: Workload, options: SubscriptionOptions) 
 async def batch_level(
     url: str, workload: Workload, options: SubscriptionOptions, *, across_keys: bool = False
 ) -> float:
-    """``topic.publish_many`` with a thousand messages, four calls at a time, and a handler of batches of one key or across keys."""
+    """``topic.publish_many`` with a thousand messages, four calls at a time, and a handler of batches of one key or many."""
     async with PubSub(url) as pubsub:
         topic = await pubsub.topic("events").create()
         subscription = await topic.subscription("worker").create(release=options.release)

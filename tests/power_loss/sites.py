@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 BACKUP, RESTORE, REPLACING, EPOCHS = "backup", "restore", "restore, replacing", "epochs in a file"
+DOWNLOADED, DOWNLOAD = "downloaded backup", "remote.ApiBroker._download"
 STATE, TABLE = "Spark state", "parquet table"
 WRITE, MAKE, SHOW = "files.LocalFiles.write", "files.LocalFiles.make_folder", "files.LocalFiles.show_folder"
 SYNC, TABLES = "files.LocalFiles._sync_folder", "parquet_table.ParquetTable"
 
 NEEDED: Sequence[tuple[str, str]] = [
     (BACKUP, "folder store.SqliteReader.backup > private_files.put_in_place#2 > private_files.write_through"),
+    (DOWNLOADED, f"file {DOWNLOAD}#1"),
+    (DOWNLOADED, f"folder {DOWNLOAD}#2"),
     (RESTORE, "folder restore.restore_backup > private_files.put_in_place#2 > private_files.write_through"),
     (REPLACING, "folder restore._moved_aside > restore._rename#1 > private_files.write_through"),
     (REPLACING, "folder restore._moved_aside > restore._rename#2 > private_files.write_through"),

@@ -14,9 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Protocol
+from unittest.mock import patch
 
 import seriatim.engine.upkeep as upkeep_module
+from seriatim.console.remote import ApiBroker, open_api
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.pipes import FileEpochs, InProcess, Outbox, Pipe, TopicOutput
@@ -230,6 +233,24 @@ class Backup:
                     assert f"state {digest(reader)}" == before[0], f"{path.name} is not what was backed up"
 
 
+class DownloadedBackup(Backup):
+    """The same of a backup that comes over the admin API."""
+
+    name = "downloaded backup"
+
+    def work(self, folder: Path, say: Say) -> None:
+        store = _filled(folder / "store.db")
+        with TemporaryDirectory() as server:
+            store.backup(f"{server}/backup.db")
+            content = Path(server, "backup.db").read_bytes()
+        make_durable(folder, say)
+        say(f"state {digest(store)}")
+        store.close()
+        with patch.object(ApiBroker, "_request", lambda *asked: asked[-1].write(content)):
+            asyncio.run(open_api("http://127.0.0.1", "token").backup(str(folder / "backup.db")))
+        say("backed up")
+
+
 class Restore:
     """A restored store is there as a whole or not at all; there, once it was said so."""
 
@@ -380,6 +401,7 @@ WITHOUT_SPARK: Sequence[Subject] = (
     EngineUnderFire(),
     Migration(),
     Backup(),
+    DownloadedBackup(),
     Restore(),
     RestoreReplacing(),
     PipeWithOutbox(),

@@ -168,6 +168,11 @@ class ApiBroker(Broker):
                 file.flush()
                 os.fsync(file.fileno())
                 os.link(file.name, goal)
+            folder = os.open(goal.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # its name is as durable as its content
+            finally:
+                os.close(folder)
         except FileExistsError:
             raise AlreadyExists(f"'{path}' already exists: choose another name for the backup") from None
         except OSError as error:

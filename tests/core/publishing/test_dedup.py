@@ -135,3 +135,4 @@ def test_ids_of_two_generations_are_forgotten_one_after_the_other():
     window.add(fresh({"b": (1, 3)}), 3.0)
     assert window.claim(claims(("b", (1, 4))), Fresh(), 4.0) == {4: 3}
     assert window.claim(claims(("a", (1, 5))), Fresh(), 4.0) == {}
+    assert window.claim(claims(("a", (1, 6)), ("b", (1, 7))), Fresh(), 1500.0) == {}

@@ -12,8 +12,10 @@ from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.engine.seeking import first_published
 from seriatim.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreFailed
+from seriatim.store import open_store
 from seriatim.store.base import Record
 from seriatim.store.memory import MemoryStore, MemoryTransaction
+from seriatim.testing import run_in_virtual_time
 from tests.engine.conftest import Collector, work_off
 
 ORDERED = SubscriptionOptions(message_ordering=True)
@@ -458,3 +460,31 @@ def test_what_was_on_its_way_when_a_subscription_went_past_it_is_not_delivered(r
         assert await work_off(engine, 1) == [b"2"]
 
     run_watched(scenario)
+
+
+def test_a_message_that_a_seek_passed_while_it_was_read_may_be_gone(monkeypatch):
+    monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)  # what is delivered is read
+
+    async def scenario():
+        engine, got = Engine(open_store("memory://")), Collector()
+        await engine.start()
+        topic = (await prepare(engine, topic=TopicOptions())).topic
+        await publish(engine, "a", "b")
+        fetch, go_on = engine.fetch, asyncio.Event()
+
+        async def fetch_late(*asked):
+            await go_on.wait()
+            return await fetch(*asked)
+
+        monkeypatch.setattr(engine, "fetch", fetch_late)
+        engine.attach("s", got.consumer)
+        await asyncio.sleep(1)
+        await engine.seek_to_message("s", "1")
+        await asyncio.sleep(3600)
+        assert await engine.load(lambda store: store.earliest(topic.id)) == 1
+        go_on.set()
+        await got.wait(1)
+        assert (got.data, got.failures) == ([b"b"], [])
+        await engine.close()
+
+    run_in_virtual_time(scenario())

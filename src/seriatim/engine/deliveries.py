@@ -282,10 +282,14 @@ class Deliveries:
     def _deliver(self, consumer: Consumer, leases: list[Lease], records: dict[int, Record]) -> None:
         messages = []
         for lease in leases:
+            if (
+                self._host.lanes.lease(lease.token) is None
+            ):  # lost while it was read, and what a seek passed may be removed
+                continue
             if (record := records.get(lease.offset)) is None:
                 where = f"topic {self._host.topic.name!r}"
                 self._engine.recovery.failed(DamagedStore(f"message {lease.offset} of {where} is not in its log"))
-            elif self._host.lanes.lease(lease.token) is not None:  # it may have been lost while it was read
+            else:
                 messages.append(Delivered(lease, record))
         if messages:
             self._hand_over(consumer, messages)

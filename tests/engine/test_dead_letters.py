@@ -167,7 +167,8 @@ def test_when_its_payload_can_not_be_read_for_long_a_message_is_buried_without_a
             attachment.nack(first.lease)
             await until_buried(engine)
         assert [str(error) for error in got.failures] == ["the disk is gone for a moment"]
-        assert (await letters_of(engine))[0].copy_topic is None
+        letter = (await letters_of(engine))[0]
+        assert (letter.copy_topic, letter.error) == (None, None)
 
     monkeypatch.setattr("seriatim.engine.topic.CACHED_BYTES", 0)
     monkeypatch.setattr("seriatim.engine.dead_letters.READS", 1)
@@ -316,6 +317,26 @@ def test_a_dead_letter_loses_its_place_when_a_later_message_is_settled_also_afte
         await refused(engine)
 
     run_with_restarts(before, refused, refused)
+
+
+def test_a_preview_of_a_redrive_and_the_positions_of_the_key_say_what_became_of_dead_letters(run_memory):
+    async def scenario(engine):
+        got, attachment = await fail_first(
+            engine, "1", "2", "3", options=replace(ONCE, release=ReleaseAfter.RECEIPT), keep=True
+        )
+        attachment.ack((await got.wait(2))[1].lease)
+        attachment.nack((await got.wait(3))[2].lease, error="worse")
+        await until_dead(engine, 2)
+        preview = await engine.preview_redrive("s")
+        assert (preview.letters, preview.in_place) == (2, 1)
+        (refusal,) = preview.refused
+        assert (refusal.letters, refusal.example) == (1, "0")
+        assert "a later message of the key was settled" in refusal.reason
+        positions = (await engine.describe_key("s", "k")).positions
+        dead = [(at.id, at.attempts, at.error) for at in positions if at.state == "dead-lettered"]
+        assert dead == [("0", 1, "broken"), ("2", 1, "worse")]
+
+    run_memory(scenario)
 
 
 def test_what_is_settled_before_a_dead_letter_takes_no_place_from_it(run_with_restarts):

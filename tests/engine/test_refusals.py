@@ -396,9 +396,27 @@ def test_a_dead_letter_whose_copy_is_refused_is_buried_without_one(run, caplog, 
         assert letter.error is not None
         assert "can't be stored" in letter.error
         (logged,) = [record for record in caplog.records if "can't be copied" in record.message]
-        assert logged.message.startswith("messages [0] can't be copied to topic 'graveyard': ")
+        logged_why = logged.message.removeprefix("messages [0] can't be copied to topic 'graveyard': ")
+        assert letter.error == f"its copy can't be stored: {logged_why}"
         assert (vars(logged)["subscription"], vars(logged)["message_ids"]) == ("s", ["0"])
         assert await work_off(engine, 1) == [b"2"]
+
+    run(scenario)
+
+
+def test_a_dead_letter_that_the_store_refuses_is_reported_to_whoever_asked_for_it_and_to_consumers(
+    run, caplog, monkeypatch
+):
+    async def scenario(engine):
+        got, _ = await leased(engine)
+        with monkeypatch.context() as refusing:
+            for store in ("sql.transaction", "memory"):
+                refusing.setattr(f"seriatim.store.{store}.checked_letters", raise_value_error)
+            with pytest.raises(ValueError, match="not this"):
+                await engine.dead_letter("s", "k", "why")
+        assert [str(failure) for failure in got.failures] == ["not this"]
+        assert "what became of the messages 0 can't be stored" in caplog.text
+        assert await engine.dead_letters("s") == []
 
     run(scenario)
 

@@ -887,7 +887,10 @@ def _large() -> Iterator[LanesWorld]:
     yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT), keys=("a", None), messages=2, verbs=CORE_VERBS)
     yield LanesWorld(delivery(), keys=("a", "b"), messages=1, consumers="xy")
     yield LanesWorld(delivery(2, ReleaseAfter.RECEIPT), keys=("a", "b"), messages=2, consumers="xy", verbs=CORE_VERBS)
-    yield LanesWorld(delivery(1, ReleaseAfter.RECEIPT, max_attempts=1), keys=("a", "b"), messages=3, verbs=CORE_VERBS)
+    one_attempt = delivery(1, ReleaseAfter.RECEIPT, max_attempts=1)
+    yield LanesWorld(one_attempt, keys=("a", "b"), messages=3, verbs=CORE_VERBS)
+    yield LanesWorld(one_attempt, keys=("a", "b"), messages=2, verbs=ALL_VERBS - CRASHES)
+    yield LanesWorld(one_attempt, keys=("a", "b"), messages=3, verbs=ALL_VERBS - CRASHES)
     for release, mode, policy in product(ReleaseAfter, RetryMode, OnExhausted):
         yield LanesWorld(delivery(1, release, mode, policy), messages=2, batch=2, verbs=ALL_VERBS - CRASHES)
     for mode, policy in product(RetryMode, OnExhausted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from random import Random
 
 import pytest
@@ -31,6 +32,18 @@ def test_tenants_have_turns_and_no_more_in_flight_than_their_limit() -> None:
     assert [lease.key for lease in take(lanes)] == ["a/3"]
     lanes.give_back(leases[4].token, 0, delay=0)
     assert [lease.key for lease in take(lanes)] == ["a/4"], "the key that failed has its turn behind the others"
+
+
+def test_it_is_known_since_when_a_tenant_is_full_or_has_room_again() -> None:
+    lanes = tenant_lanes(Delivery(tenant_limit=2), "a/1", "a/2", "a/3", "b/1")
+    assert [lanes.room_changed(key) for key in ("a/3", "b/1", "unknown")] == [-inf] * 3
+    (first,), (of_b,), (second,) = (lanes.take(now, 60) for now in (4, 5, 6))
+    assert [lease.key for lease in (first, of_b, second)] == ["a/1", "b/1", "a/2"]
+    assert [lanes.room_changed(key) for key in ("a/3", "b/1", "unknown")] == [6, -inf, -inf]
+    lanes.settle_into([], first.token, now=8)
+    assert (lanes.room_changed("a/3"), lanes.view("a/1").since) == (8, 8)
+    lanes.settle_into([], second.token, now=9)
+    assert lanes.room_changed("a/3") == 8, "it had room before"
 
 
 def test_another_separator_and_a_key_without_one() -> None:

@@ -643,3 +643,18 @@ class BatcherAgainstModel(RuleBasedStateMachine):
 
 
 TestBatcherAgainstModel = BatcherAgainstModel.TestCase
+
+
+def test_a_batch_that_somebody_else_sent_is_in_flight_like_any_other():
+    batcher: Batcher[str] = Batcher(Batching())
+    assert batcher.is_idle({"k", "other"})
+    sent = batcher.note_sent("k", ["1", "2"], 2)
+    batcher.note_sent(None, ["x"], 1)
+    assert (sent.key, sent.messages, sent.size, batcher.state("k")) == ("k", ("1", "2"), 2, LineState.SENDING)
+    assert batcher.outstanding() == (0, 3)
+    assert batcher.is_idle({"other"})
+    assert not batcher.is_idle({"k", "other"})
+    assert batcher.add("k", "3", 1, 0.0) == batcher.flush() == ()
+    assert [batch.messages for batch in batcher.confirm(sent.number)] == [("3",)]
+    assert batcher.fail(sent.number + 2) == ()
+    assert not batcher.is_idle({"k"}), "it is paused"

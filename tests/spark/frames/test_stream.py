@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.resequencing.options import OnDuplicate, OnLate, ResequenceOptions, Start
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument, InvalidSequence, StateMismatch
@@ -373,6 +374,25 @@ def test_a_watermark_before_it_is_warned_of(stream, caplog, logger_as_it_was):
     stream.before = lambda frame: frame.selectExpr("*", moments).withWatermark("moment", "10 seconds")
     stream.tagged(gap_timeout="1m")
     assert "column 'moment' has a watermark with a delay of 10 s, and rows may wait for 60 s" in caplog.text
+
+
+@pytest.mark.parametrize(("pause", "dropped"), [(30.0, 0), (100.0, 1)])
+def test_a_watermark_behind_it_drops_what_waited_while_its_partition_paused(stream, pause, dropped):
+    """The delay is longer than ``gap_timeout``, but a partition without rows does not move while others move the watermark."""
+    names = stream.spark.createDataFrame([(f"key {number}",) for number in range(20)], "name string")
+    waits, moves = (
+        names.filter(partition_of(F.col("name"), 2) == number).first().name for number in range(2)
+    )  # in two partitions
+    stream.add([(waits, 0, 1000.0, ""), (waits, 2, 1001.0, "waits for 1"), (moves, 0, 1001.0 + pause, "")])
+    stream.add([(moves, 1, 1001.0 + pause, "")])  # it drops rows from the second batch after it has risen
+    stream.add([(waits, 1, 1002.0 + pause, "")])
+    rows = ordered(stream.tagged(gap_timeout="1m", partitions=2)).withColumn("moment", F.timestamp_seconds("at"))
+    counts = rows.withWatermark("moment", "61 seconds").groupBy(F.window("moment", "1 second")).count()
+    writer = counts.writeStream.outputMode("update").format("noop")
+    query = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    operators = [operator for batch in query.recentProgress for operator in batch.stateOperators]
+    assert sum(operator.numRowsDroppedByWatermark for operator in operators) == dropped
 
 
 def test_another_partition_count_is_refused_and_says_what_to_do(begun):

@@ -586,7 +586,7 @@ def test_a_key_waits_for_each_reason_since_that_began() -> None:
         await engine.pause_key("s", "k", "why not")
         await asyncio.sleep(5)
         assert await waits() == ("operator", 430)
-        assert "nothing is given out while" in (await engine.explain("s", "k")).moved_by
+        assert "nothing is delivered while" in (await engine.explain("s", "k")).moved_by
         await engine.resume_key("s", "k")
         await engine.update_subscription("s", ORDERED, ["paused"])
         await asyncio.sleep(5)

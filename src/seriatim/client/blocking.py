@@ -279,7 +279,7 @@ class Subscription(Facade[subscription.Subscription]):
         return self._call(self._target.options)
 
     def set_options(self, **changes: Unpack[OptionChanges]) -> None:
-        """Change the given options and keep the others. A change that needs new lanes waits until all leases have ended."""
+        """Change the given options and keep the others."""
         self._call(self._target.set_options, **changes)
 
     def delete(self) -> None:

@@ -7,9 +7,18 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from seriatim import Message, PubSub
-from seriatim.errors import Unauthenticated
+from seriatim.errors import PermissionDenied, Unauthenticated
+from seriatim.kafka.address import Address
 from tests.certificates import new_certificate
 from tests.integration.kafka.conftest import PATIENCE_S
 from tests.kafka_broker import KafkaBroker
@@ -21,7 +30,9 @@ advertised.listeners=PLAINTEXT://{{host}}:{{port}},SASL_SSL://{{host}}:{{secure}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_ssl.plain.sasl.jaas.config=\
-org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{secret}";
+org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="{secret}" user_bob="{secret}";
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:alice
 ssl.keystore.type=PEM
 ssl.keystore.location={keystore}
 """
@@ -81,3 +92,20 @@ def test_a_wrong_password_is_told_as_such_within_seconds_and_not_shown(
     ) as refused:
         asyncio.run(ask())
     assert "sardine" not in caplog.text + str(refused.value)
+
+
+def test_who_may_not_join_the_group_hears_so(secured: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SERIATIM_KAFKA_PASSWORD", SECRET)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(PATIENCE_S), PubSub(secured) as pubsub:
+            await (await pubsub.topic("private").ensure()).subscription("private").ensure()
+            admin = AdminClient(Address.parse(secured).config())
+            anybody = ("*", ResourcePatternType.LITERAL, "User:bob", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+            for granted in admin.create_acls([AclBinding(ResourceType.TOPIC, *anybody)]).values():
+                await asyncio.wrap_future(granted)
+            async with PubSub(secured.replace("alice", "bob")) as other:
+                with pytest.raises(PermissionDenied, match="Group authorization failed"):
+                    await other.subscription("private").run(Message.ack)
+
+    asyncio.run(scenario())

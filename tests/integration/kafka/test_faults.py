@@ -686,7 +686,7 @@ def test_a_compacted_topic_is_handled_to_its_end(cleaning: KafkaBroker):
                 produce(cleaning, "compacted", [(b"key-%d" % key, b"%d" % number) for key in range(20)])
                 await asyncio.sleep(0.3)
             await until(lambda: len(read_raw(cleaning, "compacted")) < 60)
-            kept = read_raw(cleaning, "compacted")
+            kept = [(message.key(), message.value()) for message in read_raw(cleaning, "compacted")]
             seen = await handle_all(pubsub, "compacted")
             assert sorted(seen) == sorted((key.decode(), value) for key, value in kept if key)
             assert (await pubsub.subscription("compacted").stats()).total == 0
@@ -694,12 +694,12 @@ def test_a_compacted_topic_is_handled_to_its_end(cleaning: KafkaBroker):
     asyncio.run(scenario())
 
 
-def read_raw(kafka: KafkaBroker, topic: str) -> Keyed:
+def read_raw(kafka: KafkaBroker, topic: str) -> list[Any]:
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "raw", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found: Keyed = []
+    found = []
     while (message := consumer.poll(30)) is not None and message.error() is None:
-        found.append((message.key(), message.value()))
+        found.append(message)
     consumer.close()
     return found
 
@@ -1081,3 +1081,36 @@ def test_what_is_in_flight_when_a_partition_is_revoked_may_finish_and_comes_to_n
             assert elsewhere == []
 
     asyncio.run(scenario())
+
+
+def test_a_dead_letter_that_is_there_twice_after_a_crash_names_the_same_source(
+    kafka: KafkaBroker, kafka_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    make_topic(kafka, "paper")
+    copies = "seriatim.paper.dead-letters"
+
+    async def bury_and_crash() -> None:
+        async with PubSub(kafka_url.replace("max_poll_interval=10", "max_poll_interval=1")) as pubsub:
+            await subscribed(pubsub, "paper", "paper", retry=RetryPolicy(max_attempts=1))
+            produce(kafka, "paper", [(b"k", b"1")])
+            with monkeypatch.context() as patch:
+                patch.setattr(Member, "commit", never)
+                subscription = pubsub.subscription("paper")
+                subscription.on("message", lambda message: message.nack(error="out of paper"))
+                subscription.open()
+                await until(lambda: "paper" in broker_of(pubsub)._groups)
+                await until(lambda: len(read_raw(kafka, copies)) == 1)
+                await pubsub.close()
+
+    async def never(*_: object) -> set[int]:
+        raise StoreFailed("it crashes before it commits")
+
+    async def take_over() -> None:
+        async with PubSub(kafka_url) as pubsub:
+            assert await handle_all(pubsub, "paper") == []
+
+    asyncio.run(bury_and_crash())
+    assert committed(kafka, "paper", "paper").offset == 0
+    asyncio.run(take_over())
+    sources = [dict(message.headers())["seriatim-source"] for message in read_raw(kafka, copies)]
+    assert sources == [b"paper/0-0"] * 2

@@ -36,6 +36,16 @@ def test_the_program_of_the_page_handles_messages_and_ends_when_it_is_told_to(ka
         assert process.wait(60) == 0
 
 
+def test_messages_are_published_and_pulled_on_the_command_line(kafka_url: str) -> None:
+    command(kafka_url, "topics", "create", "orders")
+    command(kafka_url, "subscriptions", "create", "orders", "billing")
+    for data in ("created", "shipped"):
+        command(kafka_url, "messages", "publish", "orders", "--key", "order-1", data)
+    pulled = command(kafka_url, "messages", "pull", "billing", "--ack", "--limit", "2", "--wait", "30s", "--json")
+    assert [json.loads(line)["data"] for line in pulled.splitlines()] == ["created", "shipped"]
+    assert json.loads(command(kafka_url, "keys", "list", "billing", "--json")) == []
+
+
 def test_the_doctor_says_what_was_changed_and_what_is_missing(kafka: KafkaBroker, kafka_url: str) -> None:
     command(kafka_url, "topics", "create", "orders")
     command(kafka_url, "subscriptions", "create", "orders", "billing")

@@ -471,6 +471,7 @@ def test_what_is_logged_of_messages_names_them_and_their_subscription_in_fields(
     assert [name for name, _ in fields] == ["s", "s", "s"]
     assert [found.get("message_ids") for _, found in fields] == [["3", "4"], ["5"], None]
     assert (fields[2][1]["ordering_key"], fields[2][1]["message_id"]) == ("k", "0")
+    assert caplog.messages[2] == "subscription 's', key 'k': message 0 is superseded by message 1"
     assert caplog.messages[0].startswith(
         "subscription 's': what is to be known about the messages 3, 4 can't be stored"
     )

@@ -41,7 +41,9 @@ def test_it_is_known_since_when_a_tenant_is_full_or_has_room_again() -> None:
     assert [lease.key for lease in (first, of_b, second)] == ["a/1", "b/1", "a/2"]
     assert [lanes.room_changed(key) for key in ("a/3", "b/1", "unknown")] == [6, -inf, -inf]
     lanes.settle_into([], first.token, now=8)
-    assert (lanes.room_changed("a/3"), lanes.view("a/1").since) == (8, 8)
+    settled = lanes.view("a/1")
+    assert settled is not None
+    assert (lanes.room_changed("a/3"), settled.since) == (8, 8)
     lanes.settle_into([], second.token, now=9)
     assert lanes.room_changed("a/3") == 8, "it had room before"
 

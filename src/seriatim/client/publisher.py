@@ -7,9 +7,9 @@ Rules
       batches a second. If the store fails, they fail together. For any other error nothing was stored, and each batch is tried
       alone, so that a refused batch does not make others fail.
     - Without flow control, the messages of a ``publish_many`` go to the engine as they are, with one future for the whole
-      call; calls made in the meantime form the next flight, so at most one flight is under way. Its keys have no batches of
+      call; calls made in the meantime form the next group, so at most one group is under way. Its keys have no batches of
       their own. When its messages are needed one by one (after a failure, or for a ``publish`` of one of its keys, ``flush``
-      or other options), the flight is taken apart: its messages get batches and futures, as if each was published alone.
+      or other options), the group is split: its messages get batches and futures, as if each was published alone.
     - A flow control slot is held from admission until the message is durable, or has failed.
     - A batch that is refused because a ``dedup_id`` belongs to another message is published message by message, so that only
       that message fails, and later ones of its key.
@@ -128,8 +128,8 @@ class PublishFuture(asyncio.Future[str]):
 
 
 class _Call:
-    """A ``publish_many``. ``ids`` has those of its messages when they are durable; or None, and then they go one by one, and
-    ``published`` has their futures."""
+    """A ``publish_many``. ``ids`` resolves to the ids of its messages when they are durable, or to None if the call was split;
+    then ``published`` has the futures of its messages."""
 
     __slots__ = ("ids", "keys", "messages", "published")
 
@@ -146,8 +146,8 @@ class _Call:
             self.ids.set_result(ids)
 
 
-class _Flight:
-    """Calls whose messages were written together. When it is taken apart before the end, its messages are in ``batches``."""
+class _CallGroup:
+    """Calls whose messages are written together. If it is split before the end, its messages are in ``batches``."""
 
     __slots__ = ("batches", "calls")
 
@@ -157,7 +157,7 @@ class _Flight:
 
 
 def _cancel_all(published: Sequence[PublishFuture]) -> None:
-    """Nobody hears of these messages any more."""
+    """The caller no longer waits for these messages."""
     for future in published:
         future.cancel()
 
@@ -188,8 +188,8 @@ class Publisher:
             None  # resolved when the next of them is durable or has failed
         )
         self._unobserved: list[PublishFuture] = []  # failed, in order
-        self._flight: _Flight | None = None
-        self._gathered: list[_Call] = []  # what flies next
+        self._sent_group: _CallGroup | None = None
+        self._next_calls: list[_Call] = []  # to be sent after it
         self._call_keys: set[str | None] = set()  # of both
         self._timer: asyncio.TimerHandle | None = None
         self._repeated: dict[int, _Repeated] = {}  # by the numbers of batches
@@ -221,7 +221,7 @@ class Publisher:
     def accept(self, message: Outgoing) -> PublishFuture:
         """Queue a message."""
         if message[0] in self._call_keys:
-            self._take_apart()
+            self._split_calls()
         future = self._future_of(message)
         if self._gate is not None:
             self._request(future, self._gate)
@@ -249,12 +249,12 @@ class Publisher:
     async def publish_all(self, messages: Sequence[Outgoing]) -> list[str]:
         """Publish the messages of one call, and wait for their ids."""
         keys = {*map(_KEY, messages)} - {None}
-        if not self._may_fly(messages) or not self._batcher.is_idle(keys):
+        if not self._can_send_whole(messages) or not self._batcher.is_idle(keys):
             return await self.ids_of([self.accept(message) for message in messages])
         call = _Call(messages, keys, self._loop.create_future())
-        self._gathered.append(call)
+        self._next_calls.append(call)
         self._call_keys |= keys
-        self._loop.call_soon(self._take_off)  # together with what others publish in this turn
+        self._loop.call_soon(self._send_calls)  # together with what others publish in this turn
         try:
             ids = await call.ids
         except asyncio.CancelledError:
@@ -291,7 +291,7 @@ class Publisher:
 
     async def flush(self) -> None:
         """Send everything now, and wait until everything published before is durable."""
-        self._take_apart()
+        self._split_calls()
         covered = [*self._unobserved, *self._unfinished]
         await self.wait_for(list(self._unfinished))
         # Others who flushed meanwhile, and waited for the same messages, hear of a failure as well; later ones don't.
@@ -311,7 +311,7 @@ class Publisher:
     def set_options(self, options: PublishOptions) -> None:
         """Apply new options, also to waiting messages."""
         require_kind("options", PublishOptions, options)
-        self._take_apart()
+        self._split_calls()
         self._options, limits = options, options.flow_control
         self._send(self._batcher.set_options(options.batching, self._time()))
         if self._gate is None and limits.is_limited:
@@ -326,7 +326,7 @@ class Publisher:
     async def close(self) -> None:
         """Send open batches and wait for them, without repeating any. Failures stay with their futures."""
         self._closing += 1
-        self._take_apart()
+        self._split_calls()
         try:
             while self._unfinished:
                 await self.wait_for(list(self._unfinished))
@@ -409,8 +409,8 @@ class Publisher:
 
     # -- whole calls ----------------------------------------------------------------------------------------------------
 
-    def _may_fly(self, messages: Sequence[Outgoing]) -> bool:
-        """Whether the messages of a call may go as they are: nothing limits them, and nobody waits for the end."""
+    def _can_send_whole(self, messages: Sequence[Outgoing]) -> bool:
+        """Whether the messages of a call need no batches of their own: nothing limits them, and nobody waits for the end."""
         return (
             self.broker.joins_batches
             and self._gate is None
@@ -419,59 +419,59 @@ class Publisher:
             and sum(map(len, map(_DATA, messages))) <= MAX_CALL_BYTES
         )
 
-    def _take_off(self) -> None:
-        """Write what was gathered, unless something is under way."""
-        if self._flight is not None or not self._gathered:
+    def _send_calls(self) -> None:
+        """Send the calls that wait, unless a group is under way."""
+        if self._sent_group is not None or not self._next_calls:
             return
-        flight, self._gathered = _Flight(self._gathered), []
-        self._flight = flight
-        messages = list(chain.from_iterable([call.messages for call in flight.calls]))
+        group, self._next_calls = _CallGroup(self._next_calls), []
+        self._sent_group = group
+        messages = list(chain.from_iterable([call.messages for call in group.calls]))
         try:
             written = self.broker.publish_checked(self._topic_name, messages)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to these calls
-            self._take_apart()
-            self._failed(flight.batches or (), error)
+            self._split_calls()
+            self._failed(group.batches or (), error)
         else:
-            written.add_done_callback(partial(self._landed, flight))
+            written.add_done_callback(partial(self._on_group_written, group))
 
-    def _landed(self, flight: _Flight, written: asyncio.Future[Sequence[str]]) -> None:
+    def _on_group_written(self, group: _CallGroup, written: asyncio.Future[Sequence[str]]) -> None:
         error = _failure_of(written)
-        if error is not None and flight.batches is None:
-            self._take_apart()
+        if error is not None and group.batches is None:
+            self._split_calls()
         if error is not None:
-            self._failed(flight.batches or (), error)
-        elif flight.batches is None:
-            self._flight = None
-            self._call_keys = set().union(*(call.keys for call in self._gathered))
-            self._take_off()
+            self._failed(group.batches or (), error)
+        elif group.batches is None:
+            self._sent_group = None
+            self._call_keys = set().union(*(call.keys for call in self._next_calls))
+            self._send_calls()
             ids = iter(written.result())
-            for call in flight.calls:
+            for call in group.calls:
                 call.end(list(islice(ids, len(call.messages))))
         else:
-            futures = chain.from_iterable(call.published for call in flight.calls)
+            futures = chain.from_iterable(call.published for call in group.calls)
             ids_of = dict(zip(futures, written.result(), strict=True))
-            batched = chain.from_iterable(batch.messages for batch in flight.batches)
-            self._stored(flight.batches, [ids_of[future] for future in batched])
+            batched = chain.from_iterable(batch.messages for batch in group.batches)
+            self._stored(group.batches, [ids_of[future] for future in batched])
         if self._timer is None:
             self._set_timer()
 
-    def _take_apart(self) -> None:
-        """Let the messages of calls go one by one from here on, as if each had been published alone."""
-        flight, gathered = self._flight, self._gathered
-        self._flight, self._gathered, self._call_keys = None, [], set()
-        if flight is not None:
+    def _split_calls(self) -> None:
+        """Give the messages of unfinished calls batches and futures, as if each had been published alone."""
+        group, next_calls = self._sent_group, self._next_calls
+        self._sent_group, self._next_calls, self._call_keys = None, [], set()
+        if group is not None:
             lines: dict[str | None, list[PublishFuture]] = {}
-            for call in flight.calls:
+            for call in group.calls:
                 call.published = [self._future_of(message) for message in call.messages]
                 for future in call.published:
                     lines.setdefault(future.message.key, []).append(future)
-            flight.batches = [
+            group.batches = [
                 self._batcher.note_sent(key, futures, sum(len(future.message.data) for future in futures))
                 for key, futures in lines.items()
             ]
-        for call in gathered:
+        for call in next_calls:
             call.published = [self.accept(message) for message in call.messages]
-        for call in (*(flight.calls if flight else ()), *gathered):
+        for call in (*(group.calls if group else ()), *next_calls):
             call.end(None)
 
     # -- sending --------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_a_publish_of_a_key_stays_behind_a_call_that_has_it_and_others_need_not_
     run(scenario, PublishOptions(LATE))
 
 
-def test_when_a_flight_fails_its_keys_are_paused_and_calls_behind_it_go_on_with_other_keys():
+def test_when_a_group_of_calls_fails_its_keys_are_paused_and_calls_behind_it_go_on_with_other_keys():
     async def scenario(stage):
         failing = await in_flight(stage, "a1", "b1", "a2")
         behind, beside = many(stage, "a3", "c1"), many(stage, "c2")
@@ -136,7 +136,7 @@ def test_a_call_that_is_cancelled_leaves_no_failure_that_nobody_retrieves():
         stage.store.failures += [StoreFull("no room"), StoreFull("no room")]
         flushed = asyncio.create_task(stage.publisher.flush())
         await asyncio.sleep(0)
-        calls[1].cancel()  # in the turn in which its flight was taken apart
+        calls[1].cancel()  # in the turn in which its group was split
         stage.store.gate.set()
         await asyncio.wait([*calls, flushed])
         assert stage.publisher.paused_keys() == ("a", "b")

@@ -115,7 +115,7 @@ def _shown(run: Run | None, name: str) -> str:
         f"`{run.command}` on {run.date[:16].replace('T', ' ')} UTC at commit {commit_of(run.date, run.commit, run.tree)}: "
         f"{run.machine}; "
         f"load {run.load[0]} at the beginning and {run.load[1]} at the end. "
-        f"Every reading is in `docs/benchmarks/{_file(run)}`. {joined_note([run.date])}"
+        f"Every reading is in `docs/benchmarks/{_file(run)}`. {joined_note([(run.date, run.commit)])}"
     ).rstrip()
     lines = [
         circumstances,

@@ -86,7 +86,7 @@ def _runs(records: Sequence[Record]) -> Iterator[str]:
             f"| {record.date[:16].replace('T', ' ')} | {_commit(record)} | `{record.command}` "
             f"| {record.seconds / 60:.1f} | {record.load} on {record.cores} cores | {figures} |"
         )
-    if note := joined_note(record.date for record in records[-SHOWN_RUNS:]):
+    if note := joined_note((record.date, record.commit) for record in records[-SHOWN_RUNS:]):
         yield ""
         yield note
 

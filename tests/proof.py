@@ -101,22 +101,25 @@ def shown(figure: Figure) -> str:
 JOINED = ("2026-11-18T00:00", "2026-11-18T23:05")
 """Work of this time was joined into fewer commits at its end."""
 
+REBASED = frozenset({"2328029", "2847939", "627c9f1", "6845990", "7503899", "76d4b77"})
+"""Commits of branches that were rebased before they were merged."""
 
-def is_joined(date: str) -> bool:
-    """Whether the commit that a record of this date names is in the history only as a part of a later one."""
-    return JOINED[0] <= date < JOINED[1]
+
+def is_joined(date: str, commit: str) -> bool:
+    """Whether the commit that a record names is in the history only as a part of a later one."""
+    return JOINED[0] <= date < JOINED[1] or commit[:7] in REBASED
 
 
 def commit_of(date: str, commit: str, tree: str) -> str:
     """What a record says of the source, as pages show it."""
-    return commit + (" (joined)" if is_joined(date) else "") + (f", `src` {tree}" if tree else "")
+    return commit + (" (joined)" if is_joined(date, commit) else "") + (f", `src` {tree}" if tree else "")
 
 
-def joined_note(dates: Iterable[str]) -> str:
-    """What "joined" means, if a page says so."""
-    if not any(map(is_joined, dates)):
+def joined_note(runs: Iterable[tuple[str, str]]) -> str:
+    """What "joined" means, if a page says so of any of these dates and commits."""
+    if not any(is_joined(date, commit) for date, commit in runs):
         return ""
-    return "*Joined*: that commit is not in the history, because it was joined into a later one on 2026-11-18."
+    return "*Joined*: that commit is not in the history, because it was joined into a later one or rebased."
 
 
 def commit_at_work() -> str:

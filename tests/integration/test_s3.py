@@ -210,7 +210,14 @@ def command(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-KILLED_AT = ("before-state-write", "after-state-write", "before-first-sink", "between-sinks")
+KILLED_AT = (
+    "before-state-write",
+    "after-state-write",
+    "before-first-sink",
+    "between-sinks",
+    "after-sinks",
+    "after-commit",
+)
 
 
 @pytest.mark.timeout(900)

@@ -20,7 +20,7 @@ from tests.spark.pipeline.test_crash import Patient
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-FILES = 6
+FILES = 9
 DECLARATION = """
 [pipeline]
 name = "readings"
@@ -58,7 +58,15 @@ what = "ledger"
 format = "iceberg"
 options = {{ table = "lake.{schema}.ledger" }}
 """
-KILLED_AT = ("before-first-sink", "between-sinks", "after-iceberg-sink", "after-sinks")
+KILLED_AT = (
+    "before-state-write",
+    "after-state-write",
+    "before-first-sink",
+    "between-sinks",
+    "after-iceberg-sink",
+    "after-sinks",
+    "after-commit",
+)
 
 
 def prepare(folder: Path) -> Path:

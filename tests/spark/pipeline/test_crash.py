@@ -92,7 +92,10 @@ class Patient:
         """A driver, of which nothing is left afterwards."""
         command = [sys.executable, "-m", "tests.spark.pipeline.pipeline_child", str(self._path)]
         environ = os.environ | environment(plan, self._notes)
-        with subprocess.Popen(command, env=environ, start_new_session=True, stdout=subprocess.PIPE) as child:
+        folder = self._path.parent  # Spark's log is there if the checkpoint is no folder
+        with subprocess.Popen(
+            command, cwd=folder, env=environ, start_new_session=True, stdout=subprocess.PIPE
+        ) as child:
             try:
                 yield child
             finally:

@@ -14,6 +14,7 @@ from random import Random
 
 from seriatim.engine.broker import Outgoing
 from seriatim.spark import register
+from seriatim.spark.compatibility import SPARK
 from tests.spark.cluster import Cluster, running_cluster, wait_for
 from tests.spark.cluster_child import ROWS_A_BATCH, put_stream_in_order
 from tests.spark.topics.stored_topics import ask, make_topics, stored
@@ -53,7 +54,8 @@ def test_nothing_is_lost_or_repeated_when_a_worker_and_then_the_driver_are_kille
         (tmp_path / "go").touch()
         wait_for(lambda: is_longer(url, before + ROWS_A_BATCH, driver))
     after = len(stored(url, "ordered"))  # the driver was killed right after an append: Spark does not know of it yet
-    assert 0 < before < after < KEYS * MESSAGES
+    if SPARK >= (4, 2):  # before, everything is one batch
+        assert 0 < before < after < KEYS * MESSAGES
 
     register(spark)
     put_stream_in_order(spark, url, str(tmp_path))

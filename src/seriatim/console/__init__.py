@@ -1,4 +1,4 @@
-"""The admin API and the web console: topics, keys and dead letters, seen and steered over HTTP.
+"""The admin API and the web console: inspect and manage topics, keys and dead letters over HTTP.
 
 ``mount(app, pubsub.broker, access)`` puts both into a FastAPI or Starlette app of your own.
 """

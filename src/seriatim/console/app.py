@@ -1,7 +1,7 @@
 """The app: the admin API, described by OpenAPI, and the pages of the console on top of it.
 
-FastAPI makes the description from the types of the engine's own classes (``operations``). Everything here works on a
-``Broker``, whether it is the engine of this process or a link to the one that owns the store.
+FastAPI generates the description from the types of the engine's own classes (``operations``). Everything here works on
+a ``Broker``, whether it is the engine of this process or a link to the one that owns the store.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; f
 
 
 class Console:
-    """The console and its API as an ASGI app. ``hosts`` are the names under which it may be reached. While it has no broker, it
-    answers 503 and says who owns the store."""
+    """The console and its API as an ASGI app. ``hosts`` are the host names that requests may use. Without a broker it
+    answers 503 and names the owner of the store."""
 
     def __init__(self, broker: Broker | None, access: Access, *, hosts: frozenset[str] = LOOPBACK_HOSTS) -> None:
         self.broker = broker
         self.find_owner: Callable[[], str | None] = lambda: None  # asked in a thread while there is no broker
         self.sampler, self.looks = Sampler(self), Looks()
-        self.open_pages = Counter[str]()  # by the names of tokens
+        self.open_pages = Counter[str]()  # by token name
         self._is_stopping = asyncio.Event()
         app = FastAPI(
             title="Seriatim admin API",
@@ -94,14 +94,14 @@ class Console:
         await self.gate(scope, receive, send)
 
     def require_broker(self) -> Broker:
-        """The engine, or StoreBusy while this process stands by."""
+        """The engine. Raises StoreBusy while this process is on standby."""
         if self.broker is None:
             raise StoreBusy(STANDING_BY)
         self.sampler.start()
         return self.broker
 
     def stop_pages(self) -> None:
-        """Tell open pages that nothing more comes."""
+        """End the event streams of open pages."""
         self._is_stopping.set()
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class Console:
         await self.sampler.stop()
 
     async def ticks(self) -> AsyncIterator[None]:
-        """One every two seconds, until the console is stopped."""
+        """Yields every two seconds until the console is stopped."""
         while not self._is_stopping.is_set():
             yield
             with suppress(TimeoutError):
@@ -119,7 +119,7 @@ class Console:
 def mount(
     app: Starlette, broker: Broker, access: Access, path: str = "/seriatim", *, hosts: frozenset[str] = LOOPBACK_HOSTS
 ) -> Console:
-    """Serve the console and its API below ``path`` of an app of your own. ``hosts``: the names under which it is reached."""
+    """Serve the console and its API below ``path`` of your own app. ``hosts``: the host names that requests may use."""
     console = Console(broker, access, hosts=hosts)
     app.mount(path, console)
     return console
@@ -150,7 +150,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def _told(request: Request, error: SeriatimError, status: int | None = None) -> Response:
-    """An error, as data for programs and as a page for people."""
+    """The response for an error: JSON for programs, a page for browsers."""
     answer = refusal(error, status)
     is_page = API not in request.url.path and "text/html" in request.headers.get("accept", "")
     return problem_page(request, error.message, answer.status_code) if is_page else answer
@@ -215,7 +215,7 @@ _ERRORS = {
 
 
 def _endpoint(operation: Operation) -> Any:
-    """A function that FastAPI sees as one with the parameters of a verb."""
+    """A function that has the parameters of a broker's method, for FastAPI."""
 
     async def call(request: Request, **given: Any) -> Any:
         arguments = {name: checked(value) for name, value in given.items()}
@@ -259,7 +259,7 @@ async def read_messages(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     key: str | None = None,
 ) -> MessageList:
-    """Messages of a topic from an id on, of one key or of all, whether delivered or not."""
+    """Messages of a topic starting at an id, of one key or of all, whether delivered or not."""
     page = await broker_of(request).read_messages(topic, start=start, limit=limit, key=key)
     payload = request.state.rights.may_see_payloads
     return MessageList([MessageView.of(message, payload=payload) for message in page.messages], page.next)
@@ -347,7 +347,7 @@ async def download_dead_letters(request: Request, subscription: str, error: str 
 
 
 async def backup(request: Request) -> FileResponse:
-    """A consistent copy of the store, while it is in use."""
+    """A consistent copy of the store, made while it is in use."""
     _require_payloads(request)
     broker = broker_of(request)
     folder = tempfile.TemporaryDirectory(prefix="seriatim-backup-")
@@ -361,33 +361,33 @@ async def backup(request: Request) -> FileResponse:
 
 
 async def list_pipelines(request: Request) -> list[PipelineStatus]:
-    """Pipelines on Spark, as each has left its status in this store after its last batch."""
+    """Pipelines on Spark, with the status that each saved in this store after its last batch."""
     return await left_statuses(broker_of(request), PipelineStatus)
 
 
 async def list_sparkplug_hosts(request: Request) -> list[HostStatus]:
-    """Sparkplug hosts and their edge nodes, as each has left its status in this store in the last seconds."""
+    """Sparkplug hosts and their edge nodes, with the status that each host saved in this store in the last seconds."""
     return await left_statuses(broker_of(request), HostStatus)
 
 
 async def list_audits(request: Request) -> list[AuditStatus]:
-    """Audits that were left in this store (``seriatim trace audit --leave NAME``), with their verdicts before and after."""
+    """Audits saved in this store (``seriatim trace audit --leave NAME``), with their verdicts before and after."""
     return await left_statuses(broker_of(request), AuditStatus)
 
 
 async def audit_report(request: Request, name: str) -> HTMLResponse:
-    """The report of an audit, a page of its own. It may have styles in it, and is kept apart from everything else."""
+    """The report of an audit, as a page of its own. It may contain styles, and is isolated from everything else."""
     return HTMLResponse(await left_report(broker_of(request), name), headers={"Content-Security-Policy": REPORT_POLICY})
 
 
 async def rebirth(request: Request, host: Annotated[str, Body()], node: Annotated[str, Body()]) -> None:
-    """Let a Sparkplug host ask an edge node for a rebirth, within a second or two."""
+    """Have a Sparkplug host request a rebirth from an edge node, within a second or two."""
     work = request_rebirth(broker_of(request), host, node)
     await gate_of(request).carry_out(request, "sparkplug/rebirth", {"host": host, "node": node}, work)
 
 
 async def changes(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[LoggedChange]:
-    """What operators changed since this process started, the latest first."""
+    """What operators changed since this process started, newest first."""
     return list(gate_of(request).changes)[::-1][:limit]
 
 
@@ -398,14 +398,14 @@ async def events(request: Request) -> StreamingResponse:
 
     async def stream() -> AsyncIterator[str]:
         async for _ in console.ticks():
-            with suppress(SeriatimError):  # a store that is away comes back
+            with suppress(SeriatimError):  # an unavailable store may come back
                 yield f"event: tick\ndata: {json.dumps(await console.sampler.figures())}\n\n"
 
     return _OpenPage(console, request.state.rights.name, stream())
 
 
 class _OpenPage(StreamingResponse):
-    """Counts from its first moment to its last, however it ends."""
+    """Counts an open page until its response ends, in whatever way."""
 
     def __init__(self, console: Console, who: str, stream: AsyncIterator[str]) -> None:
         super().__init__(stream, media_type="text/event-stream")

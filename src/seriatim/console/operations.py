@@ -1,11 +1,11 @@
-"""The operations of the admin API: which verbs of ``Broker`` it offers, and under which names.
+"""The operations of the admin API: which methods of ``Broker`` it offers, and under which names.
 
 Rules
-    - The names are those of the command line: ``seriatim keys why`` is ``GET keys/why``. Whatever only looks is a GET with
-      query parameters; whatever changes something is a POST with a JSON object, and needs the role operator.
-    - A check of the store may take minutes. Whoever asks for one while it is under way gets the same answer.
-    - Parameters and answers are taken from the signatures of ``Broker``, so that the description, the server and ``remote``
-      can't disagree. What a message contains is written as the command line writes it (``MessageView``).
+    - The names are those of the command line: ``seriatim keys why`` is ``GET keys/why``. Operations that only read are
+      GETs with query parameters; others are POSTs with a JSON object, and need the role operator.
+    - A check of the store may take minutes. Requests that arrive while one is running get its result.
+    - Parameters and answers are derived from the signatures of ``Broker``, so the description, the server and
+      ``remote`` can't disagree. Messages are formatted as on the command line (``MessageView``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_LIMIT = 10_000
 
 
 class Operation(NamedTuple):
-    """A verb of ``Broker`` as an operation of the API."""
+    """A method of ``Broker`` as an operation of the API."""
 
     path: str
     verb: str
@@ -51,7 +51,7 @@ class Operation(NamedTuple):
         return hints
 
     def parameters(self) -> list[Parameter]:
-        """The parameters of the verb, with their types and defaults."""
+        """The parameters of the method, with their types and defaults."""
         hints, found = self.hints(), inspect.signature(getattr(Broker, self.verb)).parameters
         return [
             parameter.replace(
@@ -66,7 +66,7 @@ class Operation(NamedTuple):
     def _default(self, parameter: Parameter) -> Any:
         if parameter.name == "limit" and parameter.default is None:
             return MAX_LIMIT
-        # A query can't say null: who names no key asks about the messages without one. A change has to say it.
+        # A query can't contain null: without a key it is about keyless messages. A change must name the key explicitly.
         return None if parameter.name == "key" and not self.changes else parameter.default
 
 
@@ -126,7 +126,7 @@ OPERATIONS = [
 
 
 def checked(value: Any) -> Any:
-    """An argument as its own class would have made it: options are checked there, not by whoever parsed them."""
+    """An argument as its own class would have created it: options are validated there, not by the parser."""
     if not isinstance(value, TopicOptions | SubscriptionOptions):
         return value
     try:
@@ -140,8 +140,8 @@ def checked(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class MessageView:
-    """A message. Its data is text if it is UTF-8, otherwise base64, as ``encoding`` says. Data and attributes are shown to
-    those who may see payloads."""
+    """A message. Its data is text if it is UTF-8, otherwise base64, as ``encoding`` says. Data and attributes are shown
+    only to users who may see payloads."""
 
     id: str
     key: str | None
@@ -174,7 +174,7 @@ class MessageView:
 
 @dataclass(frozen=True)
 class MessageList:
-    """Some messages of a topic; ``next`` is where to read on, None at the end."""
+    """Some messages of a topic; ``next`` is where to continue, None at the end."""
 
     messages: list[MessageView]
     next: str | None = None
@@ -210,7 +210,7 @@ def _bytes(text: str, encoding: str) -> bytes:
 
 @dataclass(frozen=True)
 class RedriveOutcome:
-    """What a redrive did: how many dead letters went back, and why the others did not."""
+    """The result of a redrive: how many dead letters were put back, and why the others were not."""
 
     redriven: int
     refused: dict[str, int]

@@ -1,6 +1,6 @@
-"""The pages of the console. They show what the API tells, and their buttons call it (``static/console.js``).
+"""The pages of the console. They show the API's data, and their buttons call the API (``static/console.js``).
 
-A page is whole without JavaScript. With it, the part marked ``live`` is fetched again at every tick of the event stream.
+A page is complete without JavaScript. With it, the part marked ``live`` is reloaded at every tick of the event stream.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def add_pages(app: FastAPI) -> None:
-    """Add the pages, which are no part of the API's description."""
+    """Add the pages, which are excluded from the API's description."""
     for path, function in _PAGES.items():
         app.add_api_route(path, function, methods=["GET"], include_in_schema=False)
     app.add_api_route("/login", _log_in, methods=["POST"], include_in_schema=False)
     app.add_api_route("/logout", _log_out, methods=["POST"], include_in_schema=False)
 
 
-# -- how values look --------------------------------------------------------------------------------------------------
+# -- formatting -------------------------------------------------------------------------------------------------------
 
 
 def age(seconds: float | None) -> str:
-    """How long something lasts, in its two largest units."""
+    """A duration, in its two largest units."""
     if seconds is None:
         return "–"
     if seconds < _MINUTE:
@@ -56,7 +56,7 @@ def age(seconds: float | None) -> str:
 
 
 def when(time: datetime | None) -> Markup:
-    """A time for people, who see it in UTC and how long ago it is."""
+    """A time in UTC, and how long ago it was."""
     if time is None:
         return Markup("–")
     seconds = (datetime.now(UTC) - time).total_seconds()
@@ -66,7 +66,7 @@ def when(time: datetime | None) -> Markup:
 
 
 def size(count: int) -> str:
-    """Bytes in the largest unit of which there are some."""
+    """Bytes in the largest fitting unit."""
     unit = min(max(count.bit_length() - 1, 0) // 10, 4)
     return f"{count / 1024**unit:.0f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
 
@@ -82,7 +82,7 @@ def _is_slow(stats: SubscriptionStats) -> bool:
 
 
 def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
-    """A small chart of the last hour, or of as much of it as is known."""
+    """A small chart of the last hour, or of the part that is known."""
     top, span = max((value for _, value in points), default=0.0), max([_MINUTE, *(ago for ago, _ in points)])
     line = " ".join(
         f"{120 - 120 * ago / span:.1f},{27 - 24 * (value / top if top else 0):.1f}" for ago, value in points
@@ -122,7 +122,7 @@ def _render(request: Request, template: str, status: int = 200, **values: Any) -
 
 
 def problem_page(request: Request, problem: str, status: int) -> HTMLResponse:
-    """What went wrong, for people."""
+    """An error, as a page."""
     return _render(request, "problem.html", status, problem=problem)
 
 
@@ -131,7 +131,7 @@ def _console(request: Request) -> Console:
     return console
 
 
-# -- who is there -----------------------------------------------------------------------------------------------------
+# -- login ------------------------------------------------------------------------------------------------------------
 
 
 async def _login_page(request: Request, token: str = "", to: str = "") -> Response:

@@ -1,10 +1,11 @@
 """A broker behind the admin API: ``http://HOST:PORT``, for the command line.
 
 Rules
-    - It asks for what ``operations`` offers; every other verb raises NotSupported.
-    - A call without an answer may have taken effect: no call is repeated automatically. Redirects and proxies are not followed.
-    - A token goes to the address that was given. To one that was only advertised (``advertised=True``) it goes over TLS, after
-      the certificate was verified, and otherwise not at all.
+    - It supports the operations of ``operations``; every other method raises NotSupported.
+    - A call without an answer may have taken effect: no call is repeated automatically. Redirects and proxies are
+      ignored.
+    - A token is sent to the address that was given. To an address that was only advertised (``advertised=True``) it is
+      sent only over TLS, after the certificate was verified.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ _PATHS = {operation.verb: operation for operation in OPERATIONS}
 
 @dataclass(frozen=True, slots=True)
 class ApiAddress:
-    """Where an admin API is: ``http://HOST:PORT/PATH?token=…&ca=FILE``. Errors never repeat it: it may have a token in it."""
+    """The address of an admin API: ``http://HOST:PORT/PATH?token=…&ca=FILE``. Errors never repeat it, because of the
+    token."""
 
     host: str
     port: int
@@ -70,7 +72,7 @@ class ApiAddress:
             raise InvalidArgument(f"the address of an admin API knows token and ca, not {sorted(unknown)[0][:20]!r}")
         secure = parts.scheme == "https"
         token, ca = (unquote(given[name]) if name in given else None for name in ("token", "ca"))
-        path = parts.path.rstrip("/").removesuffix("/login")  # where the console says that it can be opened
+        path = parts.path.rstrip("/").removesuffix("/login")  # the console prints this URL to open
         return cls(host, port or (443 if secure else 80), path, secure, token, ca)
 
 
@@ -107,9 +109,9 @@ class ApiBroker(Broker):
         )
 
     async def close(self) -> None:
-        """Nothing stays open."""
+        """No connection stays open."""
 
-    # -- what needs translation -----------------------------------------------------------------------------------------
+    # -- methods that need translation ----------------------------------------------------------------------------------
 
     def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
         sent = {"topic": topic, "messages": [_plain(NewMessage.of(message)) for message in messages]}
@@ -154,11 +156,11 @@ class ApiBroker(Broker):
         return found
 
     async def backup(self, path: str) -> None:
-        """Download a copy of the store, piece by piece."""
+        """Download a copy of the store, in chunks."""
         await asyncio.to_thread(self._download, path)
 
     def _download(self, path: str) -> None:
-        """The file has a temporary name until it is complete, and nobody else may read it."""
+        """Download to a temporary file that only this user can read, and rename it when it is complete."""
         goal = Path(path).absolute()
         try:
             if goal.exists():
@@ -170,7 +172,7 @@ class ApiBroker(Broker):
                 os.link(file.name, goal)
             folder = os.open(goal.parent, os.O_RDONLY)
             try:
-                os.fsync(folder)  # its name is as durable as its content
+                os.fsync(folder)  # makes the name as durable as the content
             finally:
                 os.close(folder)
         except FileExistsError:
@@ -178,7 +180,7 @@ class ApiBroker(Broker):
         except OSError as error:
             raise FailedPrecondition(f"the backup '{path}' can't be written: {error.strerror}") from error
 
-    # -- how ------------------------------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------------------
 
     async def _call(self, verb: str, arguments: Mapping[str, Any]) -> Any:
         operation = _PATHS[verb]
@@ -200,7 +202,7 @@ class ApiBroker(Broker):
             ) from error
 
     def _request(self, method: str, where: str, body: bytes | None, into: IO[bytes] | None = None) -> bytes:
-        """The answer. What is in a large one goes ``into`` a file instead."""
+        """Return the answer. The body of a large one is written ``into`` a file instead."""
         address, timeout = self._address, LONG_TIMEOUT_S if where in LONG else TIMEOUT_S
         if self._context is None:
             connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout)
@@ -211,7 +213,7 @@ class ApiBroker(Broker):
             answer = connection.getresponse()
             if into is not None and answer.status == 200:
                 shutil.copyfileobj(answer, into)
-                if answer.length:  # http.client does not complain of what is missing
+                if answer.length:  # http.client does not report a truncated body
                     raise http.client.IncompleteRead(b"", answer.length)
             text = answer.read()
         except ssl.SSLCertVerificationError as error:
@@ -248,7 +250,7 @@ for _verb in _PATHS.keys() - vars(ApiBroker).keys():
 
 
 def open_api(url: str, token: str | None = None, ca: str | None = None, *, advertised: bool = False) -> Broker:
-    """The broker at an ``http://`` or ``https://`` address. It connects when it is first asked."""
+    """The broker at an ``http://`` or ``https://`` address. It connects on the first call."""
     return ApiBroker(ApiAddress.parse(url), token, ca, advertised=advertised)
 
 

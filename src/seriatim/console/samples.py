@@ -1,5 +1,5 @@
-"""What pages look at again and again: the last hour in figures (samples of the whole store, a few bytes each, and the rates
-between them), and looks that open pages share."""
+"""Statistics that pages request often: samples of the last hour (a few bytes each, of the whole store) with the rates
+between them, and queries whose results open pages share."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ T = TypeVar("T")
 
 
 class Looks:
-    """Looks at the store that open pages share, so that all of them together take only a small part of its time.
+    """Queries of the store whose results open pages share, to limit their total cost.
 
-    An answer serves for as long as ``SPARED`` times what it cost, at most ``OLDEST_S``: cheap ones are always new. Whatever an
-    operator changes here makes all of them old.
+    A result is reused for ``SPARED`` times its cost, at most ``OLDEST_S``: cheap ones are always fresh. A change by an
+    operator of this console invalidates all results.
     """
 
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[asyncio.Future[Any], list[float]]] = {}
-        self._turns = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONCE))  # by the names of tokens
+        self._turns = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(AT_ONCE))  # by token name
 
     async def take_turn(self, who: str, ask: Callable[[], Awaitable[T]]) -> T:
         async with self._turns[who]:
@@ -50,7 +50,7 @@ class Looks:
         found, now = self._found, asyncio.get_running_loop().time
         known = found.pop(what, None)
         if known is None or (known[1] and now() > known[1][0]):
-            until: list[float] = []  # when it is done
+            until: list[float] = []  # when the query ends
             begun, known = now(), (asyncio.ensure_future(self.take_turn(who, ask)), until)
             known[0].add_done_callback(
                 lambda done: until.append(
@@ -79,7 +79,7 @@ class Sampler:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._samples: deque[Sample] = deque(maxlen=KEPT)
-        self._latest: deque[Sample] = deque(maxlen=8)  # of open pages, for rates of the last seconds
+        self._latest: deque[Sample] = deque(maxlen=8)  # for open pages: rates of the last seconds
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class Sampler:
 
     async def _run(self) -> None:
         while True:
-            with suppress(SeriatimError):  # a store that is away leaves a hole
+            with suppress(SeriatimError):  # an unavailable store leaves a gap
                 self._samples.append(await self._sample())
             await asyncio.sleep(INTERVAL_S)
 
@@ -107,7 +107,7 @@ class Sampler:
         return sample
 
     async def figures(self) -> dict[str, Any]:
-        """What the overview shows as numbers: rates of the last seconds, and what there is."""
+        """The numbers of the overview: rates of the last seconds, and current totals."""
         now = await self._sample()
         before = next((one for one in self._latest if one.time < now.time), now)
         seconds = max(now.time - before.time, 0.001)

@@ -1,14 +1,14 @@
-"""Who may do what in the console and its API, and what a browser may be talked into.
+"""Authentication and authorization of the console and its API, and protection against forged browser requests.
 
 Rules
-    - Every request but those for the login page and static files needs a token: as ``Authorization: Bearer``, or as a session
-      that the login page began, in a cookie that scripts can't read and other sites can't send.
-    - A request must name a host that is allowed, or a web page could reach a loopback address under a name of its own (DNS
-      rebinding). A request that changes something must not come from another origin; with a cookie it must name ours.
-    - A viewer looks, an operator changes: every method but GET and HEAD needs an operator.
-    - Bodies are limited in size and time, before anybody is known much more than afterwards; so are rates and failed logins.
-      (``server`` limits connections, and how long headers may take.) Browsers load nothing from elsewhere (content policy).
-    - Every change is logged with who, what, and how it ended; the last ones are kept for the page that shows them.
+    - Every request needs a token, except for the login page and static files: as ``Authorization: Bearer``, or as a
+      session that the login page started, in a cookie that scripts can't read and other sites can't send.
+    - A request must name an allowed host; otherwise a web page could reach a loopback address under a name of its own
+      (DNS rebinding). Changes must not come from another origin; with a cookie they must name ours.
+    - Viewers read, operators change: every method but GET and HEAD needs an operator.
+    - Bodies are limited in size and time, before authentication nearly as much as after it; so are rates and failed
+      logins. (``server`` limits connections, and how long headers may take.) Browsers load nothing from other hosts.
+    - Every change is logged with user, operation and outcome; the newest are kept for the page that shows them.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ HTTP_STATUS = {
 
 
 def refusal(error: SeriatimError, status: int | None = None, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error as the API tells it."""
+    """An error as a response of the API."""
     content = {"error": type(error).__name__, "message": error.message}
     return JSONResponse(content, status or HTTP_STATUS.get(error.code, 500), headers)
 
 
 class Bucket:
-    """A rate limit: a burst, and a rate per second in the long run."""
+    """A token bucket: a burst, and a long-term rate per second."""
 
     def __init__(self, at_once: float, per_second: float) -> None:
         self._size, self._rate = at_once, per_second
@@ -107,7 +107,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class LoggedChange:
-    """Something that an operator did, or tried."""
+    """A change that an operator made or attempted."""
 
     time: datetime
     who: str
@@ -117,7 +117,7 @@ class LoggedChange:
 
 
 class Gate:
-    """Stands before the whole app, and lets in what may come in."""
+    """Middleware around the whole app that rejects forbidden requests."""
 
     def __init__(self, app: App, access: Access, hosts: frozenset[str]) -> None:
         self._app = app
@@ -145,7 +145,7 @@ class Gate:
 
         try:
             found = self._refusal(request)
-        except ValueError as error:  # a host or an origin that is none
+        except ValueError as error:  # a malformed host or origin
             found = refusal(InvalidArgument(f"malformed headers: {error}"))
         if found is not None:
             await found(scope, receive, send_with_headers)
@@ -154,9 +154,9 @@ class Gate:
             await self._app(scope, _bounded(receive, limit), send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        """Why a request is not let in. Notes who asks, if it is."""
+        """The response that rejects a request, or None. Records the user of an accepted one."""
         named = urlsplit(f"//{request.headers.get('host', '')}")
-        # Nothing but a name and a port: what else is in it could be taken for the path by whoever puts an address together.
+        # Only a name and a port: anything else could be mistaken for a path when an address is built from it.
         if named.hostname not in self._hosts or named.netloc != request.headers["host"] or "@" in named.netloc:
             return refusal(PermissionDenied("this host name is not allowed: use the address that was printed"), 421)
         path = _path(request)
@@ -204,14 +204,14 @@ class Gate:
 
     def _is_own(self, request: Request) -> bool:
         origin = request.headers.get("origin")
-        if origin is None:  # a browser always sends it with a change
+        if origin is None:  # browsers always send it with a change
             return not _cookie(request)
         return urlsplit(origin).netloc == request.headers.get("host") and urlsplit(origin).scheme == request.url.scheme
 
     # -- sessions -------------------------------------------------------------------------------------------------------
 
     def log_in(self, request: Request, token: str, response: Response) -> None:
-        """Begin a session, or raise Unauthenticated."""
+        """Start a session, or raise Unauthenticated."""
         rights = self._authenticate([("authorization", f"Bearer {token}")])
         if not rights.may_view:
             raise PermissionDenied(f'the token of {rights.name!r} has no role here: give it console = "viewer"')
@@ -238,7 +238,7 @@ class Gate:
     async def carry_out(
         self, request: Request, operation: str, arguments: Mapping[str, Any], work: Awaitable[Any]
     ) -> Any:
-        """Do what an operator asked for, and log it with who, what, and how it ended."""
+        """Carry out an operator's change, and log it with user, operation and outcome."""
         who, outcome = request.state.rights.name, "cancelled"
         try:
             answer = await work
@@ -257,12 +257,12 @@ class Gate:
 
 def _shown(value: Any) -> str:
     text = repr(value) if not isinstance(value, str | RetryPolicy) else str(value)
-    text = text[:201].encode(errors="replace").decode()  # half of a surrogate pair can't be told to anybody
+    text = text[:201].encode(errors="replace").decode()  # lone surrogates can't be encoded
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def cookie_name(request: Request) -> str:
-    """Cookies of one host are shared by its ports: each console has its own name."""
+    """The cookie's name. A host's cookies are shared by its ports, so each console has its own name."""
     return f"seriatim-{request.url.port or 'console'}"
 
 
@@ -285,18 +285,18 @@ def _size(request: Request) -> int:
 
 
 def _path(request: Request) -> str:
-    """The path that routes are found by, below where the console is mounted."""
+    """The path used for routing, below where the console is mounted."""
     path: str = request.scope["path"]
     return path.removeprefix(request.scope.get("root_path", ""))
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """A body is cut where it becomes too large, or takes too long."""
+    """A body is cut off when it becomes too large or takes too long."""
     size, is_whole, deadline = 0, False, _now() + BODY_TIMEOUT_S
 
     async def receive_bounded() -> Message:
         nonlocal size, is_whole
-        if is_whole:  # what comes now says that nobody listens any more
+        if is_whole:  # later messages only report a disconnect
             return await receive()
         try:
             async with asyncio.timeout_at(deadline):

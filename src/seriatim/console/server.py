@@ -1,4 +1,4 @@
-"""The console on a port of its own, beside whatever else the process does.
+"""Serves the console on a port of its own, beside the rest of the process.
 
 Loopback needs no TLS; other addresses need TLS and tokens.
 """
@@ -30,8 +30,8 @@ STOP_GRACE_S = 2
 
 
 class _Protocol(H11Protocol):
-    """Connections that are closed when they are too many, or too slow to say what they want. Of too many, the one
-    goes that has asked for nothing for the longest time: whoever only holds connections open keeps nobody out."""
+    """Closes connections when there are too many, or when they send a request too slowly. If there are too many, it
+    closes the one that has been idle for longest, so that idle connections can't lock others out."""
 
     _deadline: asyncio.TimerHandle | None = None
     idle_since = 0.0
@@ -45,7 +45,7 @@ class _Protocol(H11Protocol):
             min(idle, key=attrgetter("idle_since"), default=self).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        # Also what comes after an answer is the beginning of a request, or the rest of a body that nobody wanted.
+        # What follows an answer, too, is the start of a request, or the rest of an unread body.
         if self._deadline is None and self.is_idle():
             self._deadline = self.loop.call_later(HEADERS_TIMEOUT_S, self.transport.abort)
         super().data_received(data)
@@ -58,7 +58,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def is_idle(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # there is none before the first request
+        cycle: RequestResponseCycle | None = self.cycle  # None before the first request
         return cycle is None or cycle.response_complete
 
     def _cancel(self) -> None:
@@ -77,8 +77,8 @@ class _Server(uvicorn.Server):
         self.is_ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close every connection, also those that were accepted just now: asyncio forgets to close a connection
-        whose server is closed between its acceptance and its first turn."""
+        """Close every connection, including those that were just accepted: asyncio does not close a connection whose
+        server is closed between its acceptance and its first turn."""
         loop = asyncio.get_running_loop()
         for listener in [one for listening in self.servers for one in listening.sockets]:
             loop.remove_reader(listener)
@@ -91,12 +91,12 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are for the whole program."""
+        """Signals are handled by the program."""
         yield
 
 
 class ConsoleServer:
-    """A console that is served at ``host:port``. Without ``access`` a token is made, which ``url`` carries."""
+    """A console served at ``host:port``. Without ``access`` it generates a token, which ``url`` contains."""
 
     def __init__(
         self,
@@ -125,13 +125,13 @@ class ConsoleServer:
 
     @property
     def address(self) -> str:
-        """Where it is, without a token."""
+        """The address, without a token."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """What to open in a browser."""
+        """The URL to open in a browser."""
         return self.address if self.token is None else f"{self.address}/login?token={self.token}"
 
     async def start(self) -> None:
@@ -167,7 +167,7 @@ class ConsoleServer:
         self.console.sampler.start()
 
     async def stop(self) -> None:
-        """Stop serving, once open requests are answered."""
+        """Stop serving after open requests are answered."""
         if self._server is None or self._serving is None:
             return
         self._server.should_exit = True
@@ -186,7 +186,7 @@ def is_loopback(host: str) -> bool:
 def _context(certificate: Path, key: Path) -> SSLContext:
     context = SSLContext(PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(certificate, key, password=lambda: "")  # or it would ask at the terminal
+        context.load_cert_chain(certificate, key, password=lambda: "")  # otherwise it would prompt at the terminal
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"the certificate or its key can't be used: {error}") from error
     return context

@@ -1,7 +1,7 @@
-"""Where Kafka is, how to log in, and its errors as ours: ``kafka://HOST:9092[,HOST2:9092]?option=value``.
+"""Kafka's address, login, and translated errors: ``kafka://HOST:9092[,HOST2:9092]?option=value``.
 
-What the address does not say is taken from the environment, ``SERIATIM_KAFKA_<OPTION>``: that is the place for a password.
-Errors never repeat an address, because it may have a password in it.
+Options that the address lacks are read from the environment, ``SERIATIM_KAFKA_<OPTION>``: put a password there. Errors
+never repeat an address, because it may contain a password.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _SECRETS = {"password", "key_password"}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How to reach Kafka, and what was chosen for it.
+    """How to reach Kafka, and the options of the address.
 
-    ``partitions`` and ``replication`` are those of topics that are created here; None leaves them to the broker.
+    ``partitions`` and ``replication`` apply to topics that are created here; None leaves them to the broker.
     ``member`` makes this program a static member of its groups: it keeps its partitions over a restart.
     """
 
@@ -80,7 +80,7 @@ class Address:
             )
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := sorted(given.keys() - OPTIONS.keys()):
-            # Beside a password, it may be the rest of that.
+            # Next to a password, it may be part of that.
             named = (
                 f"option {unknown[0]!r}"
                 if given.keys().isdisjoint(_SECRETS)
@@ -165,14 +165,14 @@ _KINDS: dict[int, type[SeriatimError]] = {
 def error_of(
     failure: KafkaError | KafkaException, what: str, otherwise: type[SeriatimError] = StoreFailed
 ) -> SeriatimError:
-    """Our error for one of Kafka's, which happened while ``what`` was tried; ``otherwise`` where it says nothing else."""
+    """Our error for one of Kafka's, which occurred during ``what``; ``otherwise`` is the default type."""
     found = failure.args[0] if isinstance(failure, KafkaException) else failure
     kind = _KINDS.get(found.code(), otherwise)
     return kind(f"{what}: Kafka says: {found.str() or found.name()}")
 
 
 def no_connection(address: Address, failure: KafkaError) -> SeriatimError:
-    """Our error where no broker answers, or none lets us in."""
+    """Our error if no broker answers, or none accepts the login."""
     error = error_of(failure, f"no connection to Kafka at {address.servers}")
     advice = "start it, or correct the address and its option security"
     if isinstance(error, Unauthenticated):

@@ -1,7 +1,7 @@
-"""What a subscription has not finished, seen from outside: for operators, who belong to no group.
+"""The unfinished messages of a subscription, seen from outside: for operators, who belong to no group.
 
-It is read from Kafka itself: the group's commits, the topic's records behind them, and the group's state topic. What members
-have in flight, and what they have finished and not committed yet, can't be seen from here.
+It is read from Kafka itself: the group's commits, the topic's records after them, and the group's state topic. Messages
+that members have in flight, or have finished but not yet committed, can't be seen from here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_READ = 200_000
 
 
 class Unfinished(NamedTuple):
-    """Where a group stands in a partition: what is not finished, from ``lowest`` to below ``end``."""
+    """A group's progress in a partition: what is not finished, from ``lowest`` to below ``end``."""
 
     number: int
     lowest: int
@@ -46,7 +46,7 @@ class Unfinished(NamedTuple):
 
 
 class KeyStanding(NamedTuple):
-    """How a key stands, the partition that it is in, and when its first message was published."""
+    """The state of a key, its partition, and when its first message was published."""
 
     view: LaneView
     partition: int
@@ -54,7 +54,7 @@ class KeyStanding(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What decides about the keys of a subscription: its options, what is remembered, and who takes part."""
+    """What determines the state of keys: the subscription's options, what is remembered, and the members."""
 
     memories: Mapping[int, PartitionMemory]
     is_paused: bool
@@ -93,11 +93,11 @@ class Backlog:
         return found
 
     def is_empty(self) -> bool:
-        """Whether no message is left. Offsets without one, which transactions leave behind, don't count."""
+        """Whether no message is left. Offsets without one, which transactions leave, don't count."""
         return not any(True for unfinished in self.standing() for _ in self.records(unfinished))
 
     def records(self, unfinished: Unfinished) -> Iterator[Record]:
-        """The messages that are not finished, in order."""
+        """The unfinished messages, in order."""
         if unfinished.is_empty:
             return
         place = TopicPartition(self._topic, unfinished.number, unfinished.lowest)
@@ -116,7 +116,7 @@ class Backlog:
                 raise StoreFailed(f"topic {self._topic!r} could not be read in time")
 
     def peek(self, key: str | None, partition: int | None, limit: int) -> list[PeekedMessage]:
-        """The first messages of a key, or of those without one, which may be in any partition."""
+        """The first messages of a key, or of those without a key, which may be in any partition."""
         found: list[PeekedMessage] = []
         for unfinished in self.standing():
             if partition not in (None, unfinished.number):
@@ -129,7 +129,7 @@ class Backlog:
         return found
 
     def keys(self, memories: Mapping[int, PartitionMemory], partition: int | None = None) -> list[KeyStanding]:
-        """How the keys stand that have messages or are paused, in all partitions or in one."""
+        """The state of all keys that have messages or are paused, in all partitions or in one."""
         depths, found = Counter[str | None](), dict[str | None, KeyStanding]()
         for unfinished in self.standing():
             if partition not in (None, unfinished.number):
@@ -155,7 +155,7 @@ def peeked(record: Record) -> PeekedMessage:
 
 
 def _view(key: str | None, head: Record | None, memory: PartitionMemory) -> LaneView:
-    """A key by its first message, if it has any, and by what is remembered of that."""
+    """A key, from its first message, if it has any, and what is remembered of that."""
     failure, offset, not_before = None, None, 0.0
     if head is not None:
         offset = head.offset & (1 << OFFSET_BITS) - 1
@@ -175,7 +175,7 @@ def _view(key: str | None, head: Record | None, memory: PartitionMemory) -> Lane
 
 
 def seen_here(standing: KeyStanding, situation: Situation) -> KeyStanding:
-    """How a key stands, by the lanes of its partition if this program has that."""
+    """The state of a key, from the lanes of its partition if this process has it."""
     lanes = situation.here.get(standing.partition)
     view = None if lanes is None else lanes(standing.view.key)
     return standing if view is None else standing._replace(view=replace(view, depth=standing.view.depth))

@@ -1,9 +1,9 @@
 """The broker of ``kafka://`` addresses.
 
 Rules
-    - Every method of ``Broker`` that Kafka can carry out works as it does elsewhere. What it can't, it refuses, and says why
-      (``REFUSED``). The others are named where they differ.
-    - Order holds per key as long as the number of partitions stays the same: a key moves when it changes.
+    - Methods of ``Broker`` that Kafka can support work as elsewhere; differences are documented. The others are refused
+      with a reason (``REFUSED``).
+    - Order holds per key as long as the number of partitions stays the same: a change moves keys.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ EMPTY_POLL_S = 0.2
 
 
 def open_kafka(url: str) -> Broker:
-    """The broker at a ``kafka://`` address. It connects when it is first asked."""
+    """The broker at a ``kafka://`` address. It connects on the first call."""
     try:
         return KafkaBroker(Address.parse(url))
     except KafkaException as failure:
@@ -147,14 +147,14 @@ class KafkaBroker(Catalog):
         """The group of a subscription, which this process joins."""
         info = await self.describe_subscription(subscription)
         if (leaving := self._leaving.get(subscription)) is not None:
-            await asyncio.wait([leaving])  # a static member must not be there twice
+            await asyncio.wait([leaving])  # a static member must not join twice
         known = self._groups.get(subscription)
         if known is None:
             known = self._groups[subscription] = Group(self._address, info, self._producer, self._now)
         return known
 
     def left(self, attachment: KafkaAttachment, group: Group | None) -> None:
-        """A consumer has gone; with the last one of a subscription this process leaves its group."""
+        """A consumer was detached; with the last one of a subscription this process leaves the group."""
         self._attachments.discard(attachment)
         if group is not None and not group.consumers and self._groups.get(group.info.name) is group:
             del self._groups[group.info.name]
@@ -164,7 +164,7 @@ class KafkaBroker(Catalog):
     # -- operators ------------------------------------------------------------------------------------------------------
 
     async def stats(self, subscription: str) -> SubscriptionStats:
-        """What other members have in flight counts as ready."""
+        """Messages that other members have in flight count as ready."""
         info, memories = await self._seen(subscription)
         keys = await self.list_keys(subscription, limit=MAX_READ)
         members = await self.members(subscription)
@@ -190,7 +190,7 @@ class KafkaBroker(Catalog):
         )
 
     async def metrics(self) -> Metrics:
-        """How each subscription stands. Nothing is counted: members are programs of their own, and the log belongs to all."""
+        """The state of each subscription. There are no counters: members are separate programs that share the log."""
         names = [info.name for info in await self.list_subscriptions()]
         stats = {name: await self.stats(name) for name in names}
         return Metrics(self._now(), {}, {}, CommitTimes(), stats)
@@ -211,7 +211,7 @@ class KafkaBroker(Catalog):
         search: str = "",
         skip: int = 0,
     ) -> list[KeyInfo]:
-        """As far as Kafka shows: what members in other programs have in flight is not seen."""
+        """As far as Kafka shows it: messages in flight in other programs are not seen."""
         require_whole("limit", limit, 0, MAX_INTEGER)
         require_whole("skip", skip, 0, MAX_INTEGER)
         if order not in RANKS:
@@ -319,7 +319,7 @@ class KafkaBroker(Catalog):
         await self.update_subscription(subscription, SubscriptionOptions(paused=False), ["paused"])
 
     async def _command(self, subscription: str, command: Command) -> None:
-        """Ask whoever has the partition of a key. It is obeyed soon, or when somebody has it."""
+        """Send a command to the member that has the key's partition. It is carried out soon, or once there is one."""
         info = await self.describe_subscription(subscription)
         if command.key is None:
             raise NotSupported("messages without a key are in every partition of a Kafka topic: name a key")
@@ -350,7 +350,7 @@ class KafkaBroker(Catalog):
         return [_group(error, letters) for error, letters in largest]
 
     async def _letters(self, info: SubscriptionInfo, gone: set[str]) -> dict[tuple[int, int], PeekedMessage]:
-        """The dead letters of a subscription, by their places in their topic."""
+        """The dead letters of a subscription, by partition and offset in their topic."""
         topic = dead_letter_topic(info.name, info.options)
         partitions = await self.partitions(topic)
 
@@ -364,7 +364,7 @@ class KafkaBroker(Catalog):
         return {place_of(one.id): one for one in ours}
 
     async def redrive(self, subscription: str, message_id: str, *, append: bool = False) -> str:
-        """Put a dead letter at the end of its topic, under a new id: Kafka has no way back to a place."""
+        """Put a dead letter at the end of its topic, under a new id: Kafka can't put it back in its place."""
         if not append:
             raise RedriveRefused(
                 "on Kafka a dead letter can't go back to its place: use append, then it is a new message"
@@ -374,7 +374,7 @@ class KafkaBroker(Catalog):
         if letter is None:
             raise NotFound(f"subscription {subscription!r} has no dead letter {message_id!r}")
         attributes = {name: value for name, value in letter.attributes.items() if not name.startswith(OURS)}
-        # Not as a message of ours is published: others may have given it an empty key, or one that is not UTF-8.
+        # Not as one of our own messages: other producers may have used an empty key, or one that is not UTF-8.
         key = key_bytes(letter.ordering_key)
         place = await self._producer.write(info.topic, letter.data, key, headers_of(attributes))
         await self._note(subscription, gone_record(message_id), 0)
@@ -406,9 +406,9 @@ def _dead_letter(letter: PeekedMessage, topic: str) -> DeadLetter:
 
 
 class KafkaAttachment:
-    """A consumer at work on a subscription. It joins the group as soon as Kafka has told what the subscription is.
+    """An attached consumer. It joins the group as soon as Kafka has returned the subscription's options.
 
-    From then on the group answers for it. Before, it has no messages, and nothing can be said about any.
+    Until then it has no messages, and no leases.
     """
 
     def __init__(self, broker: KafkaBroker, subscription: str, consumer: Consumer) -> None:
@@ -425,7 +425,7 @@ class KafkaAttachment:
         self._ack, self.nack, self.dead_letter, self.extend = ack, nack, dead_letter, extend
 
     def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
-        """Consumers keep this method, from before the group was joined."""
+        """Consumers keep a reference to this method from before the group was joined."""
         self._ack(lease, on_durable)
 
     async def _join(self, subscription: str) -> None:

@@ -1,4 +1,4 @@
-"""Topics and subscriptions on Kafka: what exists, and with which options.
+"""Topics and subscriptions on Kafka: which exist, and their options.
 
 A subscription is a consumer group of the same name, and a state topic (``state.py``) whose first partition holds its options.
 """
@@ -55,7 +55,7 @@ _Described = tuple[SubscriptionInfo, int]
 
 
 class Flaw(NamedTuple):
-    """Something that is wrong, and what to do about it."""
+    """A problem, and how to fix it."""
 
     what: str
     advice: str
@@ -63,22 +63,22 @@ class Flaw(NamedTuple):
 
 
 class Catalog(Broker):
-    """That part of the broker that knows what exists."""
+    """The part of the broker that manages topics and subscriptions."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._producer = KafkaProducer(address)
-        self._admin = AdminClient(address.config(log_level=2))  # what the producer's connections say is enough
-        self._known: set[str] = set()  # topics that were seen
+        self._admin = AdminClient(address.config(log_level=2))  # the producer's connections already log errors
+        self._known: set[str] = set()  # topics known to exist
         self._has_connected = False
 
     async def close(self) -> None:
-        """End the library's threads now, and not whenever garbage is collected."""
+        """End the library's threads now, not at garbage collection."""
         await self._producer.close()
         del self._admin
 
     async def require_connection(self) -> None:
-        """Raise Unauthenticated, or StoreFailed, if Kafka has not answered yet and does not within ``CONNECT_TIMEOUT_S``."""
+        """Raise Unauthenticated or StoreFailed unless Kafka has answered, or does so within ``CONNECT_TIMEOUT_S``."""
         if self._has_connected:
             return
         try:
@@ -148,7 +148,7 @@ class Catalog(Broker):
         return list((await blocking(lambda: self._admin.list_topics(timeout=TIMEOUT_S), "topics")).topics)
 
     async def partitions(self, name: str) -> int:
-        """How many partitions a topic has. Raises NotFound if there is none."""
+        """The number of partitions of a topic. Raises NotFound if there is none."""
         _check_name("topic", name)
         await self.require_connection()
         described = self._admin.describe_topics(TopicCollection([name]))[name]
@@ -160,7 +160,7 @@ class Catalog(Broker):
         return found
 
     async def check_topic(self, name: str) -> None:
-        """Raises NotFound for a topic that does not exist: a broker may make one of any name that is written to."""
+        """Raises NotFound for a missing topic: otherwise a broker may create it on the first write."""
         if name not in self._known:
             await self.partitions(name)
 
@@ -180,7 +180,7 @@ class Catalog(Broker):
         except AlreadyExists:
             if await self._read_options([name]):
                 raise AlreadyExists(f"subscription {name!r} exists") from None
-            # Somebody was interrupted while it was created: go on.
+            # Its creation was interrupted: complete it.
         if options.dead_letter_topic is None:
             with suppress(AlreadyExists):
                 await self._create(dead_letter_topic(name, options), None, DEAD_LETTER_TOPIC)
@@ -190,7 +190,7 @@ class Catalog(Broker):
         return info
 
     async def _begin_at_end(self, group: str, topic: str, partitions: int) -> None:
-        """A subscription gets what is published from now on."""
+        """A subscription gets messages published from now on."""
         wanted = {TopicPartition(topic, number): _LATEST for number in range(partitions)}
         found = self._admin.list_offsets(wanted)
         ends = [
@@ -216,7 +216,7 @@ class Catalog(Broker):
     async def update_subscription(
         self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
     ) -> None:
-        """Members hear of it. A window and a release begin to count when a partition is assigned the next time."""
+        """Members are notified. A new window or release policy applies when a partition is next assigned."""
         before, partitions = await self._described(name)
         after = replace(before, options=patched(before.options, options, fields))
         _check_options(after.options)
@@ -263,7 +263,7 @@ class Catalog(Broker):
     # -- state topics ---------------------------------------------------------------------------------------------------
 
     async def _read_state(self, places: Sequence[TopicPartition]) -> list[tuple[tuple[str, int], StateRecord]]:
-        """Every record of these partitions of state topics, with its topic and partition."""
+        """All records of these partitions of state topics, with topic and partition."""
 
         def call() -> list[tuple[tuple[str, int], StateRecord]]:
             consumer = Consumer(self._address.config(**READER))
@@ -276,7 +276,7 @@ class Catalog(Broker):
         return await blocking(call, "the state of subscriptions") if places else []
 
     async def memories(self, subscription: str) -> defaultdict[int, PartitionMemory]:
-        """What is known of the partitions of a subscription."""
+        """What is remembered of the partitions of a subscription."""
         topic, memories = state_topic(subscription), defaultdict[int, PartitionMemory](PartitionMemory)
         places = [TopicPartition(topic, number) for number in range(await self.partitions(topic))]
         for (_, number), record in await self._read_state(places):
@@ -284,16 +284,16 @@ class Catalog(Broker):
         return memories
 
     async def members(self, subscription: str) -> list[tuple[str, list[int]]]:
-        """The members of a subscription's group, in words, and the partitions that each of them has."""
+        """The members of a subscription's group, described, and the partitions of each."""
         described = self._admin.describe_consumer_groups([subscription])[subscription]
         try:
             found = (await _result(described, f"subscription {subscription!r}")).members
-        except NotFound:  # nobody has joined it yet
+        except NotFound:  # it has no members yet
             return []
         return [(_named(one), [place.partition for place in one.assignment.topic_partitions]) for one in found]
 
     async def flaws(self) -> AsyncIterator[Flaw]:
-        """What is wrong with the subscriptions, and what to do about it: for ``store doctor``."""
+        """Problems of the subscriptions, and how to fix them: for ``store doctor``."""
         for info, partitions in await self._all_described():
             where, topic, letters = (
                 f"subscription {info.name!r}",
@@ -338,7 +338,7 @@ def _named(member: Any) -> str:
 
 
 def _read_to_end(consumer: Consumer, places: Sequence[TopicPartition]) -> Iterator[tuple[tuple[str, int], StateRecord]]:
-    """Every record of the partitions that exist."""
+    """All records of the partitions that exist."""
     filled = {(place.topic, place.partition) for place in places if _holds_records(consumer, place)}
     consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in filled])
     deadline = time.monotonic() + TIMEOUT_S
@@ -374,20 +374,20 @@ DEAD_LETTER_TOPIC = {"retention.ms": "-1", **ANY_SIZE}
 STATE_TOPIC = {
     **ANY_SIZE,
     "cleanup.policy": "compact",
-    # What is read at every assignment has to be small: old segments are compacted soon.
+    # This is read at every assignment, so keep it small: compact old segments soon.
     "segment.bytes": str(16 * 1024 * 1024),
     "segment.ms": "600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
 READER = {
-    "group.id": "seriatim-reader",  # it never joins it: the library wants a name
+    "group.id": "seriatim-reader",  # required by the library; it never joins the group
     "enable.auto.commit": False,
     "auto.offset.reset": "earliest",
     "allow.auto.create.topics": False,
     "enable.partition.eof": True,
-    "fetch.wait.max.ms": 10,  # it is at the end when nothing more came
+    "fetch.wait.max.ms": 10,  # at the end, wait only this long for more
 }
-# What a broker says that has just started, or has just got a partition.
+# Errors of a broker that has just started, or has just become a leader.
 _PASSING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -399,7 +399,7 @@ _MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, Kaf
 
 
 def dead_letter_topic(subscription: str, options: SubscriptionOptions) -> str:
-    """Where dead letters of a subscription go."""
+    """The topic for dead letters of a subscription."""
     return options.dead_letter_topic or f"{PREFIX}{subscription}.dead-letters"
 
 
@@ -411,7 +411,7 @@ def _check_options(options: SubscriptionOptions) -> None:
 
 
 def _check_name(what: str, name: object) -> None:
-    limit = 249 if what == "topic" else 200  # a subscription's topics have longer names
+    limit = 249 if what == "topic" else 200  # topics of a subscription have longer names
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name in (".", "..") or len(name) > limit:
         raise InvalidArgument(
             f"{name!r} can't be a {what} on Kafka: use 1 to {limit} letters, digits, '.', '_' and '-'"

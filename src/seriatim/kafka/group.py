@@ -1,17 +1,18 @@
-"""A subscription in this process: its consumers, its share of the partitions, and what is handed to them.
+"""A subscription in this process: its consumers, its partitions, and delivery.
 
 Rules
-    - This program is a member of the group while it has consumers of the subscription.
+    - This process is a member of the group while it has consumers of the subscription.
     - Consumers are served in turn, each as far as it has room; partitions likewise.
-    - What lanes decide is carried out here: failures and pauses go to the state topic, dead letters to their topic, and what
-      is finished into the next commit. Commits follow each other without pause while there is something to commit.
-    - A dead letter counts as finished when Kafka has acknowledged its copy. It is never lost; after a crash it may be there
-      twice, with the same ``seriatim-source``.
-    - What Kafka has not acknowledged is written again, as long as the partition is ours; of two states of one thing only the
-      latest is. A failure is forgotten, and a skip done, when the commit that covers the message has succeeded.
-    - What operators ask for comes through the state topic, and is obeyed by whoever has the partition.
-    - A claim that finds a higher one before it is void. Either this member has lost the partition, which it will hear, or the
-      group was made anew and counts its generations from the beginning. A commit tells: Kafka refuses it in the first case.
+    - The effects of lanes are carried out here: failures and pauses go to the state topic, dead letters to their topic,
+      and finished offsets into the next commit. Commits run back to back while there is something to commit.
+    - A dead letter counts as finished when Kafka has acknowledged its copy. It is never lost; after a crash there may
+      be two copies, with the same ``seriatim-source``.
+    - Records that Kafka has not acknowledged are written again as long as this member has the partition; of several
+      states of one thing only the newest. A failure is forgotten, and a skip done, when the commit that covers the
+      message has succeeded.
+    - Operators' commands come through the state topic, and are carried out by the member that has the partition.
+    - A claim that follows a higher one is void. Either this member has lost the partition, and will be told so, or the
+      group was recreated and counts its generations from the beginning. Kafka refuses a commit in the first case.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ REFUSED_S = 1.0
 
 
 class Group:
-    """The share that this process has of a subscription."""
+    """This process's share of a subscription."""
 
     def __init__(
         self, address: Address, info: SubscriptionInfo, producer: KafkaProducer, now: Callable[[], float]
@@ -87,15 +88,15 @@ class Group:
         self._is_awake = False
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
-        self._moved = asyncio.Event()  # whenever something became durable or a lease ended
+        self._moved = asyncio.Event()  # set when something became durable or a lease ended
         self._member = Member(address, info.name, info.topic, self)
         self._committing = asyncio.create_task(self._commit_forever())
         self._member.start()
 
     async def close(self) -> None:
-        """Leave the group: what is in flight may finish, and what is finished is committed."""
+        """Leave the group: messages in flight may finish, and what is finished is committed."""
         await self._member.close()
-        self.lost(list(self.partitions))  # there are some if Kafka did not answer
+        self.lost(list(self.partitions))  # some are left if Kafka did not answer
         self._committing.cancel()
         await asyncio.gather(self._committing, return_exceptions=True)
         if self._timer is not None:
@@ -105,7 +106,7 @@ class Group:
 
     @property
     def consumers(self) -> int:
-        """How many take messages."""
+        """The number of consumers."""
         return len(self._consumers)
 
     def attach(self, consumer: Consumer) -> None:
@@ -170,9 +171,9 @@ class Group:
         self._set_timer()
 
     def _give_back(self, leases: Iterable[Lease]) -> None:
-        """Return what was not tried."""
+        """Return messages that were not processed."""
         for lease in leases:
-            if self.holds(lease):  # not fenced, because one before it was given back
+            if self.holds(lease):  # not fenced, because an earlier one of its key was given back
                 self._return(self._held(lease), lease, 0, None, count=False)
         self.wake()
 
@@ -184,10 +185,10 @@ class Group:
         holder.let_go(lease)
         self._apply(partition, effects)
 
-    # -- handing out ----------------------------------------------------------------------------------------------------
+    # -- delivery -------------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something happened: hand out soon what can be handed out."""
+        """Schedule a delivery round, after any change."""
         if not self._is_awake:
             self._is_awake = True
             self._loop.call_soon(self._pump)
@@ -204,7 +205,7 @@ class Group:
         self._member.is_busy = not all(known.lanes.is_quiet() for known in self.partitions.values())
 
     def _serve(self, consumer: Consumer) -> bool:
-        """Give a consumer what it has room for, from each partition in turn."""
+        """Deliver what a consumer has room for, from each partition in turn."""
         for _ in range(len(self._turn)):
             partition = self._turn[0]
             self._turn.rotate(-1)
@@ -223,11 +224,11 @@ class Group:
     def _deliver(self, partition: Partition, consumer: Consumer, leases: list[Lease]) -> None:
         messages = [KafkaDelivered(lease, partition.record(lease.offset)) for lease in consumer.lend(leases)]
         if (fitting := consumer.weigh(messages)) < len(messages):
-            # The last one first: giving one back takes those of its key behind it back, too.
+            # The last one first: giving back a message also takes back the later ones of its key.
             self._give_back([lease for lease, _ in reversed(messages[fitting:])])
             messages = messages[:fitting]
         if self.info.options.retry.max_attempts is not None:
-            for lease, _ in messages:  # a crash during delivery counts as a failure, but for a batch
+            for lease, _ in messages:  # a crash during delivery counts as a failure, except in a batch
                 failures = lease.attempt - (partition.lanes.covered(lease.token) > 1)
                 self._note(partition, lease.key, lease.offset, failures, 0.0, "the process ended during delivery")
         consumer.deliver(messages)
@@ -249,7 +250,7 @@ class Group:
             self._apply(partition, partition.lanes.advance(self._now()))
         self.wake()
 
-    # -- what lanes decide ----------------------------------------------------------------------------------------------
+    # -- effects of lanes -----------------------------------------------------------------------------------------------
 
     def _apply(self, partition: Partition, effects: Iterable[LaneEffect]) -> None:
         for effect in effects:
@@ -259,7 +260,7 @@ class Group:
                 case Settled() | Removed():
                     self._finish(partition, [effect.offset])
                 case DeadLettered():
-                    # The next member writes it if this one can't: with the last error, and not as a crash.
+                    # If this member can't write it, the next one does: with the last error, and not as a crash.
                     self._note(partition, effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                     partition.letters.append(effect)
                     if partition.burying is None:
@@ -274,14 +275,14 @@ class Group:
                     self._fence(partition, effect)
 
     def _fence(self, partition: Partition, fenced: Fenced) -> None:
-        """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
+        """A lease is lost. If it was already acked provisionally, its consumer no longer has it."""
         lease = fenced.lease
         if fenced.holder is not None:
             fenced.holder.let_go(lease)
             fenced.holder.fenced(lease)
         for offset in lease.offsets:
             if self.info.options.retry.max_attempts is not None:
-                # The delivery was noted when it began, and does not count.
+                # The delivery was recorded when it began, and does not count.
                 failures, error = partition.lanes.failures(offset)
                 self._note(partition, lease.key, offset, failures, 0.0, error)
             partition.tell(offset, StaleLease("an earlier message of the key failed: this one is delivered again"))
@@ -299,7 +300,7 @@ class Group:
         return self.partitions.get(partition.number) is partition
 
     def _write(self, partition: Partition, records: Iterable[StateRecord]) -> None:
-        """Let records go to the state topic."""
+        """Queue records for the state topic."""
         partition.outbox |= {record.key: record for record in records}
         if partition.outbox and partition.writing is None:
             partition.writing = asyncio.create_task(self._empty_outbox(partition))
@@ -320,7 +321,7 @@ class Group:
         self.wake()
 
     async def _bury(self, partition: Partition) -> None:
-        """Write dead letters to their topic. What fails is left to the next member when the partition is about to go."""
+        """Write dead letters to their topic. During a revocation, failed writes are left to the next member."""
         while partition.letters and self._owns(partition):
             letters, partition.letters = partition.letters, []
             errors = await self._failures([self._copy(partition, letter) for letter in letters], "dead letters wait")
@@ -383,7 +384,7 @@ class Group:
                 self._write(partition, partition.committed(commit))
         self.wake()
 
-    # -- what the member hears ------------------------------------------------------------------------------------------
+    # -- events of the member -------------------------------------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[Assigned]) -> None:
         for number, flow, epoch, offset, finished in partitions:
@@ -393,7 +394,7 @@ class Group:
             self._write(known, [claim_record(epoch)])
 
     def fetched(self, found: Mapping[int, Sequence[tuple[Record, Origin | None]]], ends: Mapping[int, int]) -> None:
-        """Records came, or it is known up to which offset there is nothing else."""
+        """Records were fetched, or it is known up to which offset there is nothing else."""
         for number in {*found, *ends}:
             if (partition := self.partitions.get(number)) is not None:
                 partition.add(found.get(number, ()), self._now())
@@ -406,7 +407,7 @@ class Group:
         self.wake()
 
     def removed(self, partition: int, end: int) -> None:
-        """Kafka removed what lies below an offset, and was not fetched yet. Offsets without a message count, too."""
+        """Kafka removed unfetched records below an offset. Offsets without a message count, too."""
         if (known := self.partitions.get(partition)) is not None and (lost := known.skip_to(end)):
             what = (
                 "subscription %r: %d messages of partition %d were removed from the log before they were finished: lost"
@@ -420,7 +421,7 @@ class Group:
             known.beginning = asyncio.create_task(self._claim_again(known, epoch))
 
     async def _claim_again(self, partition: Partition, epoch: int) -> None:
-        """The claim of an assignment is void: claim the partition with a higher epoch, if it is still ours."""
+        """The claim of an assignment is void: claim the partition with a higher epoch if this member still has it."""
         while self._owns(partition):
             commit = partition.to_commit(self._member.metadata_bytes)
             try:
@@ -433,16 +434,16 @@ class Group:
             await asyncio.sleep(RETRY_S)
 
     def remembered(self, serial: int, memory: PartitionMemory) -> None:
-        if (known := self._by_serial.get(serial)) is not None:  # not of an assignment that is over
+        if (known := self._by_serial.get(serial)) is not None:  # the assignment has not ended
             self._write(known, known.begin(memory, self._now()))
             known.beginning = asyncio.create_task(self._begin(known))
 
     async def _begin(self, partition: Partition) -> None:
-        """Hand a partition out when what it inherits is written down as its own."""
+        """Start delivering a partition once its inherited state is written again under this claim."""
         if partition.writing is not None:
             await partition.writing
         if not self._owns(partition):
-            return  # whoever has it now obeys what operators asked for
+            return  # the partition's new member carries out operators' commands
         partition.is_claimed = True
         for identity, command in partition.memory.commands.items():
             self._carry_out(partition, identity, command)
@@ -451,7 +452,7 @@ class Group:
         self.wake()
 
     async def revoked(self, partitions: Sequence[int], seconds: float) -> None:
-        """They go to somebody else: let what is in flight finish and become durable, and fence what is left."""
+        """The partitions are being reassigned: let messages in flight finish and become durable, and fence the rest."""
         going = [known for number in partitions if (known := self.partitions.get(number)) is not None]
         for partition in going:
             partition.is_ending = True
@@ -475,7 +476,7 @@ class Group:
         return True
 
     def lost(self, partitions: Sequence[int]) -> None:
-        """They belong to somebody else already: nothing of them may be committed."""
+        """The partitions already belong to another member: nothing of them may be committed."""
         for number in partitions:
             partition = self.partitions.pop(number, None)
             if partition is None:
@@ -498,11 +499,11 @@ class Group:
 
     def commanded(self, serial: int, record: StateRecord) -> None:
         if (known := self._by_serial.get(serial)) is not None and record.value is not None:
-            with suppress(TypeError):  # nobody of us wrote it
+            with suppress(TypeError):  # not one of our records
                 self._carry_out(known, record.key.removeprefix("command/"), Command(**record.value))
 
     def _carry_out(self, partition: Partition, identity: str, command: Command) -> None:
-        """What an operator asked for. What lanes refuse, because somebody else was quicker, is logged."""
+        """Carry out an operator's command. If lanes refuse it, because another command came first, that is logged."""
         lanes, key, obeyed = partition.lanes, command.key, [command_record(identity, None)]
         if command.head is not None and not partition.has_seen(command.head):
             partition.deferred[identity] = command
@@ -528,7 +529,7 @@ class Group:
         self.wake()
 
     def reconfigured(self, value: dict[str, Any]) -> None:
-        """Somebody changed the options. Lanes that there are keep their window and the moment of their release."""
+        """The options were changed. Existing lanes keep their window and release policy."""
         options = read_subscription_options(value.get("options") or {})[0]
         self.info = replace(self.info, options=options)
         for partition in self.partitions.values():
@@ -538,7 +539,7 @@ class Group:
 
 
 def _taken_out(partition: Partition, command: Command, offset: int) -> list[LaneEffect]:
-    """Let lanes take a message out of its key; all but a removal want it to be the first one there."""
+    """Take a message out of its key's lane; all commands but a removal require it to be the first one."""
     lanes, key = partition.lanes, command.key
     if command.verb == "remove":
         return [lanes.remove(partition.lane_of(offset), offset)]

@@ -1,22 +1,23 @@
 """A member of a consumer group: a thread that polls and commits, and one that follows the group's state topic.
 
 Rules
-    - Polling never stops while handlers run; partitions of which enough is in memory are paused instead. So a handler may take
-      longer than ``max.poll.interval.ms`` and keeps its partition, and a blocked event loop does not fill the memory.
-    - On revocation the thread that polls waits for the event loop, for ``finishing`` seconds and half as long again.
-    - A commit names the assignments that it is for. What has gone meanwhile is left out, and a program that is no longer the
-      member that it was when the partitions were assigned commits nothing.
-    - Offsets are never reset silently. What was removed from the log before it was fetched is reported; a log that ends before
-      the offset is another one, and begins anew.
-    - Whatever the threads hear goes to the group, in the event loop.
+    - Polling never stops while handlers run; partitions with enough records in memory are paused instead. So a handler
+      may take longer than ``max.poll.interval.ms`` and keep its partition, and memory is bounded while the event loop
+      is blocked.
+    - On revocation the polling thread waits for the event loop, for 1.5 times ``finishing`` seconds.
+    - A commit names the assignments that it is for. Assignments that have ended are left out, and a program that is no
+      longer the member to which the partitions were assigned commits nothing.
+    - Offsets are never reset silently. Records that were removed from the log before they were fetched are reported; a
+      log that ends before the offset is a different one, and is read from its beginning.
+    - The threads report all events to the group, in the event loop.
     - Rebalancing is cooperative and sticky.
 
-One thread does all that concerns the group: calls from several would wait for each other. It polls and commits in between;
-while anything may have to be committed soon it waits for that and not for messages, and while a partition is being revoked it
-does nothing but commit.
+    One thread makes all calls that concern the group: calls from several would wait for each other. It alternates
+    between polling and committing; while anything may have to be committed soon it waits for that and not for messages,
+    and while a partition is being revoked it only commits.
 
-How far a partition was read is known from its records, and at its end from Kafka's word that it is the end: behind the last
-record there may be offsets without one, which transactions leave.
+    How far a partition was read is known from its records, and at its end from Kafka's end-of-partition event: after
+    the last record there may be offsets without one, which transactions leave.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ T = TypeVar("T")
 
 
 class Assigned(NamedTuple):
-    """A partition that was assigned: the epoch to claim it with, where to go on, and what is finished beyond that."""
+    """An assigned partition: the epoch of its claim, its committed offset, and the finished offsets beyond it."""
 
     number: int
     flow: Flow
@@ -87,7 +88,7 @@ class Assigned(NamedTuple):
 
 @dataclass(slots=True)
 class _Followed:
-    """A partition of the state topic. ``serial`` is 0 where it is read for the sake of the options alone."""
+    """A followed partition of the state topic. ``serial`` is 0 if it is read only for the options."""
 
     serial: int = 0
     epoch: int = 0
@@ -115,19 +116,19 @@ class Member:
         if address.member is not None:
             config["group.instance.id"] = f"{address.member}-{subscription}"
         self._consumer = Consumer(address.config(**config))
-        self._identity: str | None = None  # of the member to whom the partitions were assigned
+        self._identity: str | None = None  # the member id at the time of the assignment
         self._owned: dict[int, Flow] = {}
         self._serials = count(1)
         self._commits: SimpleQueue[tuple[Sequence[Commit], asyncio.Future[set[int]]]] = SimpleQueue()
-        self.metadata_bytes = MAX_METADATA_BYTES  # of a commit; less when the broker has refused that
-        self.is_busy = False  # whether something may have to be committed soon
+        self.metadata_bytes = MAX_METADATA_BYTES  # per commit; lowered when the broker refuses it
+        self.is_busy = False  # whether a commit may be needed soon
         self._follower = Consumer(address.config(**(READER | {"fetch.wait.max.ms": FETCH_WAIT_MS})))
         self._following: SimpleQueue[Mapping[int, Assigned | None]] = SimpleQueue()
         """Partitions to follow for an assignment, or to follow no longer."""
         self._following.put({0: None})
-        self._wanted: dict[int, Assigned | None] = {}  # those that are still to be followed
+        self._wanted: dict[int, Assigned | None] = {}  # still to be followed
         self._followed: dict[int, _Followed] = {}
-        self._options: tuple[int, dict[str, Any] | None] = -1, None  # the newest, until they are told, and their offset
+        self._options: tuple[int, dict[str, Any] | None] = -1, None  # the newest, until reported, and their offset
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._poll, self._follow)]
 
     def start(self) -> None:
@@ -135,7 +136,7 @@ class Member:
             thread.start()
 
     async def close(self) -> None:
-        """Leave the group. What is in flight may finish; a Kafka that does not answer is not waited for."""
+        """Leave the group. Messages in flight may finish; a Kafka that does not answer is not waited for."""
         self._is_closing = True
         limit = self._loop.time() + self._finishing * PATIENCE + CALL_TIMEOUT_S
         for thread in self._threads:
@@ -147,12 +148,12 @@ class Member:
                 _finish(self._commits.get_nowait()[1], StaleLease("this program has left the group"))
 
     async def commit(self, commits: Sequence[Commit]) -> set[int]:
-        """Commit offsets and metadata. Returns the serials of the assignments that were still there."""
+        """Commit offsets and metadata. Returns the serials of the assignments that still existed."""
         done: asyncio.Future[set[int]] = self._loop.create_future()
         self._commits.put((commits, done))
         return await done
 
-    # -- the thread that polls ------------------------------------------------------------------------------------------
+    # -- the polling thread ---------------------------------------------------------------------------------------------
 
     def _poll(self) -> None:
         consumer = self._consumer
@@ -164,7 +165,7 @@ class Member:
                 self._serve_commits(BUSY_POLL_S if is_busy else 0)
                 first = consumer.poll(0 if is_busy else POLL_S)
                 if first is not None:
-                    self._take([first])  # before anything else can fail: it would be passed over
+                    self._take([first])  # at once: if anything failed first, this message would be skipped
                     self._take(consumer.consume(BATCH, timeout=0))
             except KafkaException as failure:
                 self._tell(self._group.failed, error_of(failure, "messages could not be fetched"))
@@ -176,7 +177,7 @@ class Member:
         consumer.close()
 
     def _serve_commits(self, seconds: float) -> None:
-        """Commit what is waiting, or the first that comes within ``seconds``."""
+        """Commit everything that is waiting, or the first that comes within ``seconds``."""
         with suppress(Empty):
             while True:
                 commits, done = self._commits.get(timeout=seconds) if seconds else self._commits.get_nowait()
@@ -196,7 +197,7 @@ class Member:
             if commit.serial in serials
         ]
         if places and self._consumer.memberid() != self._identity:
-            # Of a group without members Kafka would take it, and undo what somebody else has committed meanwhile.
+            # If the group has no members Kafka would accept it, and undo another member's later commit.
             return StaleLease("what is finished could not be committed: the session has ended")
         for place in (self._consumer.commit(offsets=places, asynchronous=False) or ()) if places else ():
             if place.error is not None:
@@ -232,14 +233,14 @@ class Member:
             self._find_again(number, offset)
 
     def _report(self, error: KafkaError) -> None:
-        """Something is wrong with the topic or with the membership: such an error belongs to no partition."""
+        """An error of the topic or the membership, not of one partition."""
         if not error.retriable():
             found = error_of(error, "messages could not be fetched")
-            # A broker that has just started may not know a new topic yet: that is no reason to end.
+            # A broker that has just started may not know a new topic yet: retry.
             self._tell(self._group.failed, StoreFailed(str(found)) if isinstance(found, NotFound) else found)
 
     def _find_again(self, number: int, offset: int) -> None:
-        """The log does not have the next offset: go on with the first that it has."""
+        """The log does not have the next offset: continue with its first one."""
         place = TopicPartition(self._topic, number)
         low, _ = self._insist(lambda: self._consumer.get_watermark_offsets(place, timeout=CALL_TIMEOUT_S)) or (0, 0)
         if offset < low:
@@ -249,12 +250,12 @@ class Member:
             self._give_up([number])
             self._wait_for(_call(self._group.lost, [number]))
             self._own([(number, low, frozenset())])
-        self._consumer.incremental_unassign([place])  # to seek is not enough: it fetches nothing more
+        self._consumer.incremental_unassign([place])  # seeking is not enough: it would fetch nothing more
         self._consumer.incremental_assign([TopicPartition(self._topic, number, low)])
 
     def _own(self, starts: Sequence[tuple[int, int, frozenset[int]]]) -> None:
         found, metadata = [], self._consumer.consumer_group_metadata()
-        # The library's form of it: its version, and the generation. It is said to be opaque; without it, epochs are counted.
+        # The library's format: its version, and the generation. Documented as opaque; otherwise, epochs are counted.
         generation = int.from_bytes(metadata[7:11], "little") if metadata[:7] == b"CGMDv2:" else 0
         for number, offset, finished in starts:
             flow = Flow(next(self._serials))
@@ -264,7 +265,7 @@ class Member:
         self._following.put({one.number: one for one in found})
 
     def _give_up(self, numbers: Sequence[int]) -> None:
-        """From now on nothing of these partitions is committed."""
+        """Stop committing these partitions."""
         for number in numbers:
             self._owned.pop(number, None)
         self._following.put(dict.fromkeys(numbers))
@@ -276,7 +277,7 @@ class Member:
         consumer.incremental_assign(
             [TopicPartition(self._topic, number, max(offset, OFFSET_BEGINNING)) for number, offset, _ in starts]
         )
-        # Where it was paused when it was here the last time, it still is.
+        # If it was paused in an earlier assignment, it still is.
         consumer.resume(places)
 
     def _start_of(self, place: TopicPartition) -> tuple[int, int, frozenset[int]]:
@@ -292,7 +293,7 @@ class Member:
         return place.partition, found.offset, decode(found.offset, found.metadata)
 
     def _insist(self, ask: Callable[[], T]) -> T | None:
-        """Ask until there is an answer, or until this closes."""
+        """Retry until there is an answer, or until this closes."""
         while True:
             try:
                 return ask()
@@ -313,8 +314,8 @@ class Member:
         self._wait_for(_call(self._group.lost, numbers))
 
     def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let the event loop work, and commit what it wants to have committed meanwhile."""
-        if self._loop.is_closed():  # it did not wait for Kafka's answer
+        """Let the event loop run a coroutine, and serve its commits meanwhile."""
+        if self._loop.is_closed():  # closed without waiting for Kafka's answer
             work.close()
             return
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -322,7 +323,7 @@ class Member:
         while not future.done() and time.monotonic() < deadline:
             self._serve_commits(BUSY_POLL_S)
         error = future.exception() if future.done() else TimeoutError()
-        if error is not None:  # the partition goes all the same
+        if error is not None:  # the partition is revoked regardless
             logger.error("a partition was given up before its messages were finished: %r", error)
 
     # -- the thread that follows the state topic ------------------------------------------------------------------------
@@ -343,7 +344,7 @@ class Member:
             while True:
                 self._wanted |= self._following.get_nowait()
         for number, assigned in list(self._wanted.items()):
-            if self._followed.pop(number, None) is not None:  # one that comes again is read again from its beginning
+            if self._followed.pop(number, None) is not None:  # if reassigned, it is read again from its beginning
                 self._follower.incremental_unassign([TopicPartition(self._state_topic, number)])
             if assigned or not number:  # the options are in partition 0
                 self._make_room(number)
@@ -354,7 +355,7 @@ class Member:
             del self._wanted[number]
 
     def _make_room(self, number: int) -> None:
-        """Let the state topic have a partition of this number: the topic may have got more since it was subscribed to."""
+        """Add partitions to the state topic, up to this number: the topic may have grown since."""
         known = self._follower.list_topics(self._state_topic, timeout=CALL_TIMEOUT_S).topics[self._state_topic]
         if known.error is None and number >= len(known.partitions):
             admin = AdminClient(self._address.config())
@@ -367,7 +368,7 @@ class Member:
             return
         if error is not None:
             if error.code() == _END and number == 0 and (options := self._options[1]) is not None:
-                # What was read is the present. Before, it may be long ago: options that were replaced.
+                # Everything read now is current. Before the end, it may be old: options that were replaced.
                 self._options = self._options[0], None
                 self._tell(self._group.reconfigured, options)
             return

@@ -1,17 +1,17 @@
-"""One assigned partition: its lanes, its records that are not finished, and what of it is committed.
+"""One assigned partition: its lanes, its unfinished records, and its committed progress.
 
 Rules
-    - Nothing is handed out before the group's state topic was read to its end and the partition was claimed.
-    - A record is finished when it is settled, skipped, filtered out, stored as a dead letter, or the repeat of a row that a
-      Spark pipeline wrote before. It is durable when a commit covers it; only then may the next message of its key go out
-      (``release="durable"``), and only then is forgotten how often it failed.
-    - A partition that is revoked hands out nothing more; what is in flight may finish. One that is lost is fenced at once.
-    - In a partition of Kafka, the rows that one query and partition of it (a *writer*) wrote come with growing places (batch,
-      position), except for those of a batch that ran again. A row whose place is not beyond the highest before it is a repeat.
-      The highest places are durable *before* the commit that passes the rows that reached them. So after a crash they are
-      those of finished rows alone: what is read again and lies below them is finished, or a repeat.
+    - Nothing is delivered before the group's state topic was read to its end and the partition was claimed.
+    - A record is finished when it is settled, skipped, filtered out, stored as a dead letter, or the repeat of a row
+      that a Spark pipeline wrote before. It is durable when a commit covers it; only then may the next message of its
+      key be delivered (``release="durable"``), and only then is its count of failures forgotten.
+    - A revoked partition delivers nothing more; messages in flight may finish. A lost one is fenced at once.
+    - Within a partition of Kafka, the rows that one query and partition of it (a *writer*) wrote have increasing places
+      (batch, position), except for those of a batch that ran again. A row whose place is not beyond the highest before
+      it is a repeat. The highest places are durable *before* the commit that passes the rows that reached them. So
+      after a crash they belong to finished rows alone: rows read again below them are finished, or repeats.
 
-No IO: whoever owns it writes and commits what it says.
+    No IO: the caller writes and commits what it returns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Accepts = Callable[[Mapping[str, str] | None], bool]
 class Flow:
     """One assignment of a partition, and how much of it is in memory.
 
-    The thread that polls counts what it fetched, the event loop what it released: neither changes the other's figures.
+    The polling thread counts what it fetched, the event loop what it released: neither changes the other's counters.
     """
 
     serial: int
@@ -58,13 +58,13 @@ class Flow:
     is_paused: bool = False
 
     def exceeds(self, share: float) -> bool:
-        """Whether more is in memory than a share of what may be."""
+        """Whether more is in memory than a share of the limit."""
         records, size = self.fetched - self.released, self.fetched_bytes - self.released_bytes
         return records > MAX_RECORDS * share or size > MAX_BYTES * share
 
 
 class Commit(NamedTuple):
-    """What to commit for one assignment of a partition, and what becomes durable by it."""
+    """What to commit for one assignment of a partition, and what becomes durable with it."""
 
     number: int
     serial: int
@@ -94,23 +94,23 @@ class Partition:
         self.lanes = Lanes(options.delivery, first_token=(flow.serial << TOKEN_BITS) + 1)
         self.lanes.advance(now)
         self.memory = PartitionMemory()
-        self.is_ready = self.is_claimed = False  # what comes is queued; it may be handed out
+        self.is_ready = self.is_claimed = False  # records are queued; they may be delivered
         self.is_ending = self.is_dirty = False
-        self.outbox: dict[str, StateRecord] = {}  # to be written to the state topic: the latest of each key
-        self.letters: list[DeadLettered] = []  # to be written to the topic of the dead letters
+        self.outbox: dict[str, StateRecord] = {}  # for the state topic: the newest of each key
+        self.letters: list[DeadLettered] = []  # for the dead-letter topic
         self.writing: asyncio.Task[None] | None = None
         self.burying: asyncio.Task[None] | None = None
         self.beginning: asyncio.Task[None] | None = None
-        self.deferred: dict[str, Command] = {}  # what operators ask about messages that were not fetched yet
+        self.deferred: dict[str, Command] = {}  # commands about messages that were not fetched yet
         self._flow = flow
         self._added = 0
         self._accepts = accepts
         self._progress = Progress(offset, finished)
-        self._places: dict[str, tuple[int, int]] = {}  # the highest of each writer, of what was seen
+        self._places: dict[str, tuple[int, int]] = {}  # the highest seen, by writer
         self._reached: deque[tuple[int, Origin]] = deque()  # offsets that set such a place, and are not passed yet
-        self._early: list[tuple[Record, Origin | None, bool]] = []  # came before it was ready
+        self._early: list[tuple[Record, Origin | None, bool]] = []  # arrived before it was ready
         self._records: dict[int, Record] = {}
-        self._settled: list[int] = []  # finished, and not covered by a commit yet
+        self._settled: list[int] = []  # finished, but not covered by a commit yet
         self._waiters: dict[int, OnDurable] = {}
         self._last_commit: tuple[int, str] | None = None
 
@@ -121,7 +121,7 @@ class Partition:
             self._added += 1
             offset = record.offset & (1 << OFFSET_BITS) - 1
             if offset < self._progress.next:
-                self._flow.released_bytes += len(record.data)  # it came before
+                self._flow.released_bytes += len(record.data)  # a repeat
                 continue
             is_open = self._progress.see(offset)
             if self.is_ready:
@@ -131,18 +131,18 @@ class Partition:
         self._release()
 
     def skip_to(self, end: int) -> int:
-        """Nothing more comes below an offset. Returns how many offsets were passed that are not known to be finished."""
+        """No more records will come below an offset. Returns how many passed offsets are not known to be finished."""
         before, passed = self._progress.lowest, self._progress.skip_to(end)
         self.is_dirty |= self._progress.lowest > before
         return passed
 
     def begin(self, memory: PartitionMemory, now: float) -> list[StateRecord]:
-        """Its state is known: queue what came. Returns what has to be written before anything is handed out."""
+        """Its state is known: queue the records that arrived. Returns what must be written before delivery begins."""
         self.memory, self.is_ready = memory, True
         written = [StateRecord(name, None) for name in memory.void]
         for offset, (epoch, failure) in list(memory.failures.items()):
             if offset < self._progress.lowest:
-                del memory.failures[offset]  # whoever finished it did not get to delete it
+                del memory.failures[offset]  # the previous member crashed before deleting it
             else:
                 memory.failures[offset] = self.epoch, failure
                 written.append(failure_record(offset, self.epoch, failure))
@@ -190,15 +190,15 @@ class Partition:
         return offset < self._progress.next
 
     def lane_of(self, offset: int) -> str | None:
-        """The key of a message that is not finished, by which lanes know it."""
+        """The key of an unfinished message, as lanes know it."""
         if offset not in self._records:
             raise NotFound(f"message {message_id(self.number, offset)} is finished")
         return self._records[offset].key if self.options.message_ordering else None
 
-    # -- what is finished -----------------------------------------------------------------------------------------------
+    # -- progress -------------------------------------------------------------------------------------------------------
 
     def finish(self, offsets: Sequence[int]) -> None:
-        """Messages are done."""
+        """Mark messages as finished."""
         for offset in offsets:
             self._progress.finish(offset)
             self._flow.released_bytes += len(self._records.pop(offset).data)
@@ -207,7 +207,7 @@ class Partition:
         self.is_dirty = True
 
     def note(self, offset: int, failure: Failure, now: float) -> list[StateRecord]:
-        """A message failed or is delayed: what is to be remembered of it."""
+        """A message failed or is delayed: the records to write."""
         if offset not in self.memory.failures and not failure.failures and failure.not_before <= now:
             return []
         self.memory.failures[offset] = self.epoch, failure
@@ -217,7 +217,7 @@ class Partition:
         self._waiters[offset] = on_durable
 
     def passed(self, offset: int) -> list[StateRecord]:
-        """What has to be durable before an offset is committed: the places of the rows of Spark pipelines below it."""
+        """What must be durable before an offset is committed: the places of the rows of Spark pipelines below it."""
         passed: dict[str, tuple[int, int]] = {}
         while self._reached and self._reached[0][0] < offset:
             _, origin = self._reached.popleft()
@@ -225,7 +225,7 @@ class Partition:
         return [replay_record(writer, self.epoch, place) for writer, place in passed.items()]
 
     def to_commit(self, metadata_bytes: int = MAX_METADATA_BYTES) -> Commit | None:
-        """What has to be committed now, if anything."""
+        """The commit that is due, if any."""
         self.is_dirty = False
         offset, encoded = self._progress.commit(metadata_bytes)
         if (offset, encoded.text) == self._last_commit:
@@ -234,7 +234,7 @@ class Partition:
         return Commit(self.number, self.serial, offset, encoded.text, covered)
 
     def committed(self, commit: Commit) -> list[StateRecord]:
-        """A commit succeeded. Returns what is no longer to be remembered."""
+        """A commit succeeded. Returns the records that delete obsolete state."""
         self._last_commit = commit.offset, commit.metadata
         covered, forgotten = set(commit.covered), list[StateRecord]()
         self._settled = [offset for offset in self._settled if offset not in covered]
@@ -252,11 +252,11 @@ class Partition:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was decided is durable."""
+        """Whether all outcomes are durable."""
         under_way = self.outbox or self.writing or self.letters or self.burying
         return not (self._settled or (self.is_dirty and self.is_ready) or under_way)
 
     def end(self, error: BaseException) -> None:
-        """It is somebody else's now: whoever waits for it to become durable hears so."""
+        """It is lost: fail the futures that wait for durability."""
         for offset in list(self._waiters):
             self.tell(offset, error)

@@ -1,15 +1,15 @@
-"""What of a partition is finished: everything below an offset, and some records beyond it.
+"""The finished records of a partition: everything below an offset, and some records beyond it.
 
 Rules
-    - Only records that were seen count. Offsets have holes, left by compaction and by transactions: what was never seen is
-      not waited for.
-    - A commit names the lowest unfinished offset, and in its metadata what is finished beyond it: a bitmap, or the same
-      deflated, whichever is shorter. What does not fit into the broker's limit is left out and is not durable yet; the next
-      commits cover it as the lowest offset moves.
-    - Metadata that can't be read, or is somebody else's, is ignored: then messages repeat, in order.
+    - Only records that were seen count. Offsets have holes, left by compaction and by transactions: an offset that was
+      never seen is not waited for.
+    - A commit names the lowest unfinished offset, and in its metadata the finished offsets beyond it: a bitmap, or the
+      same deflated, whichever is shorter. What does not fit into the broker's limit is left out and is not durable yet;
+      the next commits cover it as the lowest offset moves.
+    - Metadata that is unreadable, or not ours, is ignored: then messages repeat, in order.
 
-A commit may follow every few messages of a hot key while thousands of others are finished ahead of it. So what is finished is
-kept as the bitmap that is committed, and no commit goes through its offsets one by one.
+    A commit may follow every few messages of a hot key while thousands of others are finished ahead of it. So progress
+    is kept as the bitmap that is committed, and no commit iterates over its offsets.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class Encoded(NamedTuple):
 
 
 def encode(lowest: int, bitmap: bytes, limit: int = MAX_METADATA_BYTES) -> Encoded:
-    """What is finished from ``lowest`` on, one bit for each offset, or as much of it as fits."""
-    room = (limit - len(BITMAP)) // 4 * 3 - CHECKSUM_BYTES  # base64 makes four characters of three bytes
+    """Encode the finished offsets from ``lowest`` on, one bit each, as many as fit."""
+    room = (limit - len(BITMAP)) // 4 * 3 - CHECKSUM_BYTES  # base64 encodes three bytes as four characters
     if not bitmap or room <= 0:
         return Encoded("", lowest - 1)
     deflated = zlib.compress(bitmap[: MAX_AHEAD // 8], 1)
     kind, packed, covered = DEFLATED, deflated, min(len(bitmap), MAX_AHEAD // 8)
     if len(deflated) >= len(bitmap) or len(deflated) > room:
         kind, packed, covered = BITMAP, bitmap[:room], min(len(bitmap), room)
-    # With a checksum: a damaged text would pass over messages that nobody has seen.
+    # With a checksum: corrupt metadata would skip unprocessed messages.
     sealed = zlib.crc32(b"%d" % lowest + packed).to_bytes(CHECKSUM_BYTES) + packed
     return Encoded(kind + b64encode(sealed).decode(), lowest + 8 * covered - 1)
 
 
 def decode(lowest: int, metadata: str | None) -> frozenset[int]:
-    """The offsets beyond ``lowest`` that are finished; none when that can't be read."""
+    """The finished offsets beyond ``lowest``; empty if the metadata can't be read."""
     if not metadata or metadata[:3] not in (BITMAP, DEFLATED):
         return frozenset()
     try:
@@ -71,10 +71,10 @@ def decode(lowest: int, metadata: str | None) -> frozenset[int]:
 
 
 class Progress:
-    """What of one partition was seen, and what of that is finished."""
+    """The records of one partition that were seen, and which of them are finished."""
 
     def __init__(self, lowest: int, finished: frozenset[int] = frozenset()) -> None:
-        self.next = self._base = max(0, lowest)  # behind what was seen; the offset of the first bit
+        self.next = self._base = max(0, lowest)  # after all seen records; the offset of the first bit
         self._seen: deque[int] = deque()  # from the lowest unfinished one on
         self._bits = bytearray()
         for offset in finished:
@@ -82,11 +82,11 @@ class Progress:
 
     @property
     def lowest(self) -> int:
-        """The lowest unfinished offset, or the one behind everything that was seen."""
+        """The lowest unfinished offset, or the one after all seen records."""
         return self._seen[0] if self._seen else self.next
 
     def see(self, offset: int) -> bool:
-        """A record came, behind those before it. Returns whether it is still to be done."""
+        """Add a record, after those before it. Returns whether it is unfinished."""
         self.next = offset + 1
         self._seen.append(offset)
         if self._is_finished(offset):
@@ -95,7 +95,7 @@ class Progress:
         return True
 
     def skip_to(self, end: int) -> int:
-        """Nothing more comes below an offset. Returns how many offsets were passed that are not known to be finished."""
+        """No more records will come below an offset. Returns how many passed offsets are not known to be finished."""
         passed = max(0, end - self.next)
         known = int.from_bytes(self._bits, "little") >> (self.next - self._base) & (1 << passed) - 1
         self.next = max(self.next, end)
@@ -121,7 +121,7 @@ class Progress:
             self._seen.popleft()
 
     def commit(self, limit: int = MAX_METADATA_BYTES) -> tuple[int, Encoded]:
-        """What to commit: the lowest unfinished offset, and what is finished beyond it."""
+        """What to commit: the lowest unfinished offset, and the finished ones beyond it."""
         lowest = self.lowest
         whole = (lowest - self._base) // 8
         del self._bits[:whole]
@@ -130,5 +130,5 @@ class Progress:
         return lowest, encode(lowest, ahead.to_bytes((ahead.bit_length() + 7) // 8, "little"), limit)
 
     def __len__(self) -> int:
-        """How many records were seen since the lowest unfinished one."""
+        """The number of records seen since the lowest unfinished one."""
         return len(self._seen)

@@ -1,15 +1,15 @@
 """The producer: messages and state records to Kafka, in order.
 
 Rules
-    - The producer is idempotent and waits for all replicas: what it acknowledges is there once, in the order in which it was
-      given. A future resolves when Kafka has acknowledged the message.
+    - The producer is idempotent and waits for all replicas: an acknowledged record is stored once, in the order of
+      writes. A future resolves when Kafka has acknowledged the message.
     - A batch is not atomic here: when some of its messages fail, others may be stored.
-    - The next batch of a key is given to the producer when the one before was acknowledged. So nothing of a key overtakes a
-      message that fails; the publisher pauses the key then.
+    - The next batch of a key is given to the producer when the one before was acknowledged. So no message overtakes a
+      failed one of its key; the publisher then pauses the key.
 
-Theory of operation
-    One thread polls the producer, which calls back for every record there. What it hears goes to the event loop in one piece
-    for each turn of the thread.
+    Theory of operation
+        One thread polls the producer, which calls back for every record in that thread. The results are passed to the
+        event loop together, once per turn of the thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONFIGURATION = {
     "message.timeout.ms": 60_000,
     "message.max.bytes": 12 * 1024 * 1024,
     "linger.ms": 0,
-    "allow.auto.create.topics": False,  # not one that somebody has deleted
+    "allow.auto.create.topics": False,  # do not recreate a deleted topic
 }
 
 _TELLING = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._RESOLVE}  # noqa: SLF001 - their names in the library
@@ -52,7 +52,7 @@ _Result = tuple[asyncio.Future[tuple[int, int]], "KafkaError | None", int, int]
 
 
 class KafkaProducer:
-    """Writes records; made and used in an event loop."""
+    """Writes records; created and used in an event loop."""
 
     def __init__(self, address: Address) -> None:
         self.trouble: KafkaError | None = None
@@ -67,7 +67,7 @@ class KafkaProducer:
         self._thread.start()
 
     def _on_error(self, error: KafkaError) -> None:
-        """What is wrong with the connections, from the thread. The library repeats it with every try."""
+        """A connection error, reported in the thread. The library repeats it on every retry."""
         known, code = self.trouble, error.code()
         if known is None or code in _TELLING:
             self.trouble = error
@@ -82,7 +82,7 @@ class KafkaProducer:
         headers: Headers | None = None,
         partition: int = -1,
     ) -> asyncio.Future[tuple[int, int]]:
-        """Give one record to the producer. The future has its partition and its offset."""
+        """Give one record to the producer. The future resolves to its partition and offset."""
         done: asyncio.Future[tuple[int, int]] = self._loop.create_future()
 
         def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -97,12 +97,12 @@ class KafkaProducer:
         return done
 
     async def look_up(self, topic: str) -> None:
-        """Ask the brokers for the partitions of a topic, which are otherwise remembered for minutes."""
+        """Refresh the partitions of a topic, which are otherwise cached for minutes."""
         with suppress(KafkaException):
             await asyncio.to_thread(self._producer.list_topics, topic, timeout=FLUSH_TIMEOUT_S)
 
     def _give_out(self) -> None:
-        """Give records to the producer, in order, as long as its queue has room; the thread empties it."""
+        """Give records to the producer, in order, while its queue has room; the thread empties it."""
         while self._overflow:
             produce, topic, done = self._overflow[0]
             try:
@@ -114,7 +114,7 @@ class KafkaProducer:
                 return
             except Exception as failure:  # noqa: BLE001 - it must not hold up what is behind it
                 what = f"a message for topic {topic!r} was refused"
-                if not done.done():  # nobody may wait any more
+                if not done.done():  # the caller may have been cancelled
                     done.set_exception(
                         error_of(failure, what)
                         if isinstance(failure, KafkaException)
@@ -127,14 +127,14 @@ class KafkaProducer:
         self._give_out()
 
     async def close(self) -> None:
-        """Wait for what is under way, and end the thread."""
+        """Wait for pending records, and end the thread."""
         while self._overflow:  # noqa: ASYNC110 - the producer tells nobody that it has room
             await asyncio.sleep(POLL_S)
         await asyncio.to_thread(self._producer.flush, FLUSH_TIMEOUT_S)
         self._is_closing = True
         await asyncio.to_thread(self._thread.join)
         self._tell()
-        del self._producer  # now, and not whenever garbage is collected
+        del self._producer  # now, not at garbage collection
 
     def _poll(self) -> None:
         while not self._is_closing:
@@ -151,12 +151,12 @@ class KafkaProducer:
                 self.trouble = None
                 done.set_result((partition, offset))
             else:
-                # Unless it was refused: it was given to a broker, whose answer may have been lost.
+                # Unless it was refused: a broker received it, and the answer may be lost.
                 done.set_exception(error_of(error, "a message could not be written", otherwise=OutcomeUnknown))
 
 
 class KafkaPublisher:
-    """Publishes batches, those of one key one after another."""
+    """Publishes batches, those of one key one at a time."""
 
     def __init__(
         self, producer: KafkaProducer, check_topic: Callable[[str], Awaitable[None]], now: Callable[[], float]
@@ -164,7 +164,7 @@ class KafkaPublisher:
         self._producer = producer
         self._check_topic = check_topic
         self._now = now
-        self._last: dict[tuple[str, str], asyncio.Task[Sequence[str]]] = {}  # of each topic and key
+        self._last: dict[tuple[str, str], asyncio.Task[Sequence[str]]] = {}  # by topic and key
 
     def publish(self, topic: str, messages: Sequence[Outgoing]) -> asyncio.Future[Sequence[str]]:
         keys = {(topic, message.key) for message in messages if message.key is not None}
@@ -193,7 +193,7 @@ class KafkaPublisher:
         for message in messages:
             headers = headers_of(message.attributes, now + message.delay if message.delay else 0.0)
             written.append(self._producer.write(topic, message.data, key_bytes(message.key), headers))
-            if written[-1].done() and written[-1].exception():  # it was refused: nothing must overtake it
+            if written[-1].done() and written[-1].exception():  # it failed: nothing may overtake it
                 break
         await asyncio.gather(*written, return_exceptions=True)
         if failed := [error for done in written if (error := done.exception()) is not None]:

@@ -1,12 +1,13 @@
 """Messages as Kafka's records, and back.
 
 Rules
-    - Attributes are headers, in UTF-8. Headers that are not text, or come twice, are shown as far as they can be: bytes as
-      Python would escape them, and of several with one name the last.
-    - No key is no ordering key. Keys of other producers may be empty or no UTF-8: each is a lane of its own, by its bytes.
+    - Attributes are headers, in UTF-8. Headers that are not text, or repeated, are shown as well as possible: bytes are
+      escaped as in Python, and of several with one name the last is used.
+    - A record without a key has no ordering key. Keys of other producers may be empty or not UTF-8: each is a lane of
+      its own, by its bytes.
     - A message id is the partition and the offset: ``3-1234``.
-    - Rows that a Spark pipeline of ours wrote say in four headers where they come from. These are no attributes: a message that
-      is published again is another one.
+    - Rows written by our Spark pipelines have four headers with their origin. These are not attributes: a message that
+      is published again is a different one.
     - The partition of a key is the one that Java's default partitioner chooses (murmur2).
 """
 
@@ -35,14 +36,14 @@ Headers = list[tuple[str, bytes]]
 
 
 class Origin(NamedTuple):
-    """Which query and partition of it wrote a row, and its place among what they write: batch and position."""
+    """The query and partition of it that wrote a row, and the row's place in their output: batch and position."""
 
     writer: str
     place: tuple[int, int]
 
 
 class KafkaDelivered(Delivered):
-    """A delivery whose record came from Kafka: its offset holds the partition, too."""
+    """A delivery whose record came from Kafka: its offset includes the partition."""
 
     __slots__ = ()
 
@@ -60,7 +61,7 @@ def message_id(partition: int, offset: int) -> str:
 
 
 def place_of(identity: object) -> tuple[int, int]:
-    """The partition and the offset that an id stands for."""
+    """The partition and the offset of a message id."""
     partition, dash, offset = identity.partition("-") if isinstance(identity, str) else ("", "", "")
     if dash and all(part.isascii() and part.isdigit() and len(part) < 19 for part in (partition, offset)):
         return int(partition), int(offset)
@@ -84,11 +85,11 @@ def _encoded(key: str) -> bytes:
 
 
 def record_of(message: Message) -> tuple[Record, Origin | None]:
-    """A record as lanes and handlers want it, and where it comes from if a pipeline wrote it."""
+    """A record for lanes and handlers, and its origin if a pipeline wrote it."""
     attributes, not_before, origin = dict[str, str](), 0.0, None
     try:
         headers: Any = message.headers() or ()
-    except UnicodeDecodeError:  # a name of a header is not text: then none of them can be read
+    except UnicodeDecodeError:  # a header's name is not text: then none can be read
         headers = ()
     for name, value in headers:
         attributes[name] = "" if value is None else bytes(value).decode("utf-8", "backslashreplace")
@@ -127,5 +128,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_of(key: str, partitions: int) -> int:
-    """The partition that a key belongs to."""
+    """The partition of a key."""
     return (murmur2(_encoded(key)) & 0x7FFFFFFF) % partitions

@@ -1,23 +1,24 @@
-"""The records of a group's state topic: failures, pauses, and what operators ask for.
+"""The records of a group's state topic: failures, pauses, and operators' commands.
 
-The topic is compacted and has the partitions of the topic that is subscribed to; what is said about a partition is in the one
-of the same number.
+The topic is compacted and has as many partitions as the subscribed topic; records about a partition are in its
+namesake.
 
 Rules
-    - ``options``: the subscription's topic and options, in partition 0, which every member follows, and how many partitions the
-      topic had when it was subscribed to.
-    - ``claim``: who has the partition. Every assignment claims it with an epoch, which begins with the group's generation: the
-      member that has the partition now has a higher one than whoever had it before, even if that one claims it late. A member
-      reads the topic up to its own claim. What lies before a claim counts; what lies behind it and carries a lower epoch was
-      written by a member that had lost the partition, and is ignored. The log decides which is which, so all readers agree.
-      Keys carry the epoch, and whoever claims a partition writes down again what it inherits: compaction never drops what
-      counts in favour of what came late.
-    - ``message``: how often a message failed, when it may come again, and its last error. It is deleted when it is settled.
-    - ``pause``: a key that an operator paused. It is deleted when the key is resumed.
+    - ``options``: the subscription's topic and options, in partition 0, which every member follows, and how many
+      partitions the topic had when the subscription was created.
+    - ``claim``: which member has the partition. Every assignment claims it with an epoch, which begins with the group's
+      generation: the current member has a higher one than any earlier member, even if that one claims it late. A member
+      reads the topic up to its own claim. Records before a claim count; records after it with a lower epoch were
+      written by a member that had lost the partition, and are ignored. The log decides which is which, so all readers
+      agree. Keys contain the epoch, and a member that claims a partition writes the inherited state again: compaction
+      never drops valid records in favour of late ones.
+    - ``message``: how often a message failed, when it may be delivered again, and its last error. Deleted on
+      settlement.
+    - ``pause``: a key that an operator paused. Deleted when the key is resumed.
     - ``replay``: up to which place the rows of a Spark query's partition are finished. Epochs as with messages.
     - ``lost``: messages that Kafka removed before they were finished.
     - ``gone``: a dead letter that was redriven or purged, in partition 0.
-    - ``command``: what an operator asks of the member that has the partition. It is deleted when it was obeyed.
+    - ``command``: an operator's command to the member that has the partition. Deleted when it was carried out.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def state_topic(subscription: str) -> str:
 
 
 def subscription_of(topic: str) -> str | None:
-    """The subscription whose state is in a topic, if it is such a topic."""
+    """The subscription of a state topic; None for other topics."""
     is_state = topic.startswith(PREFIX) and topic.endswith(SUFFIX) and len(topic) > len(PREFIX) + len(SUFFIX)
     return topic[len(PREFIX) : -len(SUFFIX)] if is_state else None
 
 
 class StateRecord(NamedTuple):
-    """One record: what it is about, and what it says; None deletes it."""
+    """One record: what it is about, and its value; None deletes it."""
 
     key: str
     value: dict[str, Any] | None
@@ -53,7 +54,7 @@ class StateRecord(NamedTuple):
 
     @classmethod
     def decoded(cls, key: bytes | None, value: bytes | None) -> StateRecord | None:
-        """A record that was read, or None if nobody of us wrote it."""
+        """Decode a record; None if it is not one of ours."""
         try:
             said = None if value is None else json.loads(value)
         except ValueError:
@@ -65,7 +66,7 @@ class StateRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is known of a message that failed, or is delayed by an operator's word."""
+    """What is known of a message that failed, or that an operator delayed."""
 
     key: str | None
     failures: int
@@ -75,7 +76,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What an operator asks of a key's member."""
+    """An operator's command to the member that has a key."""
 
     verb: str
     key: str | None
@@ -108,7 +109,7 @@ def lost_record(end: int, messages: int) -> StateRecord:
 
 
 def gone_record(letter: str) -> StateRecord:
-    """A dead letter that was redriven or purged: Kafka can't delete one record."""
+    """The record of a dead letter that was redriven or purged: Kafka can't delete a single record."""
     return StateRecord(f"gone/{letter}", {})
 
 
@@ -118,30 +119,30 @@ def command_record(identity: str, command: Command | None) -> StateRecord:
 
 @dataclass(slots=True)
 class PartitionMemory:
-    """What the state topic says about one partition."""
+    """The state of one partition, from the state topic."""
 
     epoch: int = 0
     """The highest that the partition was claimed with."""
     void: set[str] = field(default_factory=set)
     """Keys of records that count no longer, or never did: whoever has the partition deletes them."""
-    failures: dict[int, tuple[int, Failure]] = field(default_factory=dict)  # by offset: who wrote it, and what it says
+    failures: dict[int, tuple[int, Failure]] = field(default_factory=dict)  # by offset: the writer's epoch, and the failure
     paused: dict[str | None, str | None] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)  # dead letters
     replays: dict[str, tuple[int, tuple[int, int]]] = field(
         default_factory=dict
-    )  # by writer: who wrote it, and the place
-    lost: dict[int, int] = field(default_factory=dict)  # how many messages, by the offset behind them
+    )  # by writer: its epoch, and the place
+    lost: dict[int, int] = field(default_factory=dict)  # counts, by the offset after them
 
     def take(self, record: StateRecord) -> None:
-        """One more record, in the order of the topic."""
+        """Add the next record of the topic."""
         try:
             if record.value is None:
                 self._forget(record.key)
             else:
                 self._remember(record.key, record.value)
         except (KeyError, TypeError, ValueError):
-            return  # nobody of us wrote it
+            return  # not one of our records
 
     def _forget(self, name: str) -> None:
         kind, _, rest = name.partition("/")
@@ -162,7 +163,7 @@ class PartitionMemory:
                 self.void |= {claim_record(self.epoch).key} if self.epoch else set()
                 self.epoch = int(rest)
             case "claim" | "message" | "replay" if int(rest.split("/")[0]) < self.epoch:
-                self.void.add(name)  # it came late
+                self.void.add(name)  # written late
             case "message":
                 epoch, offset = map(int, rest.split("/"))
                 said = Failure(value["key"], int(value["failures"]), float(value["not_before"]), value["error"])

@@ -1,7 +1,7 @@
 """The records of a group's state topic: failures, pauses, and operators' commands.
 
-The topic is compacted and has as many partitions as the subscribed topic; records about a partition are in its
-namesake.
+The topic is compacted and has as many partitions as the subscribed topic. Records about a partition are in the
+one of the same number.
 
 Rules
     - ``options``: the subscription's topic and options, in partition 0, which every member follows, and how many
@@ -125,13 +125,11 @@ class PartitionMemory:
     """The highest that the partition was claimed with."""
     void: set[str] = field(default_factory=set)
     """Keys of records that count no longer, or never did: whoever has the partition deletes them."""
-    failures: dict[int, tuple[int, Failure]] = field(default_factory=dict)  # by offset: the writer's epoch, and the failure
+    failures: dict[int, tuple[int, Failure]] = field(default_factory=dict)  # by offset: epoch and failure
     paused: dict[str | None, str | None] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)  # dead letters
-    replays: dict[str, tuple[int, tuple[int, int]]] = field(
-        default_factory=dict
-    )  # by writer: its epoch, and the place
+    replays: dict[str, tuple[int, tuple[int, int]]] = field(default_factory=dict)  # by writer: its epoch, and the place
     lost: dict[int, int] = field(default_factory=dict)  # counts, by the offset after them
 
     def take(self, record: StateRecord) -> None:

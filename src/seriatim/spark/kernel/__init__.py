@@ -1,4 +1,4 @@
-"""One micro-batch of one partition, put in order: Arrow in and out, numpy between, no Spark.
+"""Puts one micro-batch of one partition in order: Arrow in and out, numpy in between, no Spark.
 
 ``kernel.py``            rows and state in; ordered rows, ledger and the change of the state out
 ``intake.py``            validates and groups the rows of an Arrow table
@@ -9,7 +9,7 @@
 ``slow_path.py``         key by key, with the core's resequencer
 ``output.py``            the tagged table
 ``partition_state.py``   the state of a partition: a stack of segments
-``segment.py``           the state of keys, as bytes that are searched
+``segment.py``           the state of keys, as bytes that are searched in place
 ``content.py``           the state of keys, or the changes of a batch, and how changes are merged
 ``keys.py``              keys as bytes, and their hashes
 ``schema_evolution.py``  held rows when the columns of a query change

@@ -1,7 +1,6 @@
-"""Columns of numpy arrays that belong together, and the few operations on runs of them that numpy lacks.
+"""Columns of numpy arrays that belong together, and a few operations on runs of them that numpy lacks.
 
-Rows of one key lie side by side. A *run* is given by ``starts`` and ``ends``, one entry for each key; runs may be
-empty."""
+Rows of one key are adjacent. A *run* is given by ``starts`` and ``ends``, one entry per key; runs may be empty."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Columns:
         return len(getattr(self, fields(self)[0].name))
 
     def take(self: C, index: Ints | Bools | slice) -> C:
-        """The rows that an index, a mask or a slice names."""
+        """The rows selected by an index, a mask or a slice."""
         return type(self)(*(array[index] for array in self.arrays()))
 
     def put(self: C, index: Ints, other: C) -> None:
@@ -61,28 +60,28 @@ class Columns:
         return cls(*(np.concatenate(column) for column in columns))
 
     def to_arrow(self) -> pa.Table:
-        """Whole numbers are as narrow as they can be: most are small, and what is not there need not be compressed."""
+        """Integers use the narrowest type: most are small, and what is not stored need not be compressed."""
         return pa.table({field.name: narrow(getattr(self, field.name)) for field in fields(self)})
 
     @classmethod
     def from_arrow(cls: type[C], table: pa.Table) -> C:
-        """A copy, because what Arrow gives out can't be written to."""
+        """A copy, because Arrow's buffers are read-only."""
         return cls(*(np.array(table[field.name].to_numpy(), DTYPES[field.type]) for field in fields(cls)))
 
 
 @dataclass
 class Owned(Columns):
-    """A table of what keys have several of; ``owner`` is the number of the key."""
+    """A table with several rows per key; ``owner`` is the number of the key."""
 
     owner: Ints
 
     @property
     def numbers(self) -> Ints:
-        """What the rows of an owner are sorted by: the column behind the owner."""
+        """The column by which the rows of an owner are sorted: the one after the owner."""
         return self.arrays()[1]
 
     def renumbered(self: Pool, numbers: Ints) -> Pool:
-        """The same rows, where ``numbers`` has the new number of each owner."""
+        """The same rows, where ``numbers`` maps each owner to its new number."""
         return replace(self, owner=numbers[self.owner])
 
 
@@ -105,10 +104,10 @@ def arange(count: int) -> Ints:
 
 
 def stable_order(numbers: Ints) -> Ints:
-    """The order that sorts numbers from 0 on, equal ones as they come.
+    """The stable sorting order of non-negative numbers.
 
-    Where a number and its place fit into 64 bits they are sorted as one: numpy sorts plain numbers many times faster than it
-    finds an order, and what is nearly sorted another ten times faster.
+    If a number and its index fit into 64 bits they are sorted as one: numpy sorts plain numbers many times faster than
+    it computes an order, and nearly sorted ones another ten times faster.
     """
     bits = len(numbers).bit_length()
     if int(numbers.max(initial=0)) >> (63 - bits):
@@ -121,7 +120,7 @@ def stable_order(numbers: Ints) -> Ints:
 
 
 def counting_order(numbers: Ints) -> Ints:
-    """The same for numbers in no order at all, which must be below 2**32: numpy counts, and does not compare, 16 bits."""
+    """The same for unsorted numbers, below 2**32: for 16 bits, numpy uses a radix sort, without comparisons."""
     order = np.argsort(numbers.astype(np.uint16), kind="stable")
     if int(numbers.max(initial=0)) >> 16:
         order = order[np.argsort((numbers >> 16).astype(np.uint16)[order], kind="stable")]
@@ -135,17 +134,17 @@ def filled(count: int, value: object) -> Objects:
 
 
 def flat(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, without copying it if it is in one piece already."""
+    """A column as one chunk, without a copy if it already is one."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def owners(starts: Ints, ends: Ints) -> Ints:
-    """For each row the number of the run that it lies in."""
+    """The number of the run that contains each row."""
     return np.repeat(arange(len(starts)), ends - starts)
 
 
 def run_bounds(owner: Ints, count: int) -> tuple[Ints, Ints]:
-    """Where the runs of the owners 0 to ``count - 1`` start and end in the sorted array ``owner``."""
+    """Where the runs of owners 0 to ``count - 1`` start and end in the sorted array ``owner``."""
     edges = np.searchsorted(owner, arange(count + 1))
     return edges[:-1], edges[1:]
 
@@ -158,7 +157,7 @@ def first_of_each(owner: Ints) -> Bools:
 
 
 def last_of_each(owner: Ints) -> Ints:
-    """Where the last row of each owner is, in a sorted array."""
+    """The index of the last row of each owner, in a sorted array."""
     return np.append(np.flatnonzero(owner[1:] != owner[:-1]), arange(len(owner))[-1:])
 
 
@@ -172,7 +171,7 @@ def reduce_runs(
 
 
 def first_at_least(values: npt.NDArray[Number], lo: Ints, hi: Ints, targets: npt.NDArray[Number]) -> Ints:
-    """For each target the first index from ``lo`` on whose value is not below it, or ``hi``; values rise from lo to hi."""
+    """For each target the first index from ``lo`` on whose value is not below it, or ``hi``; values rise."""
     lo, hi = lo.copy(), hi.copy()
     while (searching := np.flatnonzero(lo < hi)).size:
         middle = (lo[searching] + hi[searching]) // 2
@@ -183,7 +182,7 @@ def first_at_least(values: npt.NDArray[Number], lo: Ints, hi: Ints, targets: npt
 
 
 def rising(values: Floats, starts: Ints, ends: Ints, floors: Floats) -> Floats:
-    """The running maximum of each run, which is nowhere below the floor of its run."""
+    """The running maximum of each run, at least the floor of its run."""
     values = values.copy()
     some = starts < ends
     first = starts[some]

@@ -29,9 +29,9 @@ LOWEST_INT = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class ArrivalOrder:
-    """The columns that rows are compared by: ``numbers`` one after another, and then ``others`` of any type.
+    """The columns by which rows are compared: first ``numbers``, one after another, then ``others`` of any type.
 
-    Rows of different keys are told apart in between, which spares a look at their other columns.
+    In between, rows are separated by key, which avoids comparing their other columns.
     """
 
     numbers: tuple[str, ...]
@@ -40,7 +40,7 @@ class ArrivalOrder:
 
 
 def by_arrival(table: pa.Table, criteria: ArrivalOrder) -> Ints:
-    """The numbers of the rows, in order. Without a column of arrival they arrived together, and the sequence decides."""
+    """The indexes of the rows, sorted. Without a column of arrival they arrived together, and the sequence decides."""
     order, places, runs = arange(table.num_rows), arange(table.num_rows), np.zeros(table.num_rows, np.int64)
     for values in _criteria(table, criteria):
         if not places.size:
@@ -54,7 +54,7 @@ def by_arrival(table: pa.Table, criteria: ArrivalOrder) -> Ints:
 
 
 def _undecided(places: Ints, runs: Ints, sort_key: npt.NDArray[Any]) -> tuple[Ints, Ints]:
-    """The places of rows that equal a neighbour, and the runs of equals that they form."""
+    """The indexes of rows that equal a neighbour, and the runs of equal rows."""
     equal = (runs[1:] == runs[:-1]) & (sort_key[1:] == sort_key[:-1])
     begins = np.append(True, ~equal)
     alone = begins & np.append(~equal, True)
@@ -64,16 +64,16 @@ def _undecided(places: Ints, runs: Ints, sort_key: npt.NDArray[Any]) -> tuple[In
 def _criteria(table: pa.Table, criteria: ArrivalOrder) -> Iterator[Values]:
     for name in criteria.numbers:
         yield _numbers(table[name]).__getitem__
-        if pa.types.is_decimal(table[name].type):  # which may be closer to each other than floats can be
+        if pa.types.is_decimal(table[name].type):  # decimals may differ by less than floats can represent
             yield _SortKeys(table[name])
     yield lambda rows: _hashes(flat(table[criteria.key]).take(pa.array(rows)))
-    # Nulls are still to be told from the lowest number there is, and keys from others of the same hash.
+    # Nulls must still be separated from the lowest number, and keys from others with the same hash.
     for name in (*criteria.numbers, criteria.key, *criteria.others):
         yield _SortKeys(table[name])
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Numbers that rise with the values; no value comes before all of them."""
+    """Numbers that rise with the values; nulls come before all of them."""
     is_whole = pa.types.is_integer(column.type) or pa.types.is_timestamp(column.type)
     column = column.cast(pa.int64() if is_whole else pa.float64())
     numbers: npt.NDArray[Any] = pc.fill_null(column, LOWEST_INT if is_whole else -inf).to_numpy()
@@ -92,7 +92,7 @@ def _hashes(keys: pa.Array) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _SortKeys:
-    """What rows are compared by in a column of any type."""
+    """The sort keys of a column of any type."""
 
     column: pa.ChunkedArray
 
@@ -101,7 +101,7 @@ class _SortKeys:
 
 
 def ranks(sort_keys: Sequence[Any]) -> Ints:
-    """For each value its rank among all of them, equal for equal ones."""
+    """The rank of each value among all of them; equal values have equal ranks."""
     found, rank, before = np.zeros(len(sort_keys), np.int64), 0, None
     for place in sorted(range(len(sort_keys)), key=sort_keys.__getitem__):
         rank += before is not None and sort_keys[place] != before
@@ -110,21 +110,21 @@ def ranks(sort_keys: Sequence[Any]) -> Ints:
 
 
 def row_sort_keys(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """What whole rows are compared by, in these columns."""
+    """The sort keys of whole rows, in these columns."""
     columns = [_sort_keys(rows[name]) for name in names]
     return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
 
 
 def _sort_keys(values: pa.ChunkedArray) -> list[Any]:
-    """Something that Python sorts as Spark sorts the values of a column (``tie_breaking.comparable``)."""
+    """Keys that Python sorts as Spark sorts the values of a column (``tie_breaking.comparable``)."""
     if pa.types.is_temporal(values.type) and not pa.types.is_interval(values.type):
-        # Python's own dates have fewer years.
+        # Python's dates support fewer years.
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
     return [_sort_key(value, values.type) for value in values.to_pylist()]
 
 
 def _sort_key(value: Any, kind: pa.DataType) -> Any:
-    """Nothing comes before anything, NaN behind all numbers, and a map is the list of its entries, by key."""
+    """Null comes first, NaN after all numbers, and a map is the list of its entries, sorted by key."""
     if value is None:
         return ()
     if pa.types.is_map(kind):

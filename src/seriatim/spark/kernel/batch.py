@@ -1,8 +1,8 @@
 """The input (``Batch``) and output (``Decision``) of both paths of the kernel.
 
-A batch lists the keys that take part, in the order of its rows: those with rows, and those with a deadline that is due. What
-they own is sorted by key and number. A message is identified by its *source*: the number of its row, or, for a message that was
-held before, the number of rows plus its place among the rows of the partition.
+A batch lists the keys that take part, in the order of its rows: those with rows, and those with a due deadline. The
+data of keys is sorted by key and number. A message is identified by its *source*: the index of its row, or, for a
+message that was held before, the number of rows plus its index among the rows of the partition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_SOURCE = -1
 
 @dataclass
 class Rows(Columns):
-    """The valid rows of a batch, those of a key together and in order of arrival. ``time`` never falls within a key."""
+    """The valid rows of a batch, grouped by key, in order of arrival. ``time`` never decreases within a key."""
 
     sequence: Ints
     epoch: Ints
@@ -53,7 +53,7 @@ class Batch:
         return owners(self.starts, self.ends)
 
     def select(self, chosen: Ints) -> Batch:
-        """The part of it that belongs to some keys, given by rising numbers."""
+        """The part that belongs to some keys, given by rising numbers."""
         if len(chosen) == len(self):
             return self
         ranks = np.full(len(self), -1, np.int64)
@@ -88,7 +88,7 @@ class Released(Owned):
 
 @dataclass
 class Entries(Owned):
-    """Everything else that is reported, sorted by ``order`` within each owner. ``source`` is -1 where there is no message."""
+    """All other results, sorted by ``order`` within each owner. ``source`` is -1 if there is no message."""
 
     order: Ints
     tag: Objects
@@ -116,7 +116,7 @@ class Decision:
     held: HeldMessages
 
     def renumbered(self, numbers: Ints) -> Decision:
-        """The decision on a selection of keys, with the numbers that they have in the whole batch."""
+        """The decision on a selection of keys, with their numbers in the whole batch."""
         return replace(
             self,
             owners=numbers[self.owners],

@@ -1,16 +1,17 @@
-"""The state of some keys, or the changes that a batch makes to it: one shape for both, and the rule for merging changes.
+"""The state of some keys, or the changes of a batch to it: one data structure for both, and the rule for merging
+changes.
 
 Rules
 -----
 1. A key has one value of each text and of each fact. A later change replaces them.
-2. Multiple values of a key are in lists, with the number of the key as owner. A later change of the key replaces its list.
-   There are two exceptions, which keep changes small. ``given_up`` is replaced only where ``fresh`` is set. Of the waiting
-   messages, a change has those that were added (``held``) and names those that were removed (``released``): the latest
-   change of a number counts.
+2. Multiple values of a key are in lists, with the number of the key as owner. A later change of the key replaces its
+   list. There are two exceptions, which keep changes small. ``given_up`` is replaced only if ``fresh`` is set. Of the
+   waiting messages, a change contains those that were added (``held``) and names those that were removed
+   (``released``): the latest change of a number counts.
 3. ``gone`` marks keys that were forgotten: they held nothing, and a later change makes them new keys.
 
-So changes can be merged in any grouping, as long as they stay in order: ``fold`` looks up keys in a stack of changes, and
-merges changes.
+So changes can be merged in any grouping, as long as they stay in order: ``fold`` searches a stack of changes, and
+merges them.
 """
 
 from __future__ import annotations
@@ -35,15 +36,14 @@ WORD_BITS = 64
 
 @dataclass
 class Released(Owned):
-    """Messages that wait no longer."""
+    """Messages that no longer wait."""
 
     number: Ints
 
 
 @dataclass(frozen=True)
 class Times:
-    """How far a partition has come: its clock, until when everything that fell due was decided, and until when keys
-    that fell idle were forgotten."""
+    """The progress of a partition: its clock, and up to when deadlines were decided and idle keys forgotten."""
 
     clock: float = -inf
     decided: float = -inf
@@ -52,7 +52,7 @@ class Times:
 
 @dataclass
 class Content:
-    """Some keys. ``held.row`` says which of the ``rows`` a message is; ``due`` is when something falls due in a key."""
+    """Some keys. ``held.row`` is the index of a message in ``rows``; ``due`` is the next deadline of a key."""
 
     times: Times
     texts: dict[str, pa.Array]
@@ -68,18 +68,18 @@ class Content:
 
     @property
     def entries(self) -> int:
-        """How many keys and parts of keys it is about."""
+        """The number of keys and parts of keys."""
         return len(self) + sum(map(len, self.lists.values()))
 
     def require_sound(self) -> None:
-        """Raise ValueError unless everything has an owner, and rows are held that there are."""
+        """Raise ValueError unless every owner exists, and every held row."""
         columns = [(owned.owner, len(self)) for owned in self.lists.values()]
         for places, end in (*columns, (self.lists[HELD].row, self.rows.num_rows)):
             if len(places) and not 0 <= places.min() <= places.max() < end:
                 raise ValueError(f"places beyond the {end} that there are")
 
     def take(self, chosen: Ints) -> Content:
-        """Some of the keys, in that order. What they own is sorted by key, and the rows of what they hold are in its order."""
+        """Some of the keys, in that order. Their data is sorted by key, and the rows of held messages likewise."""
         ranks = np.full(len(self), -1, np.int64)
         ranks[chosen] = arange(len(chosen))
         lists = {
@@ -98,7 +98,7 @@ class Content:
         )
 
     def digest(self) -> str:
-        """Of what it says, not of how it is written: another version of pyarrow comes to the same."""
+        """A digest of the content, not of its encoding: it does not depend on the version of pyarrow."""
         found = hashlib.blake2b(repr(self.times).encode(), digest_size=16)
         texts = [array for values in self.texts.values() for array in bytes_of(values)[1:]]
         owned = [array for part in self.lists.values() for array in part.arrays()]
@@ -106,7 +106,7 @@ class Content:
             _add(found, array)
         for name in sorted(self.rows.schema.names):
             column = flat(self.rows[name])
-            if column.null_count < len(column):  # a column that is null throughout is one that was not there yet
+            if column.null_count < len(column):  # an entirely null column equals one that did not exist yet
                 found.update(name.encode())
                 _add_values(found, column)
         return found.hexdigest()
@@ -118,7 +118,7 @@ def _sorted(owned: Owned) -> Any:
 
 
 def _add_values(found: hashlib.blake2b, column: pa.Array) -> None:
-    """Values by what they mean: numbers of any width alike, moments in any time zone."""
+    """Hash values by their meaning: numbers of any width alike, timestamps in any time zone."""
     types, kind = pa.types, column.type
     _add(found, np.packbits(column.is_valid().to_numpy(zero_copy_only=False)))
     if types.is_struct(kind):
@@ -139,7 +139,7 @@ def _add_values(found: hashlib.blake2b, column: pa.Array) -> None:
 
 
 def _plain_values(column: pa.Array) -> list[npt.NDArray[Any]]:
-    """The values of a column without children; what lies under nulls counts for nothing."""
+    """The values of a column without children; values under nulls are ignored."""
     types, kind = pa.types, column.type
     if types.is_null(kind):
         return []
@@ -162,10 +162,10 @@ def _add(found: hashlib.blake2b, array: npt.NDArray[Any]) -> None:
 
 
 def fold(parts: Sequence[Content], ids: Sequence[Ints], count: int) -> tuple[Ints, Content]:
-    """What is known after all parts, the oldest first.
+    """Merge all parts, oldest first.
 
-    ``ids`` has the number of each key of each part, below ``count``. Returns the numbers that occurred, and what is known of
-    them. Owners are numbers; rows are left to the caller.
+    ``ids`` has the number of each key of each part, below ``count``. Returns the numbers that occurred, and their
+    content. Owners are numbers; rows are left to the caller.
     """
     newest, remembered, place = (np.full(count, -1, np.int64) for _ in range(3))
     begin = 0
@@ -207,7 +207,7 @@ def fold(parts: Sequence[Content], ids: Sequence[Ints], count: int) -> tuple[Int
 
 
 def _last_words(held: Any, released: Released, parts: Sequence[Content]) -> tuple[Any, Released]:
-    """What waits, and what was let go and never came back. Within a part messages go before others come."""
+    """The messages that wait, and those that were released for good. Within a part, releases precede additions."""
     levels = arange(len(parts))
     when = np.concatenate(
         [

@@ -2,35 +2,34 @@
 
 Rules
 -----
-It decides exactly what the core's resequencer would, or not at all: keys for which it can't be sure are named, with the
-cause, and left to the slow path. It never decides half of a key.
+It decides exactly as the core's resequencer would, or not at all: keys for which it can't be sure are reported, with
+the cause, and left to the slow path. It never decides part of a key.
 
 Theory of operation
 -------------------
-*One line.* Every key gets a stretch of one long line of integers, as wide as the numbers that its rows, its held
-messages and its expected number span. On this line a number says by itself which key it belongs to; sorting, running
-maxima and binary searches over all keys at once are those of a single sequence. Under a modulus a row is first taken to
-be the number closest to the row before it; when everything is known, each row is checked to have been within half a
-circle of what was expected when it came.
+*One line.* Every key gets a section of one long line of integers, as wide as the numbers that its rows, its held
+messages and its expected number span. On this line a number identifies its key; sorting, running maxima and binary
+searches over all keys at once work as on a single sequence. Under a modulus a row is first assumed to be the number
+closest to the row before it; when everything is known, each row is checked to have been within half a circle of the
+number expected when it came.
 
 *Acceptance.* A number is missing from when a higher one comes (its *opener*, found in the running maximum of the rows)
-until its deadline, the opener's time plus the timeout. So a row is taken when it is the first with its number, is not
-behind what was expected when the batch began, and is a new highest number or comes before the deadline of its gap. The
-holes between accepted numbers are exactly the gaps; each lies in one gap that was opened by one row, or was open
-before.
+until its deadline, the opener's time plus the timeout. So a row is accepted when it is the first with its number, is
+not behind the number expected when the batch began, and is a new highest number or comes before the deadline of its
+gap. The holes between accepted numbers are exactly the gaps; each lies in one gap that one row opened, or that was
+open.
 
-*Release.* Let a number be settled by the row that brings it, or, when it never comes, by the first row at or after its
+*Release.* A number is settled by the row that brings it, or, if it never comes, by the first row at or after its
 deadline. A number is released when it and all below it are settled: the running maximum of those rows, along the line.
-From it follows whether a copy met its number held or released, how many were held at any moment, and what was expected
-by each row.
+This determines whether a copy found its number held or released, how many messages were held at any moment, and which
+number each row expected.
 
-Moments: row *i* of the key *k* has the place ``i + k``, so that there is one more place behind each key's rows, for the
-time that passes at the end of a batch. At place *p* time passes at moment ``2p`` and the row comes at ``2p + 1``. What
-was held before counts as having come just before its key's first place, and a gap that stays open as settled just after
-its last. So moments, too, rise along the line and no key's maximum reaches into the next.
+Moments: row *i* of the key *k* has the index ``i + k``, so that there is one more index after each key's rows, for the
+time that passes at the end of a batch. At index *p* time passes at moment ``2p`` and the row comes at ``2p + 1``.
+Messages that were held before count as having come just before their key's first index, and a gap that stays open as
+settled just after its last. So moments, too, rise along the line and no key's maximum reaches into the next.
 
-*Memory.* Ranges given up are only looked at for keys that have rows behind or lose numbers. Late numbers are cut out of
-them.
+*Memory.* Ranges given up are only examined for keys that have rows behind or lose numbers. Late numbers are cut out.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ from seriatim.spark.kernel.slow_path_causes import Cause, Causes
 
 @dataclass
 class Holes(Columns):
-    """Missing numbers as they are at the end: ``first`` to ``last`` on the line, below the accepted number ``above``."""
+    """Numbers that are missing at the end: ``first`` to ``last`` on the line, below the accepted number ``above``."""
 
     owner: Ints
     first: Ints
@@ -74,7 +73,7 @@ class Holes(Columns):
 
 
 class FastPath:
-    """One batch, decided at once. Positions are places on the line (see the module's theory)."""
+    """One batch, decided at once. Positions are on the line (see the module's theory)."""
 
     def __init__(self, batch: Batch, options: ResequenceOptions) -> None:
         self.batch, self.options = batch, options
@@ -112,7 +111,7 @@ class FastPath:
     def _lay_out(self) -> None:
         batch = self.batch
         low, end = batch.facts.expected.copy(), batch.facts.expected.copy()
-        end[batch.held.owner] = batch.held.number + self.step  # sorted: the highest of each key comes last
+        end[batch.held.owner] = batch.held.number + self.step  # sorted: the highest of each key is last
         high = end.copy()
         reduce_runs(np.minimum, self.number, batch.starts, batch.ends, low)
         reduce_runs(np.maximum, self.number, batch.starts, batch.ends, high)
@@ -124,13 +123,13 @@ class FastPath:
         self.at = self.number + self.shift[self.owner]
 
     def _sort(self) -> None:
-        """All messages along the line, copies of a number in order of arrival. What was held before arrived before."""
+        """Sort all messages along the line, copies of a number by arrival. Messages held before arrived first."""
         batch, held_count = self.batch, len(self.batch.held)
         places = np.concatenate([batch.held.number + self.shift[batch.held.owner], self.at])
         order = stable_order(places)
-        self.order = order  # places among what was held, and the rows behind it
+        self.order = order  # indexes of held messages, followed by the rows
         self.was_held = order < held_count
-        self.row = order - held_count  # valid where not was_held
+        self.row = order - held_count  # valid unless was_held
         self.place = places[order]
         counts = np.bincount(batch.held.owner, minlength=len(batch)) + batch.ends - batch.starts
         self.of = np.repeat(arange(len(batch)), counts)
@@ -147,7 +146,7 @@ class FastPath:
 
     @cached_property
     def highest(self) -> Ints:
-        """The running maximum of the rows and of what was known before, for each row."""
+        """For each row, the running maximum of the rows and of the previously known numbers."""
         some = self.batch.starts < self.batch.ends
         first = self.batch.starts[some]
         highest = self.at.copy()
@@ -155,12 +154,12 @@ class FastPath:
         return np.maximum.accumulate(highest)
 
     def _late_among(self, fresh: Ints) -> Bools:
-        """Marks what came after the deadline of its gap; ``fresh`` are the candidates."""
+        """Marks rows that came after the deadline of their gap; ``fresh`` are the candidates."""
         late = np.zeros(len(self.place), np.bool_)
         if self.options.gap_timeout is None and not len(self.batch.gaps):
             return late
         time = self.batch.rows.time[self.row[fresh]]
-        # A row that is the highest when it comes lies in no gap: those are most of them.
+        # A row that is the highest when it comes lies in no gap: most rows are.
         lower = self.highest[self.row[fresh]] > self.place[fresh]
         doubtful = fresh[lower & (time >= self._earliest_deadline()[self.of[fresh]])]
         place, row = self.place[doubtful], self.row[doubtful]
@@ -168,7 +167,7 @@ class FastPath:
         old = place < self.end[self.of[doubtful]]
         deadline[old] = self.batch.gaps.deadline[self._old_gap(place[old])]
         opener = np.searchsorted(self.highest, place[~old], side="right")
-        opened = opener <= row[~old]  # the row that is itself the highest opens what lies below it
+        opened = opener <= row[~old]  # a row that is itself the highest opens the gap below it
         new = np.flatnonzero(~old)[opened]
         deadline[new] = self.batch.rows.time[opener[opened]] + self._timeout
         late[doubtful[self.batch.rows.time[row] >= deadline]] = True
@@ -179,7 +178,7 @@ class FastPath:
         return inf if self.options.gap_timeout is None else self.options.gap_timeout
 
     def _earliest_deadline(self) -> Floats:
-        """Before this nothing of a key falls due."""
+        """Nothing of a key is due before this."""
         batch = self.batch
         some = batch.starts < batch.ends
         earliest = np.full(len(batch), inf)
@@ -188,7 +187,7 @@ class FastPath:
         return earliest
 
     def _old_gap(self, place: Ints) -> Ints:
-        """Which of the gaps that were open before holds each place."""
+        """Which of the previously open gaps contains each position."""
         first = self.batch.gaps.first + self.shift[self.batch.gaps.owner]
         return np.searchsorted(first, place, side="right") - 1
 
@@ -217,7 +216,7 @@ class FastPath:
         self.holes = holes
 
     def _open(self, holes: Holes) -> Ints:
-        """Set deadlines; the row that opened each hole, or -1 for those that were open before."""
+        """Set deadlines. Returns the row that opened each hole, or -1 if it was open before."""
         old = holes.last < self.end[holes.owner]
         gap = self._old_gap(holes.first[old])
         gaps = self.batch.gaps
@@ -239,7 +238,7 @@ class FastPath:
 
     @cached_property
     def never(self) -> Ints:
-        """For each key the moment just after the batch."""
+        """The moment just after the batch, for each key."""
         return 2 * (self.batch.ends + arange(len(self.batch))) + 1
 
     def _let_fall_due(self, holes: Holes, opener: Ints) -> None:
@@ -268,7 +267,7 @@ class FastPath:
     # -- what was not accepted ------------------------------------------------------------------------------------------
 
     def _judge_the_rest(self) -> None:
-        """Sort copies and what is behind into late, copies of what is held, and copies of what was released."""
+        """Classify copies and rows behind as late, as copies of held messages, or as copies of released ones."""
         rest = np.flatnonzero((self.is_copy | self.is_behind | self.is_late) & ~self.was_held)
         owner, row = self.of[rest], self.row[rest]
         behind = self.is_behind[rest]
@@ -281,7 +280,7 @@ class FastPath:
         self.too_old = behind & ~given_up & (self.number[row] < self.batch.facts.horizon[owner])
 
     def _accepted_twins(self, place: Ints) -> Ints:
-        """Which of the accepted messages has the same number; -1 if none has."""
+        """The accepted message with the same number; -1 if there is none."""
         found = np.searchsorted(self.accepted_place, place)
         same = np.append(self.accepted_place, -1)[found] == place
         return np.where(same, found, -1)
@@ -290,7 +289,7 @@ class FastPath:
         ranges = self.batch.given_up
         begin = (self.shift + self.low)[ranges.owner]
         first, last = ranges.first + self.shift[ranges.owner], ranges.last + self.shift[ranges.owner]
-        # What lies below everything that a key has on the line would lie on the stretch of another.
+        # A position below all of a key's positions would belong to another key.
         first, last = np.maximum(first, begin)[last >= begin], last[last >= begin]
         found = np.searchsorted(first, place, side="right") - 1
         hit: Bools = np.zeros(len(place), np.bool_)
@@ -298,7 +297,7 @@ class FastPath:
         return hit
 
     def _remember(self) -> None:
-        """What is known of the numbers given up, and from which number on: lost ones are added, late ones cut out."""
+        """Update the ranges given up, and from which number they are known: add lost numbers, cut out late ones."""
         lost, late = self._lost(), self.rest[self.hits_memory]
         late_owner, late_number = self.of[late], self.number[self.row[late]]
         changed = np.zeros(len(self.batch), np.bool_)
@@ -307,7 +306,7 @@ class FastPath:
         owner = np.concatenate([old.owner, lost.owner, late_owner])
         first = np.concatenate([old.first, lost.first, late_number + self.step])
         last = np.concatenate([old.last, lost.last + self.step - 1, late_number - 1])
-        # Ranges do not overlap: the n-th start and the n-th end of a key belong together, whatever was cut out.
+        # Ranges do not overlap: the n-th start and the n-th end of a key match, whatever was cut out.
         by_first, by_last = np.lexsort((first, owner)), np.lexsort((last, owner))
         ranges = Ranges(owner[by_first], first[by_first], last[by_last])
         self._bound(ranges.take(ranges.first <= ranges.last))
@@ -326,7 +325,7 @@ class FastPath:
         )
 
     def _bound(self, ranges: Ranges) -> None:
-        """Forget the oldest ranges when there are too many. Whether a row came before or after that is not decided here."""
+        """Forget the oldest ranges if there are too many. Whether a row came before that is not decided here."""
         starts, ends = run_bounds(ranges.owner, len(self.batch))
         surplus = np.maximum(ends - starts - self.options.remember, 0)
         forgotten = arange(len(ranges)) < (starts + surplus)[ranges.owner]
@@ -338,7 +337,7 @@ class FastPath:
         passed = (horizon[owner] <= number) & (number < self.horizon[owner]) & ~self.meets_held
         self.causes[owner[passed]] = Cause.MEMORY
 
-    # -- what can't be decided here -------------------------------------------------------------------------------------
+    # -- causes for the slow path ---------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self.options.on_late is OnLate.RAISE:
@@ -363,12 +362,12 @@ class FastPath:
         self.causes[np.searchsorted(first_place, full, side="right") - 1] = Cause.ROOM
 
     def _check_circle(self, modulus: int) -> None:
-        """Each row must have been within half a circle of what was expected when it came, or it is another number."""
+        """Each row must have been within half a circle of the number expected when it came, or it is another number."""
         distance = 2 * (self.at - self._expected_by_rows())
         self.causes[self.owner[(distance < -modulus) | (distance >= modulus)]] = Cause.CIRCLE
 
     def _expected_by_rows(self) -> Ints:
-        """For each row the place that was expected when it came."""
+        """The position that each row expected."""
         place = self.accepted_place
         awaited = place.copy()
         awaited[self.holes.above] = self.holes.first
@@ -384,7 +383,7 @@ class FastPath:
         return expected
 
     def _watch_sync(self) -> None:
-        """Runs of rows behind that continue each other."""
+        """Find runs of rows behind that continue each other."""
         batch, facts = self.batch, self.batch.facts
         self.behind_run, self.behind_last = facts.behind_run, facts.behind_last
         limit = self.options.resync_limit

@@ -1,4 +1,4 @@
-"""The decision of the fast path, built from what it found."""
+"""Builds the decision of the fast path from its results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from seriatim.spark.tagged import Tag
 
 
 def decision_of(path: FastPath) -> Decision:
-    """What became of the keys without a cause to leave them to the slow path."""
+    """The decision for the keys that are not left to the slow path."""
     decided = path.causes == Cause.NONE
     sources, dropped = _sources(path)
     released, waiting = path.is_released, ~path.is_released
@@ -39,14 +39,14 @@ def decision_of(path: FastPath) -> Decision:
 
 
 def _sources(path: FastPath) -> tuple[Ints, Ints]:
-    """Which copy of each accepted number is kept, and which message each of the rest drops."""
+    """The copy of each accepted number that is kept, and the message that each rejected row drops."""
     batch = path.batch
     all_sources = np.concatenate([batch.held.row, batch.rows.source])[path.order]
     kept, dropped = all_sources[path.accepted], all_sources[path.rest]
     if path.options.on_duplicate is OnDuplicate.LAST:
         replacing = path.rest[path.meets_held]
         dropped[path.meets_held] = all_sources[replacing - 1]
-        kept[path.twin[path.meets_held]] = all_sources[replacing]  # of several, the last is assigned last
+        kept[path.twin[path.meets_held]] = all_sources[replacing]  # of several, the last assignment wins
     return kept, dropped
 
 

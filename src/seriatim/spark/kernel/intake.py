@@ -43,14 +43,14 @@ TOO_FAR_AHEAD = "its time is further ahead of the time of its batch than max_ahe
 
 
 class OnInvalid(StrEnum):
-    """What happens to a row that can't be judged: a ledger entry, or an error."""
+    """What happens to an invalid row: a ledger entry, or an error."""
 
     LEDGER = "ledger"
     RAISE = "raise"
 
 
 def check_columns(roles: ColumnRoles, schema: pa.Schema) -> None:
-    """Refuse a table that lacks a column, or has one of a type that can't play its role."""
+    """Refuse a table that lacks a column, or has one of an unsuitable type."""
     for role in ("key", "sequence", "time", "epoch", "digest"):
         name = getattr(roles, role)
         if name is not None and schema.get_field_index(name) < 0:
@@ -67,7 +67,7 @@ def check_columns(roles: ColumnRoles, schema: pa.Schema) -> None:
 
 @dataclass
 class Intake:
-    """The valid rows of a table, those of a key together; ``starts`` says where each of ``keys`` begins."""
+    """The valid rows of a table, grouped by key; ``starts`` is where each of ``keys`` begins."""
 
     keys: pa.Array
     starts: Ints
@@ -80,7 +80,7 @@ class Intake:
 def take_in(
     table: pa.Table, roles: ColumnRoles, space: SequenceSpace, order: Ints | None = None, latest: float = inf
 ) -> Intake:
-    """``order`` says in which order the rows of the table arrived; without it as they lie. No time may be after ``latest``."""
+    """``order`` is the order in which the rows arrived; by default that of the table. ``latest`` limits their times."""
     columns = _Numbers.read(table, roles)
     faults = _faults(table[roles.key], columns, roles, space, latest)
     order = arange(table.num_rows) if order is None else order
@@ -89,14 +89,14 @@ def take_in(
     keys, starts, order = _group(flat(table[roles.key]), order)
     rows = Rows(columns.sequence[order], columns.epoch[order], columns.time[order], order)
     complaints = filled(len(invalid), None)
-    for mask, complaint in reversed(faults):  # the first that applies counts
+    for mask, complaint in reversed(faults):  # the first that applies is reported
         complaints[mask[invalid]] = complaint
     return Intake(keys, starts, np.append(starts, len(rows))[1:], rows, invalid, complaints)
 
 
 @dataclass
 class _Numbers:
-    """The numeric columns; where one is null stands 0, and ``lacking`` says so."""
+    """The numeric columns; nulls are 0, and marked in ``lacking``."""
 
     sequence: Ints
     epoch: Ints
@@ -123,7 +123,7 @@ class _Numbers:
 def _faults(
     key: pa.ChunkedArray, columns: _Numbers, roles: ColumnRoles, space: SequenceSpace, latest: float
 ) -> list[tuple[Bools, str]]:
-    """What can be wrong with a row, and with which rows it is."""
+    """The possible faults of a row, and the rows that have them."""
     lowest, highest = (-MAX_NUMBER, MAX_NUMBER) if space.modulus is None else (0, space.modulus - 1)
     outside = (columns.sequence < lowest) | (columns.sequence > highest)
     faults = [(outside, f"its number is outside {lowest} to {highest}")]
@@ -150,13 +150,13 @@ def refuse(invalid: Ints, complaints: Objects, table: pa.Table, roles: ColumnRol
 
 
 def _group(column: pa.Array, order: Ints) -> tuple[pa.Array, Ints, Ints]:
-    """Distinct keys, where the rows of each start, and the order of the rows with those of a key together.
+    """Distinct keys, where the rows of each start, and the order that groups the rows by key.
 
-    Sorted rows stay as they are. Otherwise keys are in the order of their hashes, whatever the order of the rows.
+    Sorted rows stay as they are. Otherwise keys are ordered by their hashes, regardless of the order of the rows.
     """
     encoded = column.dictionary_encode()
     known = encoded.dictionary
-    key = encoded.indices.fill_null(0).to_numpy()[order]  # rows without a key are not in the order
+    key = encoded.indices.fill_null(0).to_numpy()[order]  # excludes rows without a key
     starts = np.flatnonzero(first_of_each(key))
     if len(starts) <= len(known):
         keys = _taken(known, key[starts])
@@ -166,7 +166,7 @@ def _group(column: pa.Array, order: Ints) -> tuple[pa.Array, Ints, Ints]:
     present = np.flatnonzero(counts)
     hashes = (hash_keys(_taken(known, present)) >> np.uint64(len(key).bit_length() + 1)).astype(np.int64)
     sorting = np.argsort(hashes, kind="stable")
-    if not first_of_each(hashes[sorting]).all():  # keys that differ share a hash: the first to arrive comes first
+    if not first_of_each(hashes[sorting]).all():  # different keys share a hash: order them by arrival
         first = np.empty(len(known), np.int64)
         first[key[::-1]] = arange(len(key))[::-1]
         sorting = np.argsort(first[present])

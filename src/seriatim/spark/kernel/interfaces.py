@@ -23,7 +23,7 @@ MACHINE = "machine"
 
 @dataclass(frozen=True)
 class Counters:
-    """How many keys and rows took which path, and why keys took the slow one."""
+    """How many keys and rows took which path, and the causes of slow ones."""
 
     fast_keys: int = 0
     fast_rows: int = 0
@@ -37,7 +37,7 @@ NO_COUNTERS = Counters()
 
 
 class BatchOutcome(Protocol):
-    """What a batch gives out, what it changes, and how that changes the size of the partition."""
+    """The output of a batch, its change of the state, and how that changes the size of the partition."""
 
     @property
     def table(self) -> pa.Table: ...
@@ -60,21 +60,22 @@ class PartitionKernel(Protocol):
 
     @property
     def timeout(self) -> float | None:
-        """How long a message may wait."""
+        """The longest time that a message may wait."""
 
     def meaning(self) -> dict[str, str]:
-        """What must not change under a state, besides keys and times."""
+        """The options that must not change while there is state, besides keys and times."""
 
     @property
     def waits(self) -> str:
-        """The options that say how long a message waits. When they change, all keys that hold something are looked at."""
+        """The options that decide how long a message waits. When they change, all keys that hold messages are
+        processed."""
 
     @property
     def partition_type(self) -> type[StackedPartition]:
-        """What the partitions of this kernel are."""
+        """The class of this kernel's partitions."""
 
     def new_partition(self, schema: pa.Schema) -> Any:
-        """What is known before the first batch."""
+        """The state before the first batch."""
 
     def run(
         self, partition: Any, table: pa.Table, now: float | None, order: Ints | None = None, latest: float = ...

@@ -9,8 +9,8 @@ Rules
    rows move no clock.
 3. Ordered rows come first, key by key, each with its release position: 0, 1, 2 … for each key, continuing from batch to
    batch. Everything else follows, key by key in the order of events; then invalid rows, then expired keys.
-4. A key that holds nothing and had no activity for ``idle_after`` is forgotten, with a ledger entry. If it returns it is a new
-   key: the start rule applies again, its position begins at 0, and copies of rows released earlier are not detected.
+4. A key that holds nothing and had no activity for ``idle_after`` is forgotten, with a ledger entry. If it returns it
+   is a new key: the start rule applies again, its position begins at 0, and copies of earlier rows are not detected.
 
 Theory of operation
 -------------------
@@ -58,7 +58,7 @@ from seriatim.spark.kernel.slow_path_causes import Cause, begin_sessions, slow_p
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a batch gives out, what it changes, and how that changes the size of the partition."""
+    """The output of a batch, its change of the state, and how that changes the size of the partition."""
 
     table: pa.Table
     change: Content
@@ -84,7 +84,7 @@ class Kernel:
         return self.options.gap_timeout
 
     def meaning(self) -> dict[str, str]:
-        """How numbers count."""
+        """The options that define the sequence numbers."""
         space = self.options.space
         return {"wrap": repr(space.modulus), "increment": repr(space.increment)}
 
@@ -112,8 +112,8 @@ class Kernel:
     ) -> Outcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
 
-        The rows of a key arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
-        Without a ``now`` it is the time of the latest row. A row later than ``latest`` is invalid.
+        The rows of a key arrived in the order of the table, or in that of ``order``, a list of row indexes. ``now`` is
+        the time of the latest row by default. A row later than ``latest`` is invalid.
         """
         check_columns(self.roles, table.schema)
         require_same_keys(table.schema.field(self.roles.key).type, partition.key_type)
@@ -139,10 +139,10 @@ class Kernel:
             counters=replace(counters, invalid_rows=len(intake.invalid)),
         )
 
-    # -- in -------------------------------------------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------------------------------
 
     def _gather(self, partition: Partition, intake: Intake, table: pa.Table, clock: float) -> tuple[Batch, Ints]:
-        """All that is known of the keys that take part, and where the rows are that they hold."""
+        """The state of the keys that take part, and the indexes of the rows that they hold."""
         found = partition.look_up(intake.keys, clock)
         count, lists = len(found.keys), found.content.lists
         known = np.zeros(count, np.bool_)
@@ -172,7 +172,7 @@ class Kernel:
         return begin_sessions(batch, self.options), held.row
 
     def _adopted(self, gaps: Gaps, floors: Floats) -> Gaps:
-        """Gaps that were opened under other options, as ``Resequencer.restore`` takes them."""
+        """Gaps that were opened under other options, adapted as by ``Resequencer.restore``."""
         limit = floors[gaps.owner] + (inf if self.timeout is None else self.timeout)
         deadline = np.minimum(gaps.deadline, limit)
         if self.options.on_gap is OnGap.HOLD:
@@ -182,7 +182,7 @@ class Kernel:
         return replace(gaps, deadline=deadline, reported=np.zeros(len(gaps), np.bool_))
 
     def _digests(self, table: pa.Table, partition: Partition, places: Ints) -> pa.Array | None:
-        """The digests of all sources, where they matter."""
+        """The digests of all sources, if they are needed."""
         name = self.roles.digest
         if name is None or self.options.on_duplicate is not OnDuplicate.CONFLICT:
             return None
@@ -212,7 +212,7 @@ class Kernel:
         )
         return decision, counters
 
-    # -- out ------------------------------------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------------------------------
 
     def _output(
         self, messages: _Messages, intake: Intake, decision: Decision, idle: pa.Array, idle_facts: KeyFacts
@@ -234,7 +234,7 @@ class Kernel:
 
 
 class _Messages:
-    """The rows of a batch, and behind them what was held and leaves: copying what stays held would be wasted work."""
+    """The rows of a batch, followed by the formerly held rows that leave: rows that stay held are not copied."""
 
     def __init__(self, rows: pa.Table, leaving: pa.Table, batch: Batch, gone: Bools) -> None:
         self.batch, self.row_count = batch, rows.num_rows
@@ -247,14 +247,14 @@ class _Messages:
 
 
 def _positions(released: Released, batch: Batch) -> Ints:
-    """Where each released message stands among all that its key ever released."""
+    """The position of each released message among all that its key ever released."""
     start = np.flatnonzero(first_of_each(released.owner))
     rank = arange(len(released)) - np.repeat(start, np.diff(np.append(start, len(released))))
     return batch.facts.position[released.owner] + rank
 
 
 def _joined(one: Decision, other: Decision) -> Decision:
-    """Both verdicts, in the order of the keys."""
+    """Both decisions, in the order of the keys."""
     order = np.argsort(np.concatenate([one.owners, other.owners]), kind="stable")
     return Decision(
         owners=np.concatenate([one.owners, other.owners])[order],
@@ -274,7 +274,7 @@ def _merged(one: Pool, other: Pool) -> Pool:
 
 
 def _change(decision: Decision, messages: _Messages, gone: Bools, idle: pa.Array, idled: float) -> Content:
-    """What the batch changes, for the keys that are known after it. ``gone`` marks what is held no longer."""
+    """The change of the batch, for the keys known after it. ``gone`` marks messages that are no longer held."""
     batch, count = messages.batch, len(decision.owners)
     numbers = np.full(len(batch), -1, np.int64)
     numbers[decision.owners] = arange(count)

@@ -1,8 +1,8 @@
 """Keys as bytes, and their hashes.
 
-State keeps a key as its bytes: texts as they are, anything else as the bytes of its fixed width. A hash is computed for all
-keys at once, eight bytes of every key at a time. It decides where a key is looked for, never whether it is the same key: what
-was found is compared **whole**. Hashes are written to disks, so the function must not change.
+State stores a key as its bytes: texts as they are, anything else as the bytes of its fixed width. A hash is computed
+for all keys at once, eight bytes of every key at a time. It only locates keys: a match is compared **whole**. Hashes
+are stored, so the function must not change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORD = 8
 
 
 def check_key_type(kind: pa.DataType) -> None:
-    """Keys must be equal to themselves, and be compared whole: no floats (NaN is not equal to NaN), nothing nested."""
+    """Keys must be equal to themselves, and compared whole: no floats (NaN is not equal to NaN), no nested types."""
     types = pa.types
     fixed = (types.is_integer, types.is_boolean, types.is_temporal, types.is_decimal)
     if not (_is_text(kind) or any(is_kind(kind) for is_kind in fixed)):
@@ -34,13 +34,13 @@ def check_key_type(kind: pa.DataType) -> None:
 
 
 def require_same_keys(now: pa.DataType, before: pa.DataType) -> None:
-    """Keys of another type would all be new ones."""
+    """Keys of another type would all be new."""
     if now != before:
         raise InvalidArgument(f"keys are of type {now} now, and were {before} before: cast them")
 
 
 def raw_keys(keys: pa.Array) -> pa.Array:
-    """Keys, none of them null, as bytes."""
+    """Non-null keys as bytes."""
     if _is_text(keys.type):
         wide = np.int64 if _is_large(keys.type) else np.int32
         offsets = np.frombuffer(keys.buffers()[1] or bytes(8), wide)[keys.offset : keys.offset + len(keys) + 1]
@@ -52,13 +52,13 @@ def raw_keys(keys: pa.Array) -> pa.Array:
 
 
 def raw_of(offsets: Ints, data: object) -> pa.Array:
-    """The bytes between one offset and the next, for each."""
+    """The bytes between each offset and the next."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(b"" if data is None else data)]
     return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
 
 
 def keys_of(raw: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Keys that were made into bytes."""
+    """Decode keys from bytes."""
     if _is_text(kind):
         return raw.cast(kind)
     _, _, data = bytes_of(raw)
@@ -70,7 +70,7 @@ def keys_of(raw: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def bytes_of(raw: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
-    """Where each value starts, how long it is, and the bytes of all of them one after another."""
+    """The start and length of each value, and the bytes of all of them, concatenated."""
     offsets = np.frombuffer(raw.buffers()[1] or bytes(8), np.int64)[raw.offset : raw.offset + len(raw) + 1]
     first, last = int(offsets[0]), int(offsets[-1])
     data = np.frombuffer(raw.buffers()[2] or b"", np.uint8)[first:last]
@@ -84,13 +84,13 @@ def hash_keys(keys: pa.Array) -> Hashes:
 
 def hash_raw(raw: pa.Array) -> Hashes:
     starts, lengths, data = bytes_of(raw)
-    # A word may reach beyond the last key: those bytes are masked away, but they have to exist.
+    # A word may extend beyond the last key: those bytes are masked out, but they have to exist.
     padded = np.zeros(len(data) + WORD, np.uint8)
     padded[:-WORD] = data
     words: Hashes = np.ndarray((len(data) + 1,), np.dtype("<u8"), padded.data, strides=(1,))
     hashes = _mix(lengths.astype(np.uint64))
     longest = int(lengths.max(initial=0))
-    if (lengths == longest).all():  # one after another: nothing has to be looked up, and one mask serves all
+    if (lengths == longest).all():  # adjacent keys of one length: no index lookups, and one mask for all
         for begin in range(0, longest, WORD):
             hashes ^= words[begin : len(raw) * longest : longest] & _mask(np.array(min(longest - begin, WORD)))
             hashes = _mix(hashes)

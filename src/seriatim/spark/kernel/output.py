@@ -12,7 +12,7 @@ from seriatim.spark.tagged import ADDED_COLUMNS, ADDED_FIELDS, EXPIRED, INVALID,
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns of the output for an input with these columns."""
+    """The columns of the output for an input schema."""
     taken = set(ADDED_COLUMNS) & set(schema.names)
     if taken:
         raise InvalidArgument(f"the columns {', '.join(sorted(taken))} are added by the kernel: rename yours")
@@ -20,7 +20,7 @@ def output_schema(schema: pa.Schema) -> pa.Schema:
 
 
 class Output:
-    """Builds the output for messages that are named by their place in ``sources``."""
+    """Builds the output for messages identified by their index in ``sources``."""
 
     def __init__(self, sources: pa.Table, key: str) -> None:
         self.sources, self.key = sources, key
@@ -34,7 +34,7 @@ class Output:
         return self._table(_tags(Tag.ORDERED, count), messages, pa.array(position), nothing)
 
     def entries(self, entries: Entries, keys: pa.Array | None, unknown: Bools | None = None) -> pa.Table:
-        """``keys`` has the keys, for entries without a message. What is ``unknown`` has no session and no numbers."""
+        """``keys`` has the keys of entries without a message. ``unknown`` marks entries without session and numbers."""
         missing = entries.source == NO_SOURCE
         messages = self.sources.take(pa.array(entries.source, mask=missing))
         if missing.any():
@@ -52,7 +52,7 @@ class Output:
         return self._table(pa.array(entries.tag, pa.string()), messages, pa.nulls(len(entries), pa.int64()), columns)
 
     def invalid(self, source: Ints, complaints: Objects, now: float) -> pa.Table:
-        """Ledger entries of rows that could not be judged, and so have neither session nor numbers; their columns tell."""
+        """Ledger entries of invalid rows, which have neither session nor numbers, only their columns."""
         nothing = np.zeros(len(source), np.int64)
         entries = ledger_entries(INVALID, nothing, nothing, nothing + 1, now, complaints, source)
         return self.entries(entries, None, unknown=nothing == 0)
@@ -62,7 +62,7 @@ class Output:
 
 
 def expired_entries(expected: Ints, epoch: Ints, now: float) -> Entries:
-    """Ledger entries of keys that were forgotten: the number is the one that would have been next."""
+    """Ledger entries of keys that were forgotten: the number is the one that was expected next."""
     count = len(expected)
     detail = filled(count, "idle for too long: the key is forgotten")
     return ledger_entries(

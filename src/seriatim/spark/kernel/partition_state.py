@@ -2,14 +2,13 @@
 
 Rules
 -----
-1. A batch *pushes* a segment with what it changed. What it does not mention stays as the segments below have it
-   (``content.py``).
-2. Segments do not change. When the newer ones together hold as much as the one below them, all of these are written as one. So
-   there are few segments (the logarithm of all changes), and each change is written again only so often. Everything is written
-   as one segment when the changes since the last time come to half as much, or in other partitions more, so that they don't all
-   do it in the same batch.
-3. Reading follows what a batch is about: its keys are searched in each segment, and what falls due or idle is found by time.
-   Everything that fell due by the clock of a batch was decided in it, so the next one looks from there on.
+1. A batch *pushes* a segment with its changes. Anything else stays as the segments below have it (``content.py``).
+2. Segments are immutable. When the newer ones together hold as much as the one below them, they are merged. So there
+   are few segments (the logarithm of all changes), and each change is rewritten only that often. All segments are
+   merged when the changes since the last full merge reach half of its size, or a larger share in other partitions, so
+   that they don't all merge in the same batch.
+3. Reads depend on the batch alone: its keys are searched in each segment, and due and idle keys are found by time.
+   Everything that was due by the clock of a batch was decided in it, so the next one searches from there on.
 
 The numbers are unwrapped ones, exactly those of ``core.resequencing.resequencer.SavedResequencer``.
 """
@@ -47,7 +46,7 @@ WAITING = (
 
 @dataclass
 class KeyFacts(Columns):
-    """One row a key. ``start_deadline`` is NaN unless the key still gathers; then ``expected`` means nothing."""
+    """One row per key. ``start_deadline`` is NaN unless the key still gathers; then ``expected`` is meaningless."""
 
     epoch: Ints
     expected: Ints
@@ -69,7 +68,7 @@ class KeyFacts(Columns):
 
 @dataclass
 class HeldMessages(Owned):
-    """Messages that wait. ``row`` says where the message is."""
+    """Messages that wait. ``row`` is the index of the message."""
 
     number: Ints
     arrival: Floats
@@ -89,7 +88,7 @@ class Gaps(Owned):
 
 @dataclass
 class Ranges(Owned):
-    """Numbers that were given up, as ``core.ranges.RangeSet`` keeps them."""
+    """Numbers that were given up, as in ``core.ranges.RangeSet``."""
 
     first: Ints
     last: Ints
@@ -97,7 +96,7 @@ class Ranges(Owned):
 
 @dataclass(frozen=True)
 class Tally:
-    """How much a partition holds, or by how much a batch changes that."""
+    """The size of a partition, or the change of it by a batch."""
 
     keys: int = 0
     held: int = 0
@@ -112,7 +111,7 @@ NOTHING, NEVER = Tally(), Times()
 
 @dataclass
 class Known:
-    """What is known of some keys. ``content`` is about those at ``present``; its owners are indexes into ``keys``."""
+    """The state of some keys. ``content`` is about those at ``present``; its owners are indexes into ``keys``."""
 
     keys: pa.Array
     present: Ints
@@ -120,7 +119,7 @@ class Known:
 
 
 class StackedPartition:
-    """The keys of one partition, whatever is known of a key. ``apply`` changes it."""
+    """The keys of one partition, for any kind of state. ``apply`` changes it."""
 
     facts: ClassVar[type[Columns]]
     lists: ClassVar[dict[str, type[Owned]]]
@@ -143,12 +142,12 @@ class StackedPartition:
 
     @classmethod
     def count(cls, content: Content) -> Tally:
-        """How much a whole content holds."""
+        """The size of a complete content."""
         raise NotImplementedError
 
     @classmethod
     def read_tables(cls, clock: float, tables: list[pa.Table]) -> Content:
-        """A change as versions of the first format had it."""
+        """A change in the first version's format."""
         raise NotImplementedError
 
     def waiting(self) -> pa.Table:
@@ -160,17 +159,17 @@ class StackedPartition:
         return self.times.clock
 
     def adopt(self, schema: pa.Schema) -> None:
-        """Give the rows that wait the columns that the query has now."""
+        """Convert the waiting rows to the current columns of the query."""
         if misfits(self.schema, schema):
             if self.tally.held:
                 refuse_misfits(self.schema, schema, self.tally.held, "the state")
             self._is_foreign = True
         self.schema = schema
 
-    # -- looking --------------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------------
 
     def look_up(self, keys: pa.Array, clock: float = -inf) -> Known:
-        """Some keys, and behind them those in which something falls due by ``clock``, or all that hold something."""
+        """Some keys, followed by those with a deadline due by ``clock``, or all that hold something."""
         raw = raw_keys(keys)
         others = self._moments("dues", self.times.decided, clock)
         if self.is_to_be_revisited:
@@ -187,7 +186,7 @@ class StackedPartition:
         return replace(known, keys=keys_of(known.keys, self.key_type))
 
     def _moments(self, name: str, after: float, until: float) -> pa.Array:
-        """The keys that have a time of some kind in a segment, which may be out of date."""
+        """The keys that have a time of some kind in a segment, which may be stale."""
         found = []
         for segment in self.segments if after < until else ():
             slots = segment.moments(name, after, until)
@@ -196,7 +195,7 @@ class StackedPartition:
         return pa.concat_arrays(found).unique() if found else pa.array([], pa.large_binary())
 
     def _holding(self) -> pa.Array:
-        """The keys that hold something. To find them everything is read, so this is for rare occasions."""
+        """The keys that hold something. This reads everything, so it is only for rare cases."""
         if not self.tally.held:
             return pa.array([], pa.large_binary())
         whole = self.whole()
@@ -233,11 +232,11 @@ class StackedPartition:
         return Content(self.times, texts, nothing, np.empty(0), count, count, lists, self.schema.empty_table())
 
     def rows_at(self, places: Ints) -> pa.Table:
-        """The rows of held messages, in the order of places."""
+        """The rows of held messages, in the order of the given indexes."""
         return _rows_of(self.segments, places, self.schema)
 
     def next_due(self) -> float:
-        """When something falls due next; infinite for never."""
+        """The next deadline; infinite if there is none."""
         least = inf
         for level, segment in enumerate(self.segments):
             skip = 0
@@ -255,7 +254,7 @@ class StackedPartition:
         return least
 
     def whole(self) -> Content:
-        """All keys that are known, and the rows that they hold."""
+        """All known keys, and the rows that they hold."""
         return self._merged(self.segments, None, 0)
 
     def whole_by_key(self) -> Content:
@@ -269,8 +268,8 @@ class StackedPartition:
     # -- changing -------------------------------------------------------------------------------------------------------
 
     def apply(self, change: Content, tally: Tally, ratio: float = 1.0, *, is_full: bool = False) -> Segment:
-        """Push what a batch changed; returns the segment that has it, and perhaps more. Everything is written once more when
-        ``ratio`` times all changes since then are as much; ``is_full`` asks for it."""
+        """Push the changes of a batch; returns the segment with them, which may include more. Everything is merged when
+        ``ratio`` times all changes since the last full merge are as large; ``is_full`` forces it."""
         below, size = len(self.segments), max(1, change.entries)
         sizes = [segment.entries for segment in self.segments]
         if is_full or self._is_foreign or (sizes and ratio * (sum(sizes[1:]) + size) >= sizes[0]):
@@ -286,7 +285,7 @@ class StackedPartition:
         return segment
 
     def _merged(self, segments: Sequence[Segment], change: Content | None, below: int) -> Content:
-        """Segments, and a change on top, as one content. With nothing below, nothing has to be said of keys that are gone."""
+        """Segments, and a change on top, merged. With nothing below, keys that are gone are dropped."""
         parts = [_at_level(segment.content(), level) for level, segment in enumerate(segments)]
         top = self._nothing() if change is None else change
         sources: list[Segment | Content] = [*segments, top]
@@ -328,7 +327,7 @@ def _rows_of(sources: Sequence[Segment | Content], places: Ints, schema: pa.Sche
 
 
 def _matched(raws: list[pa.Array]) -> tuple[list[Ints], int]:
-    """Numbers for keys, equal keys having the same, and how many there are."""
+    """Numbers for keys, the same for equal keys, and how many there are."""
     raw = pa.concat_arrays(raws)
     if len(raws) == 1:
         return [arange(len(raw))], len(raw)
@@ -352,7 +351,7 @@ class Partition(StackedPartition):
     lists: ClassVar[dict[str, type[Owned]]] = {GAPS: Gaps, GIVEN_UP: Ranges, HELD: HeldMessages, RELEASED: Released}
 
     def idle(self, since: float, busy: pa.Array) -> tuple[pa.Array, KeyFacts]:
-        """The keys that hold nothing and to which nothing happened after ``since``, and what is known of them."""
+        """The keys that hold nothing and had no activity after ``since``, and their facts."""
         raw = self._without(self._moments("quiet", self.times.idled, since), raw_keys(busy))
         known = self._find(raw)
         content = known.content
@@ -366,9 +365,9 @@ class Partition(StackedPartition):
     def waiting(self) -> pa.Table:
         """The rows that wait, by key and number, with the first gap of their key.
 
-        ``_since`` is when a row came; ``_first`` to ``_last`` are the numbers that its key waits for, counted on without end
-        where the source's numbers wrap, and ``_due`` is when they will be given up. A key that gathers its first rows waits
-        for no number.
+        ``_since`` is when a row came; ``_first`` to ``_last`` are the missing numbers that its key waits for, unwrapped
+        if the source's numbers wrap, and ``_due`` is when they will be given up. A key that gathers its first rows
+        waits for no number.
         """
         content = self.whole_by_key()
         held, gaps, facts = content.lists[HELD], content.lists[GAPS], content.facts
@@ -392,7 +391,7 @@ class Partition(StackedPartition):
 
     @classmethod
     def read_tables(cls, clock: float, tables: list[pa.Table]) -> Content:
-        """A change as versions of the first format had it."""
+        """A change in the first version's format."""
         keys, gaps, given_up, released, held, rows, expired = tables
         facts, own, idle = KeyFacts.from_arrow(keys), Gaps.from_arrow(gaps), expired.num_rows
         return Content(
@@ -413,7 +412,7 @@ class Partition(StackedPartition):
 
 
 def dues_of(facts: KeyFacts, gaps: Gaps) -> Floats:
-    """When something falls due in each key. One with a gap that was reported waits for an operator."""
+    """The next deadline of each key. A key with a reported gap waits for an operator."""
     due = np.where(np.isnan(facts.start_deadline), inf, facts.start_deadline)
     np.minimum.at(due, gaps.owner, gaps.deadline)
     due[gaps.owner[gaps.reported]] = inf
@@ -421,7 +420,7 @@ def dues_of(facts: KeyFacts, gaps: Gaps) -> Floats:
 
 
 def with_waits(rows: pa.Table, waits: list[pa.Array]) -> pa.Table:
-    """Rows that wait, as they came, with the columns ``WAITING``."""
+    """Waiting rows, in order of arrival, with the columns ``WAITING``."""
     table = rows.select([name for name in rows.schema.names if not name.startswith(ADDED)])
     for field, values in zip(WAITING, waits, strict=True):
         table = table.append_column(field, values)
@@ -429,7 +428,7 @@ def with_waits(rows: pa.Table, waits: list[pa.Array]) -> pa.Table:
 
 
 def joined_rows(some: pa.Table, more: pa.Table) -> pa.Table:
-    """The rows of two tables with the same columns, one after the other. A table without rows may have any columns."""
+    """The rows of two tables with the same columns, concatenated. A table without rows may have any columns."""
     if not (some.num_rows and more.num_rows):
         return more if more.num_rows else some
     if not misfits(some.schema, more.schema):

@@ -1,15 +1,15 @@
-"""Columns that change while rows wait: which changes a state can be continued with.
+"""Columns that change while rows wait: which changes a query can be restarted with.
 
-Rows that are held have the columns that the query had when they came. When it is started again with others, they are given the
-columns that it has now, if that takes nothing from them:
+Held rows have the columns that the query had when they came. When it is restarted with others, they are converted to
+the current columns, if that loses nothing:
 
-- a column more is null in the rows that wait;
-- whole numbers may become wider ones (``int`` to ``bigint``), ``float`` may become ``double``, a decimal may get more digits
+- an added column is null in the rows that wait;
+- integers may become wider ones (``int`` to ``bigint``), ``float`` may become ``double``, a decimal may get more digits
   before the point;
-- timestamps are shown in another time zone when that of the session was changed; the moments stay what they are;
+- timestamps are shown in another time zone if that of the session was changed; the instants stay the same;
 - the order of columns does not matter.
 
-Anything else is refused, before the query runs. Columns that were added for the kernel go when it needs them no longer.
+Anything else is refused, before the query runs. Columns added for the kernel are dropped when it no longer needs them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ADDED = "__seriatim_"
 
 
 def misfits(old: pa.Schema, new: pa.Schema) -> list[str]:
-    """What speaks against giving rows with the columns ``old`` those of ``new``, in words."""
+    """The reasons why rows with the columns ``old`` can't be converted to those of ``new``, as text."""
     return list(_misfits(old, new))
 
 
@@ -43,7 +43,7 @@ def _misfits(old: pa.Schema, new: pa.Schema) -> Iterator[str]:
 
 
 def refuse_misfits(old: pa.Schema, new: pa.Schema, held: int, where: str) -> None:
-    """Refuse to go on while rows wait that can't be given the columns that the query has now."""
+    """Refuse to continue while rows wait that can't be converted to the current columns of the query."""
     wrong = misfits(old, new)
     if wrong:
         raise StateMismatch(
@@ -53,7 +53,7 @@ def refuse_misfits(old: pa.Schema, new: pa.Schema, held: int, where: str) -> Non
 
 
 def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with other columns, for which there must be no misfits."""
+    """Convert rows to other columns, for which there must be no misfits."""
     if rows.schema.equals(schema):
         return rows
     columns = [

@@ -1,16 +1,15 @@
-"""Content as bytes that are searched, not loaded.
+"""Content as bytes that are searched in place, without loading them.
 
 Rules
 -----
-1. Keys are sorted by hash. A key's facts and where its texts and lists begin are one record of fixed width; a fact that all
-   keys share is not in the records, and numbers are as narrow as they can be.
-2. The bytes are divided into pages, and each page has a digest. Nothing is taken from a page that was not compared with its
-   digest since the segment was opened. So an open costs 16 bytes a page, and a look-up the pages that it needs.
-3. Equal content gives equal bytes, as far as the same pyarrow writes the rows. What is compared is ``Content.digest``.
+1. Keys are sorted by hash. A key's facts and the offsets of its texts and lists are one record of fixed width; a fact
+   that all keys share is not in the records, and numbers are as narrow as possible.
+2. The bytes are divided into pages, each with a digest. No page is used before it was compared with its digest after
+   the segment was opened. So opening costs 16 bytes a page, and a look-up the pages that it needs.
+3. Equal content gives equal bytes if the same version of pyarrow writes the rows. ``Content.digest`` is compared.
 
-A key is found through *fences*, the hash of every 64th key, and a binary search between two of them. What falls due and when
-keys fell idle is kept a second time, sorted by time, so that nothing has to be looked through to learn it. Rows lie in chunks,
-each an Arrow stream.
+A key is found through *fences*, the hash of every 64th key, and a binary search between two of them. Deadlines and idle
+times are stored a second time, sorted by time, to be found without a scan. Rows are in chunks, each an Arrow stream.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ UNREADABLE = (
 
 
 def page_digests(body: memoryview | bytes) -> bytes:
-    """The digests of the pages of a body, one after another."""
+    """The digests of the pages of a body, concatenated."""
     view = memoryview(body)
     starts = range(0, len(view), PAGE_BYTES)
     return b"".join(_digest(view[start : start + PAGE_BYTES]) for start in starts)
@@ -75,7 +74,7 @@ def _digest(content: memoryview | bytes) -> bytes:
 class Body:
     """The bytes of a segment, each page of which is compared with its digest before it is used.
 
-    ``digests`` is None where the bytes were just made. ``reload`` brings them once more, when they are a copy that was damaged.
+    ``digests`` is None if the bytes were just created. ``reload`` reads them again if a copy was damaged.
     """
 
     content: memoryview
@@ -90,7 +89,7 @@ class Body:
         self._is_checked = np.full(pages, self.digests is None)
 
     def check(self, begin: Ints, end: Ints) -> None:
-        """Make sure that some ranges of bytes, none of them empty, are what was written."""
+        """Verify non-empty ranges of bytes."""
         if self.digests is None or not len(begin):
             return
         if int(end.max()) > len(self.content):
@@ -119,7 +118,7 @@ class Body:
         return DamagedStore(f"{self.name} is damaged: {what}; {self.remedy}")
 
     def array(self, section: list[int], kind: npt.DTypeLike) -> Structured:
-        """A section as an array, unchecked."""
+        """A section as an array, unverified."""
         begin, size = section
         if begin + size > len(self.content):
             raise self.damaged("it is too short")
@@ -144,7 +143,7 @@ def _reading(method: Callable[Concatenate[Segment, P], T]) -> Callable[Concatena
         try:
             return method(self, *given, **named)
         except UNREADABLE as error:
-            if self.body.digests is None:  # it was just made, by us
+            if self.body.digests is None:  # this process just created it
                 raise
             raise self.body.damaged(f"it can't be read ({error!r})") from error
 
@@ -152,7 +151,7 @@ def _reading(method: Callable[Concatenate[Segment, P], T]) -> Callable[Concatena
 
 
 class Segment:
-    """Content, written. ``layout`` says where in the body everything is."""
+    """Encoded content. ``layout`` has the position of everything in the body."""
 
     def __init__(self, layout: dict[str, Any], body: Body, shape: type[Columns], lists: dict[str, type[Owned]]) -> None:
         self.layout, self.body, self._shape, self._lists = layout, body, shape, lists
@@ -168,8 +167,8 @@ class Segment:
         return int(self.layout["entries"])
 
     def require_sound(self) -> None:
-        """Raise ValueError, or whatever else is ``UNREADABLE``, unless the layout fits the body. So nothing that is read is
-        larger than the body."""
+        """Raise ValueError, or another error of ``UNREADABLE``, unless the layout fits the body. This bounds all
+        reads."""
         layout, count = self.layout, len(self)
         lists = {name: _fields_of(layout["lists"][name]).itemsize for name in self._lists}
         widths = {"records": self._record.itemsize, **dict.fromkeys(layout["texts"], 1), **lists}
@@ -184,7 +183,7 @@ class Segment:
             if each is not None and each * count != total:
                 raise ValueError(f"{name} are not {each} for each key")
 
-    # -- finding --------------------------------------------------------------------------------------------------------
+    # -- searching ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _fences(self) -> Hashes:
@@ -205,7 +204,7 @@ class Segment:
         asked = np.flatnonzero(own[np.minimum(place, len(self) - 1)] == hashes)
         asked = asked[place[asked] < len(self)]
         place = place[asked]
-        while asked.size:  # once, but for keys that share their hash
+        while asked.size:  # once, unless keys share a hash
             equal = pc.equal(self._text(KEY, place), raw.take(pa.array(asked))).to_numpy(zero_copy_only=False)
             slots[asked[equal]] = place[equal]
             asked, place = asked[~equal], place[~equal] + 1
@@ -217,9 +216,9 @@ class Segment:
 
     @_reading
     def moments(self, name: str, after: float, until: float, limit: int | None = None, skip: int = 0) -> Ints:
-        """The slots of keys with a time after one moment and not after another, the earliest first: all, or ``limit``."""
+        """The slots of keys with a time after one moment and not after another, earliest first: all, or ``limit``."""
         section = self._sections.get(name)
-        if section is None:  # not written, because nobody asked for it then
+        if section is None:  # not written: nobody queried it then
             now = self.content().facts.now  # type: ignore[attr-defined]
             return np.flatnonzero((now > after) & (now <= until))
         if not section[1] or float.fromhex(self.layout["least"][name]) > until:
@@ -229,7 +228,7 @@ class Segment:
         if limit is not None:
             first = min(first + skip, last)
             last = min(first + limit, last)
-        # Damage may have led the search astray, but not past both neighbours of what it found.
+        # Damage may have misled the search, but not past both neighbours of its result.
         begin, end = max(first - 1, 0), min(last + 1, len(times))
         checked = self.body.at(section, MOMENT, arange(end - begin) + begin)
         found = checked[first - begin : last - begin]
@@ -244,7 +243,7 @@ class Segment:
         return self.body.at(self._sections["records"], self._record, slots)
 
     def _bounds(self, name: str, slots: Ints) -> tuple[Ints, Ints]:
-        """Where what some keys own begins and ends."""
+        """Where the data of some keys begins and ends."""
         each, total = self.layout["each"][name], self.layout["totals"][name]
         if each is not None:
             return slots * each, (slots + 1) * each
@@ -271,7 +270,7 @@ class Segment:
 
     @_reading
     def content(self, slots: Ints | None = None) -> Content:
-        """What it says of some keys, or of all; owners are indexes into the slots. The rows are left where they are."""
+        """The content of some keys, or of all; owners are indexes into the slots. The rows are not read."""
         slots = arange(len(self)) if slots is None else slots
         records = self._records(slots)
 
@@ -308,7 +307,7 @@ class Segment:
 
     @_reading
     def rows(self, places: Ints, schema: pa.Schema) -> pa.Table:
-        """Some rows, by rising places, with the columns that they should have."""
+        """Some rows, by rising indexes, with the given columns."""
         chunks = self.body.whole(self._sections["chunks"], CHUNK)
         numbers = np.searchsorted(chunks["end"], places, "right")
         needed, first = np.unique(numbers, return_index=True)
@@ -324,14 +323,14 @@ class Segment:
 
 
 def _fields_of(layout: list[list[str]]) -> np.dtype[Any]:
-    """The fields of a record: numbers and nothing else."""
+    """The fields of a record: only numbers."""
     if not all(NUMBER.fullmatch(kind) for _, kind in layout):
         raise ValueError(f"{layout} are no numbers")
     return np.dtype([(name, kind) for name, kind in layout])
 
 
 def table_of(stream: Structured | bytes | memoryview) -> pa.Table:
-    """An Arrow stream. What it says of its own bytes is checked, or reading a forged one would read other memory."""
+    """Read an Arrow stream. Its metadata is validated: a forged one could make Arrow read other memory."""
     table = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
     table.validate(full=True)
     return table
@@ -347,7 +346,7 @@ def times_of(layout: dict[str, Any]) -> Times:
 
 
 def _count_until(times: Floats, moment: float) -> int:
-    """How many of the rising times are not after a moment. numpy would copy what does not lie side by side."""
+    """How many of the rising times are not after a moment. numpy would copy a strided array."""
     begin, end = 0, len(times)
     while begin < end:
         middle = (begin + end) // 2
@@ -359,7 +358,7 @@ def _count_until(times: Floats, moment: float) -> int:
 
 
 def ranges(begin: Ints, end: Ints) -> Ints:
-    """All numbers from each beginning to its end, one range after another."""
+    """All numbers from each beginning to its end, concatenated."""
     lengths = end - begin
     return np.repeat(begin - (np.cumsum(lengths) - lengths), lengths) + arange(int(lengths.sum()))
 
@@ -373,7 +372,7 @@ def _sliced(begin: Ints, end: Ints, data: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def write_segment(content: Content) -> Segment:
-    """Content as a segment. Equal content in another order of keys gives the same."""
+    """Encode content as a segment. The order of its keys makes no difference."""
     hashes = hash_raw(content.texts[KEY])
     order = np.argsort(hashes, kind="stable")
     if np.any(hashes[order][1:] == hashes[order][:-1]):
@@ -439,7 +438,7 @@ class _Writer:
             self._columns[name] = narrow(values)
 
     def _owned(self, name: str, starts: Ints, lengths: Ints) -> None:
-        """Where a key's share begins: in its record, or by its slot if all are alike."""
+        """Where a key's data begins: in its record, or by its slot if all have the same length."""
         is_even = not len(lengths) or bool((lengths == lengths[0]).all())
         self._layout["each"][name] = (int(lengths[0]) if len(lengths) else 0) if is_even else None
         self._layout["totals"][name] = int(lengths.sum())

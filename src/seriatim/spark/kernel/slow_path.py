@@ -20,7 +20,7 @@ from seriatim.spark.tagged import INVALID, Tag
 
 
 class SlowPath:
-    """One batch, decided message by message. Messages are their sources."""
+    """One batch, decided message by message. Messages are identified by their sources."""
 
     def __init__(self, batch: Batch, options: ResequenceOptions, *, raise_invalid: bool) -> None:
         self.batch, self.options, self.raise_invalid = batch, options, raise_invalid
@@ -134,7 +134,7 @@ class SlowPath:
         self.entries.append((owner, len(self.entries), tag, reason, epoch, *numbers, time, detail, source))
 
     def _save(self, owner: int, saved: SavedResequencer[int], position: int) -> None:
-        if saved.epoch is None:  # none of its rows was valid
+        if saved.epoch is None:  # it had no valid rows
             return
         gathering = saved.start_deadline is not None
         self.owners.append(owner)

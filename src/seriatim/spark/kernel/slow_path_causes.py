@@ -1,4 +1,4 @@
-"""What keeps keys off the fast path: the causes, and those of them that show before anything is decided."""
+"""Why keys can't take the fast path: the causes, and those that can be detected beforehand."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Cause(IntEnum):
     """Why a key is left to the slow path."""
 
     NONE = 0
-    GATHERING = 1  # the lowest number is still awaited
+    GATHERING = 1  # the start is not known yet
     EPOCH = 2  # a session ends, or a row belongs to one that has ended
-    GRID = 3  # a row is off the grid of the increment
+    GRID = 3  # a row is not a multiple of the increment
     JUMP = 4  # the numbers span more than fits on the line
-    DUE = 5  # a gap falls due, and it is not to be skipped
-    LATE = 6  # a row is late, and that is to be raised
-    ROOM = 7  # more was held than there is room for
+    DUE = 5  # a gap is due, and is not to be skipped
+    LATE = 6  # a row is late, and that must raise
+    ROOM = 7  # more was held than the capacity allows
     CIRCLE = 8  # a row came from the other half of the circle
     SYNC = 9  # sync was lost
-    MEMORY = 10  # what is remembered of the numbers given up moved past a row that is behind
+    MEMORY = 10  # the memory of numbers given up moved past a row that is behind
 
 
 Causes: TypeAlias = npt.NDArray[np.int8]
 
 
 def begin_sessions(batch: Batch, options: ResequenceOptions) -> Batch:
-    """The batch, with the keys that are new at their start, which a literal start or the first row tells."""
+    """The batch, with new keys at their start, which a literal start or the first row determines."""
     new = np.flatnonzero(~batch.known)
     if not new.size:
         return batch
@@ -52,7 +52,7 @@ def begin_sessions(batch: Batch, options: ResequenceOptions) -> Batch:
 
 
 def slow_path_causes(batch: Batch, options: ResequenceOptions) -> Causes:
-    """Why keys can't take the fast path, as far as their rows and what is known of them tell."""
+    """Why keys can't take the fast path, judging by their rows and their state."""
     causes = np.zeros(len(batch), np.int8)
     owner, rows, facts = batch.owner_of_rows(), batch.rows, batch.facts
     distance = rows.sequence - facts.expected[owner]

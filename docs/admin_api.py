@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seriatim.console import Console
-from seriatim.engine.tokens import Access
+from seriatim.engine.access_tokens import Access
 
 PAGE = Path(__file__).parent / "reference" / "admin-api.md"
 BLOCK = re.compile(r"(<!-- operations -->\n).*?(<!-- end of operations -->)", re.DOTALL)

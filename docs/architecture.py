@@ -78,7 +78,7 @@ WAY = (
     Station("client", "core.publishing.batching", "Batcher.due", "the batch is full, or its time has come"),
     Station("client", "engine.engine", "Engine.publish_checked", "batches of all keys that are due"),
     Station("engine", "engine.commit", "Commit.append", "the messages get their offsets in the open group commit"),
-    Station("engine", "store.sql.transaction", "SqlTransaction.append", "one transaction, one fsync"),
+    Station("engine", "store.sql.write_operations", "SqlTransaction.append", "one transaction, one fsync"),
     Station(
         "engine", "engine.topic", "TopicState.appended", "durable: publish futures resolve, subscriptions hear of it"
     ),
@@ -87,7 +87,9 @@ WAY = (
     Station("engine", "client.consumer", "_Receiver._deliver", "to the handler"),
     Station("client", "engine.outcomes", "Outcomes.ack", "the handler is done"),
     Station("engine", "core.lanes.lanes", "Lanes.settle_into", "the lease ends, its offset joins the open commit"),
-    Station("engine", "store.sql.transaction", "SqlTransaction.settle", "in the transaction of the next group commit"),
+    Station(
+        "engine", "store.sql.write_operations", "SqlTransaction.settle", "in the transaction of the next group commit"
+    ),
     Station("engine", "core.lanes.lanes", "Lanes.confirm_all", "durable: the next message of the key may go"),
 )
 """The way of one message, in the order of the first calls. A test follows a message (``bench.walk``) and compares."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from seriatim import RetryPolicy
 from seriatim.console import samples
 from seriatim.core.lanes.types import Lease
-from seriatim.engine import status
+from seriatim.engine import reported_status
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.status import (
+from seriatim.engine.reported_status import (
     BatchStatus,
     HeldKey,
     HostStatus,
@@ -135,7 +135,7 @@ PICTURES = {
 
 
 def main() -> None:
-    samples.INTERVAL_S, status.FRESH_S = 1.0, 600.0
+    samples.INTERVAL_S, reported_status.FRESH_S = 1.0, 600.0
     with tempfile.TemporaryDirectory() as folder, running(Path(folder), shop) as console, chromium() as browser:
         time.sleep(15)  # until there is some history to draw
         for name, (path, scheme) in PICTURES.items():

@@ -324,7 +324,7 @@ def test_the_public_door_needs_no_extra():
         ("seriatim.core.lanes.lane", "from seriatim import SeriatimError"),
         ("seriatim.core.lanes.lane", "from .table import TransitionTable"),
         ("seriatim.core.lanes.lane", "from ..errors import NotFound"),
-        ("seriatim.errors", "import seriatim.core.transitions"),
+        ("seriatim.errors", "import seriatim.core.transition_table"),
         ("seriatim.config", "from seriatim.log import configure"),
         ("seriatim.log", "from seriatim.config import load"),
         ("seriatim.store.base", "from seriatim.store.sqlite.store import SqliteStore"),
@@ -373,7 +373,7 @@ def test_the_checker_finds_a_forbidden_import_inside_spark(module, source):
         ("seriatim.core.lanes.lane", "from __future__ import annotations\nfrom collections.abc import Mapping"),
         (
             "seriatim.core.lanes.lane",
-            "import seriatim.core.transitions\nfrom seriatim.errors import NotFound",
+            "import seriatim.core.transition_table\nfrom seriatim.errors import NotFound",
         ),
         (
             "seriatim.store.sqlite.store",

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from seriatim.errors import DamagedStore
-from seriatim.store.checksums import NO_CHECKSUM, checksum_of, seal
 from seriatim.store.settled_set import BLOCK_BYTES
 from seriatim.store.sqlite.store import SqliteReader, SqliteStore
+from seriatim.store.state_checksums import NO_CHECKSUM, checksum_of, seal
 from tests.bit_rot.rows import TABLES, Rows
 from tests.bit_rot.stores import content_of, reading
 from tests.bit_rot.times import TIMES

@@ -19,11 +19,11 @@ import pytest
 
 from seriatim import PubSub
 from seriatim.errors import DamagedStore, NotAStore, SeriatimError, StoreFailed
-from seriatim.store.checksums import CHECKSUM_BYTES
 from seriatim.store.sqlite.inspection import examine
 from seriatim.store.sqlite.restore import restore_backup
 from seriatim.store.sqlite.store import SqliteReader, SqliteStore
-from seriatim.store.sqlite.wal import count_lost_commits
+from seriatim.store.sqlite.wal_damage import count_lost_commits
+from seriatim.store.state_checksums import CHECKSUM_BYTES
 from tests.bit_rot.damage import KINDS, copied, damaged
 from tests.bit_rot.stores import Content, content_of, fill, reading
 from tests.bit_rot.times import TIMES

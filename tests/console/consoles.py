@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from seriatim.console import ConsoleServer
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.connect import open_engine
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
-from seriatim.engine.tokens import Access
 
 T = TypeVar("T")
 TOKENS = {

@@ -21,11 +21,11 @@ from fastapi import FastAPI
 from seriatim.console import ConsoleServer, mount
 from seriatim.console.security import HEADERS, LOGINS_AT_ONCE, MAX_BODY_BYTES
 from seriatim.engine import operator_actions, overview
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Outgoing, StoreCheck
 from seriatim.engine.connect import open_broker
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.tokens import Access
 from seriatim.errors import InvalidArgument, StoreFailed
 from tests.console.consoles import BLIND, PUBLISHER, VIEWER, Running, handle_all, orders, running, tokens_file
 

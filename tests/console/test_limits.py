@@ -15,7 +15,7 @@ import pytest
 from seriatim.console import app, samples, security, server
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.status import AuditedSide, leave_audit
+from seriatim.engine.reported_status import AuditedSide, leave_audit
 from tests.console.consoles import OPERATOR, VIEWER, running
 
 AT_LEAST_S = 60

@@ -13,12 +13,12 @@ from playwright.sync_api import Browser, Page, expect
 
 from seriatim import RetryPolicy
 from seriatim.console import ConsoleServer, app
-from seriatim.engine import overview, status
+from seriatim.engine import overview, reported_status
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Outgoing
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.engine.status import take_rebirth_requests
-from seriatim.engine.tokens import Access
+from seriatim.engine.reported_status import take_rebirth_requests
 from tests.console import faults
 from tests.console.browser import chromium, logged_in
 from tests.console.consoles import OPERATOR, VIEWER, handle_all, running, tokens_file
@@ -344,7 +344,7 @@ def test_pages_fit_a_narrow_window_and_keys_are_shown_as_they_are(browser, tmp_p
 
 
 def test_a_pipeline_is_looked_at_and_a_rebirth_is_requested_by_its_button(browser, tmp_path, monkeypatch):
-    monkeypatch.setattr(status, "FRESH_S", 3600.0)  # a slow machine makes no host old
+    monkeypatch.setattr(reported_status, "FRESH_S", 3600.0)  # a slow machine makes no host old
     with running(tmp_path, telling) as console:
         page, problems = logged_in(browser, console.address, OPERATOR)
         page.get_by_role("link", name="Pipelines").first.click()

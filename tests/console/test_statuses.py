@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from seriatim.engine import status
+from seriatim.engine import reported_status
 from seriatim.engine.engine import Engine
-from seriatim.engine.status import (
+from seriatim.engine.reported_status import (
     MAX_REPORT_BYTES,
     AuditedSide,
     BatchStatus,
@@ -30,7 +30,7 @@ NOW = datetime(2026, 1, 18, 3, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
     """A slow machine makes no host old."""
-    monkeypatch.setattr(status, "FRESH_S", 3600.0)
+    monkeypatch.setattr(reported_status, "FRESH_S", 3600.0)
 
 
 async def telling(engine: Engine) -> None:
@@ -105,7 +105,7 @@ def test_a_rebirth_is_requested_of_a_host_that_is_there(tmp_path):
 def test_a_request_that_nobody_obeyed_in_time_is_forgotten(tmp_path, monkeypatch):
     with running(tmp_path, telling) as console:
         assert console.api("sparkplug/rebirth", {"host": "second", "node": "plant/press-4"}).status == 200
-        monkeypatch.setattr(status, "REQUEST_S", 0.0)
+        monkeypatch.setattr(reported_status, "REQUEST_S", 0.0)
         assert console.run(lambda engine: take_rebirth_requests(engine, "second")) == []
 
 

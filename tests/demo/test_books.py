@@ -11,7 +11,7 @@ import pytest
 from seriatim.core.guarantees import Guarantee
 from seriatim.demo.books import Audited, Books, Entry
 from seriatim.demo.fleet import Crossing, Fleet
-from seriatim.demo.steps import DemoStep
+from seriatim.demo.progress import DemoStep
 from seriatim.demo.subscribers import Subscribers
 
 FLEET = Fleet(devices=3, messages=60, seed=5, drop=0.1, duplicate=0.1, shuffle=20)

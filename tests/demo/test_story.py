@@ -12,7 +12,7 @@ from seriatim.demo.books import Audited, Books, Entry
 from seriatim.demo.fleet import Arrival, Crossing, Fleet
 from seriatim.demo.folder import DemoFolder
 from seriatim.demo.in_process import Line, entry_of
-from seriatim.demo.steps import DemoStep
+from seriatim.demo.progress import DemoStep
 from seriatim.demo.subscribers import Subscribers
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "demo.md"

@@ -11,7 +11,7 @@ from seriatim.engine.broker import Outgoing, SubscriptionInfo
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import AlreadyExists, InvalidArgument, NotFound, OutcomeUnknown, StaleLease, StoreFailed, StoreFull
-from seriatim.store.sql.transaction import SqlTransaction
+from seriatim.store.sql.write_operations import SqlTransaction
 from tests.engine.conftest import (
     ORDERED,
     Collector,

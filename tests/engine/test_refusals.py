@@ -366,7 +366,7 @@ def test_frames_of_a_linked_client_are_checked_by_the_owner(run_linked):
     ],
 )
 def test_what_nobody_checked_is_refused_by_the_database_and_harms_nothing_else(run, monkeypatch, row):
-    monkeypatch.setattr("seriatim.store.sql.transaction.checked_troubles", list)
+    monkeypatch.setattr("seriatim.store.sql.write_operations.checked_troubles", list)
 
     async def scenario(engine):
         subscription = await prepare(engine)

@@ -40,7 +40,7 @@ from marshal import dumps
 from traceback import extract_tb
 from typing import Any, Generic, TypeVar
 
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 
 S = TypeVar("S")
 C = TypeVar("C", bound=Hashable)

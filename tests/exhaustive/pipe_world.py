@@ -35,7 +35,7 @@ from seriatim.core.pipes.protocol import (
 from seriatim.core.pipes.receiver import MAX_RANGES, PipeReceiver, ReceiverEvent
 from seriatim.core.pipes.sender import PipeSender, SenderEvent
 from seriatim.core.resequencing.options import LedgerEntry, OnGap
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 from seriatim.errors import CapacityExceeded
 from tests.exhaustive.clones import clone
 from tests.exhaustive.explorer import Row, World

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 from tests.exhaustive.explorer import NotExhausted, Violation, World, assert_table_is_exact, explore, replay
 
 

@@ -9,11 +9,11 @@ from zlib import crc32
 import pyarrow as pa
 
 from seriatim.errors import SeriatimError
-from seriatim.spark.kernel.segment import DIGEST_BYTES, page_digests
+from seriatim.spark.kernel.state_segment import DIGEST_BYTES, page_digests
 from seriatim.spark.state.batch_versions import StateFolder
 from seriatim.spark.state.encoding import FIRST_MAGIC, LENGTH_BYTES, MAGIC, _digest
-from seriatim.store.checksums import CHECKSUM_BYTES
 from seriatim.store.pack import _HEAD, PackHead
+from seriatim.store.state_checksums import CHECKSUM_BYTES
 from tests.spark.state.memory_files import MemoryFiles
 
 PATH = "of-00001/part-00000/batch-000000000000.state"

@@ -16,8 +16,8 @@ from seriatim.engine.link import frames as link_frames
 from seriatim.pipes import frames as pipe_frames
 from seriatim.spark.state.encoding import FIRST_MAGIC, FirstHeader
 from seriatim.sparkplug.payload import Payload, rebirth_command
-from seriatim.store.checksums import CHECKSUM_BYTES
 from seriatim.store.pack import encode as encode_pack
+from seriatim.store.state_checksums import CHECKSUM_BYTES
 from seriatim.wire.services import SERVICES, SUBSCRIBER, StreamingPullRequest
 from tests.fuzz.link_owner import KINDS, VERB_NAMES
 from tests.fuzz.pubsub_api import EXACTLY_ONCE, GIVEN, METHODS, PROJECT, SUBSCRIPTION, TOPIC

@@ -21,8 +21,8 @@ from google.cloud.pubsub_v1.subscriber.futures import StreamingPullFuture
 from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.engine import Engine
-from seriatim.engine.tokens import Access
 from seriatim.server.options import ServerOptions
 from seriatim.server.server import Server, Tls
 from seriatim.store.base import Store

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from seriatim.engine.tokens import Access
+from seriatim.engine.access_tokens import Access
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.server.options import ServerOptions
 from seriatim.server.server import Tls

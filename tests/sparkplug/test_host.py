@@ -12,7 +12,13 @@ import pytest
 
 from seriatim.core.sparkplug.messages import Status
 from seriatim.engine.broker import WriterMove
-from seriatim.engine.status import HostStatus, MissingNumbers, left_statuses, request_rebirth, take_rebirth_requests
+from seriatim.engine.reported_status import (
+    HostStatus,
+    MissingNumbers,
+    left_statuses,
+    request_rebirth,
+    take_rebirth_requests,
+)
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound
 from seriatim.sparkplug.host import HostOptions
 from seriatim.sparkplug.mqtt_address import MqttAddress

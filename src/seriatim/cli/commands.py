@@ -85,9 +85,9 @@ SECTIONS = {
     },
     "This program": {
         "demo": Row("Watch a shuffled stream being put back in order.", "demo.command"),
-        "config": Row("Show the configuration, and where each value comes from.", "program:config"),
-        "completion": Row("Print a script for shell completion.", "program:completion"),
-        "help": Row("Show the help of a command.", "program:help_"),
+        "config": Row("Show the configuration, and where each value comes from.", "config_and_completion:config"),
+        "completion": Row("Print a script for shell completion.", "config_and_completion:completion"),
+        "help": Row("Show the help of a command.", "config_and_completion:help_"),
     },
 }
 

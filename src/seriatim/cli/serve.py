@@ -21,9 +21,9 @@ from seriatim.cli.common.output import Output
 from seriatim.cli.common.parameters import Choice
 from seriatim.cli.common.signals import run_until_signal
 from seriatim.config import LOG_FORMATS
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.admin_address import advertise, advertised_address
 from seriatim.engine.connect import open_engine
-from seriatim.engine.tokens import Access
 from seriatim.errors import FailedPrecondition, InvalidArgument
 from seriatim.log import logger
 from seriatim.server.metrics import serve_metrics

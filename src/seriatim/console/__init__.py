@@ -11,6 +11,6 @@ require_extra("console", "fastapi", "jinja2", "uvicorn", what="the console")
 
 from seriatim.console.app import Console, mount  # noqa: E402
 from seriatim.console.server import ConsoleServer  # noqa: E402
-from seriatim.engine.tokens import Access  # noqa: E402
+from seriatim.engine.access_tokens import Access  # noqa: E402
 
 __all__ = ["Access", "Console", "ConsoleServer", "mount"]

@@ -38,8 +38,9 @@ from seriatim.console.operations import (
 from seriatim.console.pages import add_pages, problem_page
 from seriatim.console.samples import Looks, Sampler
 from seriatim.console.security import LOOPBACK_HOSTS, Gate, LoggedChange, Receive, Scope, Send, refusal
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Broker
-from seriatim.engine.status import (
+from seriatim.engine.reported_status import (
     AuditStatus,
     HostStatus,
     PipelineStatus,
@@ -47,7 +48,6 @@ from seriatim.engine.status import (
     left_statuses,
     request_rebirth,
 )
-from seriatim.engine.tokens import Access
 from seriatim.errors import InvalidArgument, NotFound, PermissionDenied, RedriveRefused, SeriatimError, StoreBusy
 
 API = "/api/v1"

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from seriatim.engine.broker import Broker, KeyOrder, KeyState
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.overview import is_slow
-from seriatim.engine.status import AuditStatus, HostStatus, PipelineStatus, is_fresh, left_statuses
+from seriatim.engine.reported_status import AuditStatus, HostStatus, PipelineStatus, is_fresh, left_statuses
 from seriatim.errors import SeriatimError
 
 if TYPE_CHECKING:

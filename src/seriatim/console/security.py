@@ -27,7 +27,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from seriatim.core.lanes.types import RetryPolicy
-from seriatim.engine.tokens import Access, Rights
+from seriatim.engine.access_tokens import Access, Rights
 from seriatim.errors import (
     InvalidArgument,
     PermissionDenied,

@@ -19,8 +19,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from seriatim.console.app import Console
 from seriatim.console.security import LOOPBACK_HOSTS
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Broker
-from seriatim.engine.tokens import Access
 from seriatim.errors import FailedPrecondition, InvalidArgument
 
 MAX_CONNECTIONS, HEADERS_TIMEOUT_S = 200, 10.0

@@ -12,6 +12,6 @@
     subscribers.py  the clients that consume the ordered messages
     books.py        the accounts: what went in, what came out, and whether the sums agree
     folder.py       where the results are kept
-    steps.py        the progress of a run
+    progress.py     the progress of a run
     run.py          everything at the same time
 """

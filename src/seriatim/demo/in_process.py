@@ -18,7 +18,7 @@ from seriatim.core.traces import TraceChecker
 from seriatim.demo.books import Audited, Entry
 from seriatim.demo.fleet import GAP_TIMEOUT_S
 from seriatim.demo.plan import Demo, Topics
-from seriatim.demo.steps import Steps
+from seriatim.demo.progress import Steps
 from seriatim.demo.subscribers import POSITION, Subscribers
 
 M = TypeVar("M")

@@ -21,7 +21,7 @@ from seriatim.core.resequencing.options import Reason
 from seriatim.demo.books import Audited, Entry
 from seriatim.demo.folder import PIPELINE
 from seriatim.demo.plan import RAW, Demo, Topics
-from seriatim.demo.steps import Steps
+from seriatim.demo.progress import Steps
 from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition
 from seriatim.spark import audit, pipeline, total

@@ -16,7 +16,7 @@ from seriatim.client.topic import Topic
 from seriatim.demo.books import Books
 from seriatim.demo.fleet import Crossing
 from seriatim.demo.plan import Demo, Ordering, Topics
-from seriatim.demo.steps import DemoStep, Steps
+from seriatim.demo.progress import DemoStep, Steps
 from seriatim.demo.subscribers import Subscribers
 from seriatim.errors import FailedPrecondition, SeriatimError
 

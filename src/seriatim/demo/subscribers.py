@@ -15,7 +15,7 @@ from seriatim.client.subscription import Subscription
 from seriatim.core.ranges import RangeSet
 from seriatim.core.traces import TraceChecker, Verdict
 from seriatim.demo.fleet import Fleet
-from seriatim.demo.steps import DemoStep
+from seriatim.demo.progress import DemoStep
 
 POSITION = "position"
 """The attribute of an ordered message with its position within its key."""

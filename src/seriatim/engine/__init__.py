@@ -12,7 +12,8 @@
     options.py          options of topics and subscriptions     topic.py             a log, and its cache in memory
     subscription.py     a subscription and its parts            subscription_states.py  when it may deliver
     deliveries.py       consumers, timer, turns                 outcomes.py          acks, nacks, and their durability
-    subscription_position.py  its position in the log           lane_loading.py      loading lanes from the store
+    subscription_moves.py  seeks, reloads and filters     lane_loading.py      loading lanes from the store
+    access_tokens.py    who may do what                     reported_status.py   what pipelines, audits and hosts report
     dead_letters.py     dead letters and redrives               subscription_filter.py  messages that a filter rejects
     outbox.py           outboxes in users' transactions         name_index.py        sorted names, page by page
     consumer.py         a consumer and its limits               link/                the same interface from other processes

@@ -27,7 +27,7 @@ from seriatim.engine.metrics import DeliveryCounts
 from seriatim.engine.options import Flaws, SubscriptionOptions, read_subscription_options, said_of
 from seriatim.engine.outcomes import Outcomes
 from seriatim.engine.subscription_filter import SubscriptionFilter
-from seriatim.engine.subscription_position import Placement
+from seriatim.engine.subscription_moves import Placement
 from seriatim.engine.subscription_states import LifeEvent, LifeState, SubscriptionLife
 from seriatim.engine.topic import TopicState
 from seriatim.log import logger

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 
 
 class LifeState(StrEnum):

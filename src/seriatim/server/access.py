@@ -6,7 +6,7 @@ Rules
     - ``publish`` and ``subscribe`` are lists of topics, in which ``*`` matches anything. To subscribe is to pull and settle
       messages of a topic's subscriptions, not to create them: everything else requires ``admin``. A deleted topic keeps its
       name here as long as it has subscriptions.
-    - What tokens are, and what else they allow, is in ``engine.tokens``.
+    - What tokens are, and what else they allow, is in ``engine.access_tokens``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
+from seriatim.engine.access_tokens import Access, Rights
 from seriatim.engine.broker import Broker, former_name
-from seriatim.engine.tokens import Access, Rights
 from seriatim.errors import InvalidArgument, NotFound, PermissionDenied
 from seriatim.server.resources import Resources
 

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from seriatim.engine.tokens import Rights
+from seriatim.engine.access_tokens import Rights
 from seriatim.errors import InvalidArgument
 from seriatim.server.access import Authorizer
 from seriatim.server.admission import Quota, Reader, address_of

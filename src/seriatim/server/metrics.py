@@ -10,8 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Broker, KeyInfo, KeyOrder
-from seriatim.engine.tokens import Access
 from seriatim.errors import Unauthenticated
 from seriatim.telemetry.metrics_server import MetricsServer
 from seriatim.telemetry.prometheus import TOP_KEYS, collect

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import grpc
 from google.protobuf.wrappers_pb2 import StringValue
 
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Broker
-from seriatim.engine.tokens import Access
 from seriatim.errors import FailedPrecondition, StoreLost
 from seriatim.server.access import Authorizer
 from seriatim.server.calls import Calls

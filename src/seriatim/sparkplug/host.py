@@ -47,7 +47,7 @@ from seriatim.core.sparkplug.pool import EdgeNodes
 from seriatim.core.validation import require_duration
 from seriatim.engine.broker import Broker, Outgoing
 from seriatim.engine.options import DEFAULT_RETENTION_S, TopicOptions
-from seriatim.engine.status import (
+from seriatim.engine.reported_status import (
     MAX_DEVICES,
     MAX_GAPS,
     MAX_NODES,

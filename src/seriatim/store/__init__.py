@@ -11,7 +11,7 @@
     retention.py   which messages may be deleted           staged_messages.py  messages that wait to be appended
     lock_file.py   one owner for each file                 private_files.py  private files that appear only when complete
     validation.py  what every store accepts                number_columns.py numbers as bytes
-    checksums.py   of rows that decide what is delivered
+    state_checksums.py  of rows that decide what is delivered
 """
 
 from __future__ import annotations

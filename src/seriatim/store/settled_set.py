@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from seriatim.store.base import BLOCK, Cursor
-from seriatim.store.checksums import seal, unseal
+from seriatim.store.state_checksums import seal, unseal
 
 FULL = (1 << BLOCK) - 1
 BLOCK_BYTES = BLOCK // 8

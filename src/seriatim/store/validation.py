@@ -18,8 +18,8 @@ from seriatim.core.text_checks import check_name, check_text
 from seriatim.core.validation import MAX_INTEGER, require_finite, require_whole
 from seriatim.errors import DamagedStore, FailedPrecondition, InvalidArgument
 from seriatim.store.base import Cursor, DeadLetterRow, DocumentRow, Options, ReaderRow, Record, SnapshotRow, TroubleRow
-from seriatim.store.checksums import checksum_of, seal, unseal
 from seriatim.store.number_columns import decode_column, encode_column
+from seriatim.store.state_checksums import checksum_of, seal, unseal
 
 _TIMES = itemgetter(Record._fields.index("published"), Record._fields.index("not_before"))
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seriatim.engine.connect import open_broker
-from seriatim.engine.status import AuditStatus, left_statuses
+from seriatim.engine.reported_status import AuditStatus, left_statuses
 
 CALLS = """\
 call,n

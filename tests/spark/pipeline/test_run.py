@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from seriatim.cli.main import cli
 from seriatim.engine.connect import open_broker
-from seriatim.engine.status import PipelineStatus, left_statuses
+from seriatim.engine.reported_status import PipelineStatus, left_statuses
 from seriatim.errors import FailedPrecondition, GuaranteeNotMet
 from seriatim.spark import resequence
 from seriatim.spark.pipeline import load

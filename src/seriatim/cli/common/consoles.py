@@ -64,7 +64,7 @@ async def start_console(
     """Serve a console until the stack is left."""
     require_extra("console", *EXTRAS["console"], what="the console")
     from seriatim.console import ConsoleServer
-    from seriatim.engine.tokens import Access
+    from seriatim.engine.access_tokens import Access
 
     certificate, key = tls
     if (certificate is None) != (key is None):

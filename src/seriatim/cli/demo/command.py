@@ -21,7 +21,7 @@ from seriatim.demo.folder import DemoFolder
 from seriatim.demo.plan import Demo
 from seriatim.demo.run import MakeOrdering, run
 from seriatim.engine.broker import Broker
-from seriatim.engine.status import AuditedSide, leave_audit
+from seriatim.engine.reported_status import AuditedSide, leave_audit
 from seriatim.errors import GuaranteeNotMet
 from seriatim.extras import EXTRAS, is_installed
 

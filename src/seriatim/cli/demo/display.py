@@ -18,7 +18,7 @@ from rich.text import Text
 from seriatim.cli.common.display import print_table
 from seriatim.cli.common.output import duration
 from seriatim.core.resequencing.options import Reason
-from seriatim.demo.steps import DemoStep, Steps
+from seriatim.demo.progress import DemoStep, Steps
 
 if TYPE_CHECKING:
     from seriatim.demo.books import Audited, Books, Entry

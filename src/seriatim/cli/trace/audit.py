@@ -30,7 +30,7 @@ from seriatim.cli.trace.findings import (
 from seriatim.core.guarantees import Guarantee, Level, level, meet
 from seriatim.core.sequence import SequenceSpace
 from seriatim.core.traces import TraceChecker, Verdict
-from seriatim.engine.status import leave_audit
+from seriatim.engine.reported_status import leave_audit
 from seriatim.errors import InvalidArgument, InvalidSequence
 from seriatim.extras import EXTRAS, require_extra
 

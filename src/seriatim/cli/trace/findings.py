@@ -13,7 +13,7 @@ from seriatim.cli.common.display import new_table, print_table, readable
 from seriatim.cli.common.output import Fields, cell_text, counted, print_rows
 from seriatim.core.guarantees import Guarantee, Level, level
 from seriatim.core.traces import Witness
-from seriatim.engine.status import AuditedSide
+from seriatim.engine.reported_status import AuditedSide
 from seriatim.errors import GuaranteeNotMet
 
 NO_KEY = "(no key)"

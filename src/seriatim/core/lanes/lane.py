@@ -29,7 +29,7 @@ from math import inf
 
 from seriatim.core.lanes.offset_queue import OffsetQueue
 from seriatim.core.lanes.types import Holder, Lease
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 
 
 class LaneState(StrEnum):

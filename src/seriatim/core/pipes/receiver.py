@@ -30,7 +30,7 @@ from seriatim.core.pipes.protocol import Confirm, Data, Hello, PipeEffect, PipeK
 from seriatim.core.pipes.round_trip import stamp_of
 from seriatim.core.ranges import Range
 from seriatim.core.resequencing.options import LedgerEntry, Reason
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 
 MAX_RANGES = 64
 """How many missing ranges are requested at once at most: a request must fit into a frame."""

@@ -41,7 +41,7 @@ from seriatim.core.pipes.protocol import (
 )
 from seriatim.core.pipes.round_trip import stamp_of
 from seriatim.core.resequencing.options import LedgerEntry, OnGap, Reason
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 from seriatim.errors import CapacityExceeded, InvalidArgument
 
 

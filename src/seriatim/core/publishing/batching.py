@@ -38,7 +38,7 @@ from enum import StrEnum
 from itertools import chain, takewhile
 from typing import Generic, NamedTuple, TypeVar
 
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 from seriatim.core.validation import require_duration, require_whole
 from seriatim.errors import NotFound, PublishingPaused
 

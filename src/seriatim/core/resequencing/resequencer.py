@@ -64,7 +64,7 @@ from seriatim.core.resequencing.options import (
     SyncLost,
 )
 from seriatim.core.sequence import SyncWatch
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 from seriatim.errors import CapacityExceeded, LateMessage
 
 M = TypeVar("M")

@@ -106,7 +106,7 @@ from seriatim.core.sparkplug.messages import (
     check_message,
 )
 from seriatim.core.sparkplug.rebirth import RebirthGovernor
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 
 M = TypeVar("M")
 _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class

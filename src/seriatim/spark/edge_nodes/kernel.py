@@ -50,9 +50,9 @@ from seriatim.spark.edge_nodes.tie_breaking import ranks
 from seriatim.spark.kernel.arrays import Ints, Objects, arange, filled
 from seriatim.spark.kernel.arrival_order import row_sort_keys
 from seriatim.spark.kernel.batch import NO_SOURCE, Entries
-from seriatim.spark.kernel.content import HELD, Content, Times
 from seriatim.spark.kernel.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, check_columns, refuse
 from seriatim.spark.kernel.interfaces import MACHINE, NO_COUNTERS, Counters
+from seriatim.spark.kernel.key_state import HELD, Content, Times
 from seriatim.spark.kernel.keys import require_same_keys
 from seriatim.spark.kernel.output import Output, output_schema
 from seriatim.spark.kernel.partition_state import Tally, joined_rows

@@ -26,7 +26,7 @@ from seriatim.core.sparkplug.edge_node import NodeState, SavedNode
 from seriatim.core.sparkplug.messages import EdgeMessage, Status
 from seriatim.errors import StateMismatch
 from seriatim.spark.kernel.arrays import Columns, Ints, Owned, arange
-from seriatim.spark.kernel.content import HELD, KEY, Content, Times
+from seriatim.spark.kernel.key_state import HELD, KEY, Content, Times
 from seriatim.spark.kernel.keys import raw_keys
 from seriatim.spark.kernel.partition_state import StackedPartition, Tally, with_waits
 

@@ -9,8 +9,8 @@
 ``slow_path.py``         key by key, with the core's resequencer
 ``output.py``            the tagged table
 ``partition_state.py``   the state of a partition: a stack of segments
-``segment.py``           the state of keys, as bytes that are searched in place
-``content.py``           the state of keys, or the changes of a batch, and how changes are merged
+``state_segment.py``     the state of keys, as bytes that are searched in place
+``key_state.py``         the state of keys, or the changes of a batch, and how changes are merged
 ``keys.py``              keys as bytes, and their hashes
 ``schema_evolution.py``  held rows when the columns of a query change
 ``interfaces.py``        the protocols of a kernel and of its state

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrays import Ints
-from seriatim.spark.kernel.content import Content
+from seriatim.spark.kernel.key_state import Content
 from seriatim.spark.kernel.partition_state import StackedPartition, Tally
 
 MACHINE = "machine"

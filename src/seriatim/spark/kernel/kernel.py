@@ -33,12 +33,12 @@ from seriatim.core.validation import require_duration
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrays import Bools, Floats, Ints, Pool, arange, first_of_each, flat, rising, run_bounds
 from seriatim.spark.kernel.batch import NO_SOURCE, Batch, Decision, Released
-from seriatim.spark.kernel.content import GIVEN_UP, HELD, KEY, RELEASED, Content, Times
-from seriatim.spark.kernel.content import Released as ReleasedNumbers
 from seriatim.spark.kernel.fast_path import FastPath
 from seriatim.spark.kernel.fast_path_result import decision_of, wrapped
 from seriatim.spark.kernel.intake import Intake, OnInvalid, check_columns, refuse, take_in
 from seriatim.spark.kernel.interfaces import Counters
+from seriatim.spark.kernel.key_state import GIVEN_UP, HELD, KEY, RELEASED, Content, Times
+from seriatim.spark.kernel.key_state import Released as ReleasedNumbers
 from seriatim.spark.kernel.keys import raw_keys, require_same_keys
 from seriatim.spark.kernel.output import Output, expired_entries, output_schema
 from seriatim.spark.kernel.partition_state import (

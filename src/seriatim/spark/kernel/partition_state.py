@@ -2,7 +2,7 @@
 
 Rules
 -----
-1. A batch *pushes* a segment with its changes. Anything else stays as the segments below have it (``content.py``).
+1. A batch *pushes* a segment with its changes. Anything else stays as the segments below have it (``key_state.py``).
 2. Segments are immutable. When the newer ones together hold as much as the one below them, they are merged. So there
    are few segments (the logarithm of all changes), and each change is rewritten only that often. All segments are
    merged when the changes since the last full merge reach half of its size, or a larger share in other partitions, so
@@ -26,10 +26,10 @@ import pyarrow.compute as pc
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Owned, arange, flat
-from seriatim.spark.kernel.content import GIVEN_UP, HELD, KEY, RELEASED, Content, Released, Times, fold
+from seriatim.spark.kernel.key_state import GIVEN_UP, HELD, KEY, RELEASED, Content, Released, Times, fold
 from seriatim.spark.kernel.keys import hash_raw, keys_of, raw_keys
 from seriatim.spark.kernel.schema_evolution import ADDED, fitted, misfits, refuse_misfits
-from seriatim.spark.kernel.segment import Segment, write_segment
+from seriatim.spark.kernel.state_segment import Segment, write_segment
 
 GAPS = "gaps"
 LEVEL_BITS = 40

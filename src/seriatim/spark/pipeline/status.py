@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from seriatim.core.resequencing.options import Reason
-from seriatim.engine.status import (
+from seriatim.engine.reported_status import (
     MAX_BATCHES,
     MAX_GAP_KEYS,
     MAX_HELD_KEYS,

@@ -35,12 +35,12 @@ import pyarrow as pa
 
 from seriatim.core.validation import require_whole
 from seriatim.errors import DamagedStore, InvalidArgument, StateMismatch
-from seriatim.spark.kernel.content import Content
 from seriatim.spark.kernel.interfaces import MACHINE, BatchOutcome
+from seriatim.spark.kernel.key_state import Content
 from seriatim.spark.kernel.keys import require_same_keys
 from seriatim.spark.kernel.partition_state import Partition, StackedPartition, Tally
 from seriatim.spark.kernel.schema_evolution import misfits, refuse_misfits
-from seriatim.spark.kernel.segment import UNREADABLE, Segment, write_segment
+from seriatim.spark.kernel.state_segment import UNREADABLE, Segment, write_segment
 from seriatim.spark.state.binding import REMEDY, Binding, read_binding, require_bound, require_same_meaning
 from seriatim.spark.state.encoding import (
     HEAD_BYTES,

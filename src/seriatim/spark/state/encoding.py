@@ -1,8 +1,8 @@
 """One version of a partition's state as bytes.
 
 A file is a magic line, the length of its header, the header (JSON), a digest of all that, the body of a segment
-(``kernel/segment.py``) and the digests of the body's pages, whose own digest is in the header. So the digest of the header, the
-*root*, stands for the whole file, and each part can be verified when it is used.
+(``kernel/state_segment.py``) and the digests of the body's pages, whose own digest is in the header. So the digest of the
+header, the *root*, stands for the whole file, and each part can be verified when it is used.
 
 The header binds a version to its query, partition, partition count and batch, says how much the partition holds, and lists the
 segments that it rests on, by batch and root: it is the manifest of the partition. ``content`` is the digest of what the batch
@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from seriatim.errors import DamagedStore
 from seriatim.spark.kernel.arrays import Columns, Owned
-from seriatim.spark.kernel.content import Times
+from seriatim.spark.kernel.key_state import Times
 from seriatim.spark.kernel.keys import check_key_type
 from seriatim.spark.kernel.partition_state import Tally
-from seriatim.spark.kernel.segment import (
+from seriatim.spark.kernel.state_segment import (
     DIGEST_BYTES,
     PAGE_BYTES,
     UNREADABLE,

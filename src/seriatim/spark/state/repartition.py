@@ -16,9 +16,9 @@ import pyarrow as pa
 from seriatim.core.validation import require_whole
 from seriatim.errors import FailedPrecondition, InvalidArgument, StateMismatch
 from seriatim.spark.kernel.arrays import Ints
-from seriatim.spark.kernel.content import Content, Times
+from seriatim.spark.kernel.key_state import Content, Times
 from seriatim.spark.kernel.partition_state import StackedPartition
-from seriatim.spark.kernel.segment import write_segment
+from seriatim.spark.kernel.state_segment import write_segment
 from seriatim.spark.state.batch_versions import RESEQUENCED, PartitionKinds, StateFolder, bound_folder, count_folder
 from seriatim.spark.state.binding import REMEDY, write_binding
 from seriatim.spark.state.files import Files

@@ -43,7 +43,7 @@ from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.reader import TAKEN_OVER, SqlReader, staged_heads
 from seriatim.store.sql.schema import schema_version
-from seriatim.store.sql.writer import SqlWriter
+from seriatim.store.sql.writable_store import SqlWriter
 from seriatim.store.staged_messages import IN_DATABASE, require_messages
 
 OUTBOX_MESSAGES, OUTBOX_BYTES = 1000, 16 * 1024 * 1024

@@ -29,7 +29,7 @@ from seriatim.store.retention import LEFTOVER_BYTES, LEFTOVER_MESSAGES, Follower
 from seriatim.store.settled_set import SettledSet, decode_block, decode_cursor
 from seriatim.store.sql.reader import first_kept, intact_floor, read_floor, read_next_offset
 from seriatim.store.sql.session import Row, Session
-from seriatim.store.sql.transaction import put_blocks, set_floor, write_pack
+from seriatim.store.sql.write_operations import put_blocks, set_floor, write_pack
 from seriatim.store.validation import decode_offsets, decode_options
 
 # Commits wait for a piece, so it takes about a millisecond. Some ten commits are written between two pieces, each with a row of

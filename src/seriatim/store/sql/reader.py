@@ -31,11 +31,11 @@ from seriatim.store.base import (
     TopicRow,
     TroubleRow,
 )
-from seriatim.store.checksums import require_checksum
 from seriatim.store.pack import PackHead
 from seriatim.store.settled_set import SettledSet, decode_block, decode_cursor
 from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.session import Row, Session
+from seriatim.store.state_checksums import require_checksum
 from seriatim.store.validation import decode_list, decode_offsets, decode_options, end_of, key_of
 
 PACKS_AT_A_TIME = 64

@@ -17,7 +17,7 @@ from seriatim.store.sqlite.session import (
     refuse_other_file,
     remove_empty_log,
 )
-from seriatim.store.sqlite.wal import refuse_damaged_log
+from seriatim.store.sqlite.wal_damage import refuse_damaged_log
 
 MAX_PENDING = 10_000
 """The count of rows that wait for clean-up stops here."""

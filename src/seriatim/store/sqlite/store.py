@@ -36,7 +36,7 @@ from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.queries import load_migrations
 from seriatim.store.sql.reader import TAKEN_OVER, SqlReader
 from seriatim.store.sql.schema import migrate, schema_version
-from seriatim.store.sql.writer import SqlWriter
+from seriatim.store.sql.writable_store import SqlWriter
 from seriatim.store.sqlite.session import (
     SqliteSession,
     as_store_error,
@@ -47,7 +47,7 @@ from seriatim.store.sqlite.session import (
     refuse_other_file,
     remove_empty_log,
 )
-from seriatim.store.sqlite.wal import refuse_damaged_log
+from seriatim.store.sqlite.wal_damage import refuse_damaged_log
 
 FREE_PAGES_KEPT = 1024
 """Free pages that are not returned to the file system, because the next messages will need them."""
@@ -139,7 +139,7 @@ class SqliteStore(SqliteReader, SqlWriter[SqliteSession]):
             refuse_damaged_log(file)
             self._writer = connect_writer(file)
             undo.callback(self._writer.close)
-            SqliteSession(self._writer).command("PRAGMA wal_checkpoint(TRUNCATE)")  # ``wal.py`` says why
+            SqliteSession(self._writer).command("PRAGMA wal_checkpoint(TRUNCATE)")  # ``wal_damage.py`` says why
             self._epoch = self._take_over()
             super().__init__(file)
             undo.pop_all()

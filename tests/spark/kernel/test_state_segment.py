@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 
 from seriatim.errors import DamagedStore
-from seriatim.spark.kernel import keys, partition_state, segment
-from seriatim.spark.kernel.content import Content, Times
+from seriatim.spark.kernel import keys, partition_state, state_segment
+from seriatim.spark.kernel.key_state import Content, Times
 from seriatim.spark.kernel.keys import hash_keys, hash_raw, keys_of, raw_keys
 from seriatim.spark.kernel.partition_state import KeyFacts, Partition
-from seriatim.spark.kernel.segment import PAGE_BYTES, Body, Segment, page_digests, write_segment
+from seriatim.spark.kernel.state_segment import PAGE_BYTES, Body, Segment, page_digests, write_segment
 
 TEXTS = st.lists(st.text(max_size=20), unique=True, max_size=40)
 SCHEMA = pa.schema({"key": pa.string(), "body": pa.string()})
@@ -37,7 +37,7 @@ def content(known: list[str], positions: list[int] | None = None, due: float = i
 def found(where: Segment, questions: list[str]) -> list[int]:
     """The positions of keys, or -1."""
     raw = raw_keys(pa.array(questions, pa.string()))
-    slots = where.find(raw, vars(segment)["hash_raw"](raw))  # the one that a test may have put there
+    slots = where.find(raw, vars(state_segment)["hash_raw"](raw))  # the one that a test may have put there
     positions = where.content().facts.position  # type: ignore[attr-defined]
     return [int(positions[slot]) if slot >= 0 else -1 for slot in slots]
 
@@ -55,7 +55,7 @@ def test_a_hash_alone_never_decides(known, asked):
         return np.array([len(key) % 2 for key in raw.to_pylist()], np.uint64)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (segment, partition_state):
+        for module in (state_segment, partition_state):
             patch.setattr(module, "hash_raw", poor)
         slots = {key: slot for slot, key in enumerate(known)}
         questions = [*known, *asked]

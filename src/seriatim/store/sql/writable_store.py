@@ -15,7 +15,7 @@ from seriatim.store.sql.cleanup import Sweep
 from seriatim.store.sql.pool import Pool
 from seriatim.store.sql.reader import SqlReader
 from seriatim.store.sql.session import Session
-from seriatim.store.sql.transaction import Known, SqlTransaction
+from seriatim.store.sql.write_operations import Known, SqlTransaction
 from seriatim.store.staged_messages import check_staged
 
 AnySession = TypeVar("AnySession", bound=Session)

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import pytest
 
-from seriatim.core.transitions import TransitionTable
+from seriatim.core.transition_table import TransitionTable
 from seriatim.errors import IllegalTransition
 
 

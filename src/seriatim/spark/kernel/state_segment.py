@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from seriatim.errors import DamagedStore
 from seriatim.spark.kernel.arrays import DTYPES, Columns, Floats, Ints, Owned, arange, first_at_least, narrow
-from seriatim.spark.kernel.content import HELD, KEY, Content, Times
+from seriatim.spark.kernel.key_state import HELD, KEY, Content, Times
 from seriatim.spark.kernel.keys import Hashes, bytes_of, hash_raw, raw_of
 from seriatim.spark.kernel.schema_evolution import fitted
 

@@ -30,12 +30,12 @@ from seriatim.store.base import (
     TopicRow,
     TroubleRow,
 )
-from seriatim.store.checksums import checksum_of
 from seriatim.store.pack import PackHead, encode
 from seriatim.store.settled_set import encode_block, encode_cursor
 from seriatim.store.sql.reader import read_floor, read_snapshot, staged_heads
 from seriatim.store.sql.session import Row, Session
 from seriatim.store.staged_messages import IN_DATABASE, read_staged
+from seriatim.store.state_checksums import checksum_of
 from seriatim.store.validation import (
     checked_letters,
     checked_troubles,

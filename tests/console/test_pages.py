@@ -50,7 +50,7 @@ def test_a_blocked_key_is_seen_understood_retried_and_watched_moving(browser, tm
     with running(tmp_path, shop) as console:
         page, problems = logged_in(browser, console.address, OPERATOR)
         expect(page.locator(".callout")).to_contain_text("1 key is blocked")
-        page.get_by_role("link", name="shipping").click()
+        page.locator(".callout").get_by_role("link", name="shipping").click()
         row = page.locator("#keys tbody tr")
         expect(row).to_have_count(1)
         expect(row).to_contain_text("the printer is out of paper")
@@ -160,8 +160,11 @@ def test_pausing_asks_for_a_reason_and_every_page_works_by_keyboard_in_dark_and_
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("#why")).to_contain_text("Paused: waiting for the customer")
+        expect(page.locator("#why").get_by_role("link", name="Changes")).to_be_visible()
         page.keyboard.press("c")
         expect(page.locator("main table")).to_contain_text("keys/pause")
+        page.get_by_role("link", name="order-4").click()
+        expect(page.locator("#why")).to_contain_text("Paused: waiting for the customer")
         assert problems == []
 
 
@@ -193,7 +196,9 @@ def test_five_prepared_faults_are_found_with_nothing_but_the_pages(browser, tmp_
             begun = time.monotonic()
             page.get_by_role("link", name="Overview").first.click()
             page.get_by_role("link", name=fault).first.click()
-            page.locator("#keys tbody tr").filter(has_text="order-4").get_by_role("link").click()
+            row = page.locator("#keys tbody tr").filter(has_text="order-4")
+            expect(row.locator(".why")).not_to_be_empty()
+            row.get_by_role("link").click()
             expect(page.locator("#why")).to_contain_text(re.compile(sentence))
             expect(page.locator(".lane li.head")).to_contain_text("4")
             assert time.monotonic() - begun < 60
@@ -289,8 +294,9 @@ def test_a_consumer_that_hangs_and_dead_letters_are_told_of_on_top(browser, tmp_
 
     with running(tmp_path, hanging) as console:
         page, problems = logged_in(browser, console.address, OPERATOR)
-        expect(page.locator(".callout")).to_contain_text("No key is blocked.")
+        expect(page.locator(".callout")).to_contain_text("No key is blocked. 1 message is waiting or being handled.")
         expect(page.locator(".callout")).to_contain_text("more than a minute: shipping. With dead letters: mail.")
+        expect(page.locator(".tile").filter(has_text="Not done yet").locator("strong")).to_have_text("1")
         page.get_by_role("link", name="shipping").first.click()
         expect(page.locator(".callout.warn")).to_contain_text("No key is blocked, but a message has waited for")
         page.locator("#keys").get_by_role("link").click()
@@ -321,9 +327,54 @@ def test_a_key_that_goes_on_failing_says_since_when_and_how_often(browser, tmp_p
             re.compile(r"Message 0 was published .* ago and has failed once\.")
         )
         page.get_by_role("button", name="Retry now").click()
+        expect(page.locator("#toast")).to_have_text("Message 0 is due now. What comes of it shows here.")
         expect(page.locator("#why")).to_contain_text("has failed 2 times.")
+        expect(page.locator("#why")).to_contain_text(re.compile(r"The last attempt failed .* ago, and it continues in"))
+        expect(page.locator(".timeline")).to_contain_text("due again")
         page.goto(f"{console.address}/subscription?name=shipping")
         expect(page.locator(".callout")).to_have_text("1 key is blocked.")
+        expect(page.locator("#live")).to_contain_text("after 1 h 0 min, without end")
+        expect(page.locator("#live")).not_to_contain_text("When attempts are used up")
+        page.goto(f"{console.address}/?search=mail")
+        page.get_by_role("link", name="The subscriptions with blocked keys are listed first").click()
+        expect(page.locator(".callout").get_by_role("link", name="shipping")).to_be_visible()
+
+
+def test_what_is_paused_as_a_whole_or_has_no_consumer_is_said_before_that_no_key_is_blocked(browser, tmp_path):
+    async def standing(engine: Engine) -> None:
+        await engine.create_topic("orders")
+        for name in ("shipping", "mail"):
+            await engine.create_subscription("orders", name, SubscriptionOptions(message_ordering=True))
+        await engine.pause("shipping")
+        await engine.publish("orders", [Outgoing("order-1", b"x")])
+
+    with running(tmp_path, standing) as console:
+        page, problems = logged_in(browser, console.address, OPERATOR)
+        expect(page.locator(".callout")).to_have_text(
+            re.compile(
+                r"^\s*Paused as a whole, with messages waiting: shipping\.\s+Nobody consumes, although messages wait: mail\."
+                r"\s+No single key is blocked\. 2 messages are waiting or being handled\.\s*$"
+            )
+        )
+        page.goto(f"{console.address}/subscription?name=shipping")
+        page.locator(".callout").get_by_role("link", name="Changes").click()
+        expect(page.locator("main")).to_contain_text("Nothing yet.")
+        page.get_by_role("button", name="Keyboard shortcuts").click()
+        page.get_by_role("dialog").get_by_role("button", name="Close").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert problems == []
+
+
+def test_a_key_leads_to_its_dead_letters_and_back(browser, tmp_path):
+    with running(tmp_path) as console:
+        console.run(lambda engine: engine.dead_letter("shipping", "order-5", "no such street"))
+        page, problems = logged_in(browser, console.address, OPERATOR)
+        page.goto(f"{console.address}/key?subscription=shipping&key=order-5")
+        page.get_by_role("link", name="Put dead letters back or discard them").click()
+        expect(page.locator("#live")).to_contain_text("Redrive puts messages back, to be delivered again")
+        page.get_by_role("link", name="order-5").first.click()
+        expect(page.locator(".lane")).to_contain_text("dead-lettered")
+        assert problems == []
 
 
 def test_pages_fit_a_narrow_window_and_keys_are_shown_as_they_are(browser, tmp_path):

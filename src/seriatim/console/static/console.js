@@ -100,6 +100,7 @@ function ask({ title, lines, choices, reason = false }) {
   byId("ask-reason").hidden = !reason;
   byId("ask-choices").replaceChildren(...choices.map(([value, label, style]) =>
     Object.assign(document.createElement("button"), { value, textContent: label, className: style || "primary" })));
+  byId("ask-cancel").textContent = choices.length ? "Cancel" : "Close";
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => dialog.addEventListener("close", () => {
@@ -119,7 +120,7 @@ async function act(button) {
     if (answer !== "yes") return;
     if (reason) values[post === "keys/dead-letter" ? "error" : "reason"] = reason;
   }
-  await run(button, async () => { await api(post, values); toast(`Done: ${button.textContent}`); });
+  await run(button, async () => { await api(post, values); toast(button.dataset.done || `Done: ${button.textContent}`); });
 }
 
 async function redrive(button, values) {

@@ -1,13 +1,13 @@
-"""Deadlines: which of many things falls due next, without looking at the others.
+"""Deadlines: finds the next one that is due without a scan.
 
-Most deadlines are set in rising order (everybody gets the same time), and most are discarded before they fall due. Those
-live in a linked queue, which stays sorted by itself and forgets at once. A deadline that is earlier than the last of that
-queue, and one that is moved, goes into a binary heap with lazy deletion; when stale entries outnumber live ones the heap is
-rebuilt, so memory stays proportional to what is scheduled and every operation costs O(log n) amortised at most.
+Most deadlines are set in rising order (all get the same duration), and most are discarded before they are due. Those
+are in a linked queue, which stays sorted and removes them at once. A deadline that is earlier than the last of that
+queue, and one that is moved, goes into a binary heap with lazy deletion; when stale entries outnumber live ones the
+heap is rebuilt. So memory is proportional to the live entries, and every operation costs O(log n) amortised at most.
 
-There are so many leases that even forgetting them one by one can be measured. ``LeaseDeadlines`` is told of them a batch at a
-time and never hears of their end: whoever holds the leases shows which are live, and stale entries are skipped at the front, or
-swept out when they outnumber the live ones.
+There are so many leases that even removing them one by one is measurable. ``LeaseDeadlines`` adds them a batch at a
+time and is not notified when they end: the owner of the leases passes a mapping of live ones, and stale entries are
+skipped at the front, or swept out when they outnumber the live ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SLACK = 64
 
 
 class Deadlines(Generic[T]):
-    """A schedule of things, each with at most one deadline. Things due at the same time come out in a fixed order."""
+    """A schedule of things, each with at most one deadline. Things due at the same time have a fixed order."""
 
     __slots__ = ("_heap", "_last", "_moved", "_order", "_queue")
 
@@ -59,7 +59,7 @@ class Deadlines(Generic[T]):
         self._bound_heap()
 
     def discard(self, thing: T) -> None:
-        """Forget ``thing``; unknown things are fine."""
+        """Remove ``thing`` if it is scheduled."""
         if self._queue.pop(thing, None) is None:
             self._moved.pop(thing, None)
             self._bound_heap()
@@ -72,7 +72,7 @@ class Deadlines(Generic[T]):
             heapify(self._heap)
 
     def next(self) -> float | None:
-        """The earliest deadline, or None when nothing is scheduled."""
+        """The earliest deadline; None if nothing is scheduled."""
         self._drop_stale_top()
         first = next(iter(self._queue.values()), None)
         if not self._heap:
@@ -100,13 +100,13 @@ class Deadlines(Generic[T]):
 
 
 class LeaseDeadlines:
-    """The deadlines of the leases in ``live``, by token. A lease that leaves ``live`` has none any more."""
+    """The deadlines of the leases in ``live``, by token. A lease that leaves ``live`` has no deadline any more."""
 
     __slots__ = ("_heap", "_live", "_moved", "_times", "_tokens")
 
     def __init__(self, live: Collection[int]) -> None:
         self._live = live
-        self._tokens: deque[int] = deque()  # in rising order of their deadlines, which are in _times
+        self._tokens: deque[int] = deque()  # sorted by deadline; the deadlines are in _times
         self._times: deque[float] = deque()
         self._moved: dict[int, float] = {}
         self._heap: list[tuple[float, int]] = []
@@ -127,7 +127,7 @@ class LeaseDeadlines:
             self._sweep()
 
     def move(self, token: int, when: float) -> None:
-        """Give a lease another deadline."""
+        """Change the deadline of a lease."""
         self._moved[token] = when
         heappush(self._heap, (when, token))
         if max(len(self._heap), len(self._moved)) > 2 * len(self._live) + _SLACK:
@@ -136,11 +136,11 @@ class LeaseDeadlines:
             heapify(self._heap)
 
     def of(self, token: int, given: float) -> float:
-        """The deadline of a lease that was given one."""
+        """The deadline of a lease whose original one was ``given``."""
         return self._moved.get(token, given)
 
     def next(self) -> float | None:
-        """The earliest deadline, or None when nothing is leased."""
+        """The earliest deadline; None if nothing is leased."""
         self._drop_stale_front()
         self._drop_stale_top()
         fronts = [self._times[0]] if self._times else []
@@ -155,7 +155,7 @@ class LeaseDeadlines:
                 due.append((self._times.popleft(), self._tokens.popleft()))
             else:
                 due.append(heappop(self._heap))
-                self._moved[due[-1][1]] = inf  # so that its other places, in the queue and in the heap, do not count
+                self._moved[due[-1][1]] = inf  # so that its other entries, in the queue and in the heap, are stale
         return [token for _, token in due]
 
     def _drop_stale_front(self) -> None:

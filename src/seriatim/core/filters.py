@@ -1,16 +1,16 @@
-r"""Which messages a subscription wants, by their attributes: the filter language of Google Pub/Sub.
+r"""Selects a subscription's messages by their attributes: the filter language of Google Pub/Sub.
 
 Rules
 -----
-1. ``attributes:name`` wants messages that have an attribute; ``attributes.name = "value"`` those where it has this value;
-   ``attributes.name != "value"`` all others, also those that do not have the attribute;
-   ``hasPrefix(attributes.name, "value")`` those where it begins with this.
-2. ``NOT``, or ``-``, turns the term behind it around; ``AND`` and ``OR`` join terms. Both in one expression need parentheses:
-   nobody should have to remember which binds tighter. Operators are upper-case; names and values count as they are written.
-3. A name of letters, digits, ``_`` and ``-`` may stand bare; any other is quoted, like every value. Inside quotes ``\\``,
-   ``\"``, ``\n``, ``\r``, ``\t``, ``\u1234``, ``\U00012345``, ``\x41`` and ``\101`` are escapes; the last two stand for *bytes*
-   of UTF-8.
-4. A filter has at most 256 bytes. A bad one raises InvalidArgument, which says where it is bad and what was expected there.
+1. ``attributes:name`` matches messages that have an attribute; ``attributes.name = "value"`` those where it has this
+   value; ``attributes.name != "value"`` all others, including those without the attribute; ``hasPrefix(attributes.name,
+   "value")`` those where it begins with this.
+2. ``NOT``, or ``-``, negates the term after it; ``AND`` and ``OR`` join terms. Mixing both requires parentheses, so
+   that their precedence does not matter. Operators are upper-case; names and values are case-sensitive.
+3. A name of letters, digits, ``_`` and ``-`` needs no quotes; any other is quoted, like every value. Inside quotes ``\\``,
+   ``\"``, ``\n``, ``\r``, ``\t``, ``\u1234``, ``\U00012345``, ``\x41`` and ``\101`` are escapes; the last two stand for
+   *bytes* of UTF-8.
+4. A filter has at most 256 bytes. An invalid one raises InvalidArgument with the position and what was expected there.
 
 Grammar
 -------
@@ -24,8 +24,8 @@ Grammar
 
 Theory of operation
 -------------------
-A text is parsed by recursive descent, one method a rule. Each method returns a function that tests the attributes of a message,
-so that nothing of the text is looked at again for a message.
+The text is parsed by recursive descent, one method per rule. Each method returns a function that tests the attributes
+of a message, so no part of the text is parsed again for a message.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Test: TypeAlias = Callable[[Attributes], bool]
 
 
 def compile_filter(text: str) -> Predicate:
-    """A function that says whether a message with these attributes (None: with none) is wanted. A bad filter raises."""
+    """A function that tells whether attributes (None: a message without any) match. An invalid filter raises."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_FILTER_BYTES:
         raise InvalidArgument(f"the filter has {size} bytes: use at most {MAX_FILTER_BYTES}")
@@ -69,7 +69,7 @@ _LETTERS = {"\\": b"\\", '"': b'"', "n": b"\n", "r": b"\r", "t": b"\t"}
 
 
 class _Parser:
-    """One text, and how far it has been read. Each rule returns the test that its part of the text stands for."""
+    """One text, and the current position in it. Each rule returns the test of its part of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -170,10 +170,10 @@ class _Parser:
         except UnicodeDecodeError:
             raise self._wrong("the escaped bytes are not valid UTF-8", start) from None
 
-    # -- small steps ----------------------------------------------------------------------------------------------------
+    # -- tokens ---------------------------------------------------------------------------------------------------------
 
     def _word(self) -> str:
-        """The next word or sign, left where it is; nothing at the end."""
+        """The next word or symbol, without consuming it; empty at the end."""
         self._move(self._at)
         found = _NEXT_WORD.match(self._text, self._at)
         return found[0] if found else ""
@@ -197,13 +197,13 @@ class _Parser:
 
 
 def _unescape(part: re.Match[str]) -> bytes:
-    """A part of a string as bytes of UTF-8: hexadecimal and octal escapes are bytes, not letters."""
+    """Part of a string as bytes of UTF-8: hexadecimal and octal escapes are bytes, not characters."""
     if plain := part["plain"]:
         return plain.encode("utf-8", "surrogatepass")
     if letter := part["letter"]:
         return _LETTERS[letter]
     if code := part["short"] or part["long"]:
-        # A number that is no letter makes bytes that are no UTF-8, which is found when the string is whole.
+        # An invalid code point results in invalid UTF-8, which is detected when the string is complete.
         number = int(code, 16)
         return chr(number).encode("utf-8", "surrogatepass") if number <= _LAST_LETTER else b"\xff"
     return bytes([int(part["hex"], 16) if part["hex"] else int(part["octal"], 8)])

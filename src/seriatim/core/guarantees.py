@@ -1,4 +1,4 @@
-"""Guarantees: what a delivery promises about order, duplicates and loss, and what a chain of deliveries is left with.
+"""Guarantees: what a delivery promises about order, duplicates and loss, and what a chain of deliveries provides.
 
 Rules
     - A guarantee is three bits: **no inversion**, **no duplicate**, **no loss**. The named levels need no inversion::
@@ -11,19 +11,19 @@ Rules
           absolute         x              x             x
 
     - Guarantees hold per route and per key. Local delivery (an empty chain of stages) is absolute.
-    - **Pipelining weakens**: two deliveries one after the other give the meet, the bits that both give.
-    - A stage further down may restore order (by sorting on a number that the source stamped) and uniqueness (by
-      remembering what it saw). It cannot restore what never reaches it: no loss is restored only by a pipe *around* a
-      route, whose sender keeps messages and sends them again (``enclose``). Such a pipe repairs its own route and nothing
-      before it.
-    - Reliability is the probability that a message gets through. Pipelining multiplies it; no loss means exactly 1.
+    - **Pipelining weakens**: two deliveries one after the other provide the meet, the bits that both have.
+    - A later stage may restore order (by sorting on a number that the source assigned) and uniqueness (by remembering
+      what it has seen). It cannot restore a message that never arrives: no loss is restored only by a pipe *around* a
+      route, whose sender keeps messages and sends them again (``enclose``). Such a pipe repairs its own route and
+      nothing before it.
+    - Reliability is the probability that a message arrives. Pipelining multiplies it; no loss means exactly 1.
 
 Theory of operation
-    Why bits, when there are five named levels? Because "nothing is lost, but in any order" has no name and is still worth a
-    lot: a resequencer behind it gives continuous delivery. Collapsing to levels between stages would forget that.
+    Why bits, when there are five named levels? Because "nothing is lost, but in any order" has no name and is still
+    useful: a resequencer after it provides continuous delivery. Collapsing to levels between stages would lose that.
 
-    A stage turns what arrives into ``(arriving & passes) | restores``; a chain is stages applied from left to right, and the
-    result says at which stage each missing bit was lost for good.
+    A stage turns what arrives into ``(arriving & passes) | restores``; a chain applies stages from left to right, and
+    the result says at which stage each missing bit was finally lost.
 
 Where the source text is ambiguous
     - *Continuous* is defined as "m2, sent after m1, cannot be received before m1". Taken literally 1, 2, 1 is allowed: m1
@@ -32,7 +32,7 @@ Where the source text is ambiguous
       its successor is an inversion as well as a duplicate, and at-least-once delivery is continuous only when its repeats
       stay in place (1, 1, 2).
     - *Strict* is defined as "m1, sent before m2, cannot be received after m2 or after m1", which says nothing about a
-      repeated last message. The difference that is named, no duplicates, does; we forbid every duplicate.
+      repeated last message. The named difference, no duplicates, does; we forbid every duplicate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from seriatim.errors import GuaranteeNotMet, InvalidArgument
 
 
 class Guarantee(IntFlag):
-    """What a delivery promises, as bits."""
+    """The bits of a delivery's promise."""
 
     NONE = 0
     NO_INVERSION = 1
@@ -62,13 +62,13 @@ class Guarantee(IntFlag):
     ABSOLUTE = NO_INVERSION | NO_DUPLICATE | NO_LOSS
 
     def in_words(self) -> str:
-        """The named level, and beside ``none`` the bits that are left."""
+        """The named level, and for ``none`` the remaining bits."""
         name = level(self).value
         return f"{name} ({_list_bits(self)})" if self and name == Level.NONE else name
 
 
 class Level(StrEnum):
-    """The named kinds of ordering."""
+    """The named levels of ordering."""
 
     NONE = "none"
     MONOTONIC = "monotonic"
@@ -90,7 +90,7 @@ def level(guarantee: Guarantee) -> Level:
 
 
 def meet(first: Guarantee, second: Guarantee) -> Guarantee:
-    """What is left when two deliveries are pipelined: the bits that both give."""
+    """The guarantee of two pipelined deliveries: the bits that both have."""
     return first & second
 
 
@@ -122,7 +122,7 @@ class DeliveryMode(StrEnum):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What the mode promises, as bits."""
+        """The bits that the mode promises."""
         return _MODE_GUARANTEES[self]
 
 
@@ -135,7 +135,7 @@ _MODE_GUARANTEES = {
 
 
 def together(order: Guarantee, mode: DeliveryMode) -> Guarantee:
-    """What one delivery gives when both promises hold: ordered and at most once is strict, and so on."""
+    """The guarantee of one delivery when both promises hold: ordered and at most once is strict, and so on."""
     return order | mode.guarantee
 
 
@@ -144,7 +144,7 @@ def together(order: Guarantee, mode: DeliveryMode) -> Guarantee:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of a route: what it keeps of a guarantee, what it restores, and how often a message gets through."""
+    """One step of a route: which bits it passes, which it restores, and its reliability."""
 
     name: str
     passes: Guarantee
@@ -166,7 +166,7 @@ class Stage:
             )
 
     def after(self, arriving: Guarantee) -> Guarantee:
-        """What is left of ``arriving`` behind this stage."""
+        """The guarantee after this stage."""
         return meet(arriving, self.passes) | self.restores
 
 
@@ -200,7 +200,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A whole chain, multiplied out."""
+    """The result of a whole chain."""
 
     source: Guarantee
     steps: tuple[Step, ...]
@@ -218,7 +218,7 @@ class Composition:
         return self.steps[-1].reliability if self.steps else 1.0
 
     def require(self, needed: Level | Guarantee) -> None:
-        """Raise GuaranteeNotMet, naming the stage to blame for each missing bit, unless the chain gives ``needed``."""
+        """Raise GuaranteeNotMet, naming the stage that lost each missing bit, unless the chain provides ``needed``."""
         wanted = needed.guarantee if isinstance(needed, Level) else needed
         missing = wanted & ~self.guarantee
         if missing:
@@ -228,7 +228,7 @@ class Composition:
             )
 
     def describe(self) -> list[str]:
-        """The chain for people, one line for the source, each stage, and the whole."""
+        """The chain as text, one line for the source, each stage, and the whole."""
         lines = [f"source: {self.source.in_words()}"]
         for number, step in enumerate(self.steps, start=1):
             lines.append(f"{number}. {step.stage.name}: {_figures(step.guarantee, step.reliability)} - {step.reason}")
@@ -236,7 +236,7 @@ class Composition:
         return lines
 
     def _complaint(self, bit: Guarantee) -> str:
-        # The step that lost the bit for good, or none when it was never there: an earlier loss was made good since.
+        # The step that finally lost the bit, or none if it was never there: an earlier loss was repaired later.
         without = list(takewhile(lambda step: not step.guarantee & bit, reversed(self.steps)))
         culprit = next((step for step in reversed(without) if step.lost & bit), None)
         if culprit is None:
@@ -247,7 +247,7 @@ class Composition:
 
 
 def compose(stages: Iterable[Stage], source: Guarantee = Guarantee.ABSOLUTE) -> Composition:
-    """Multiply a chain out, stage by stage; no stages at all is local delivery, which changes nothing."""
+    """Evaluate a chain, stage by stage; without stages it is local delivery, which changes nothing."""
     steps: list[Step] = []
     arriving, reliability = source, 1.0
     for stage in stages:
@@ -266,11 +266,12 @@ def enclose(
     *,
     gives_up: Guarantee = Guarantee.NONE,
 ) -> Stage:
-    """A pipe around ``route`` as one stage: sender and receiver together make good what the route in between breaks.
+    """A pipe around ``route`` as one stage: sender and receiver together repair what the route between them breaks.
 
-    The receiver hands over what the sender took in, in the sender's order. So the pipe keeps every bit that the route keeps
-    or the pipe itself restores, and repairs nothing that was broken before the sender, not even where the route would have.
-    ``gives_up`` is what the pipe itself breaks, however good its route: one that only resends gives up the order.
+    The receiver hands over what the sender accepted, in the sender's order. So the pipe provides every bit that the
+    route passes or the pipe itself restores, and repairs nothing that was broken before the sender, even where the
+    route would have. ``gives_up`` is what the pipe itself breaks, however good its route: one that only resends breaks
+    the order of messages.
     """
     stages = (route,) if isinstance(route, Stage) else tuple(route)
     reliability = prod(stage.reliability for stage in stages)
@@ -285,7 +286,7 @@ def enclose(
 
 
 def _figures(guarantee: Guarantee, reliability: float) -> str:
-    """The guarantee, and how often a message gets through, unless something may be lost and nobody said how often."""
+    """The guarantee, and the reliability, unless messages may be lost with unknown probability."""
     is_known = reliability < 1.0 or guarantee & Guarantee.NO_LOSS
     return guarantee.in_words() + (f", reliability {reliability:g}" if is_known else "")
 

@@ -1,1 +1,1 @@
-"""Lanes: each key's queue in a subscription, its leases and retries, and whose turn it is."""
+"""Lanes: each key's queue in a subscription, its leases and retries, and the order of turns."""

@@ -1,6 +1,6 @@
-"""Why a key waits: for what, since when, and what would move it.
+"""Why a key waits: for what, since when, and what would unblock it.
 
-This is the one place that puts it into words; whoever shows a key (``explain``, ``keys``, the command line) shows this text.
+All texts come from here; everything that shows a key (``explain``, ``keys``, the command line) uses them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class WaitsFor(StrEnum):
     """What a key is waiting for."""
 
     MESSAGES = "messages"  # it has none
-    CONSUMER = "consumer"  # one with room, whose turn it is
+    CONSUMER = "consumer"  # with room, in its turn
     OUTCOME = "outcome"  # of a delivery
-    COMMIT = "commit"  # what became of a message is not durable yet
+    COMMIT = "commit"  # the outcome of a message is not durable yet
     TENANT = "tenant"  # the tenant of the key has its maximum number of messages in flight
     TIME = "time"  # a retry, or a delay
     OPERATOR = "operator"
 
 
 class Explanation(NamedTuple):
-    """What a key waits for, since when (None: nobody knows) and until when (None: time alone does not move it), what would move
-    it, and all of it in one sentence."""
+    """What a key waits for, since when (None: unknown) and until when (None: it does not continue by itself), what
+    would unblock it, and all of it in one sentence."""
 
     waits_for: WaitsFor
     since: float | None
@@ -50,10 +50,12 @@ def explain(
     clock: Callable[[float], str],
     named: Callable[[int], str] = str,
 ) -> Explanation:
-    """Explain a key by how its lane stands (None: it has no messages), why the key is paused, why the whole subscription gives
-    nothing out (None: it does), how many consumers there are, and which tenant has no room. ``elsewhere`` names a program that
-    decides about the key, and whose messages in flight are not seen from here. ``published`` is when its next
-    message was, and ``barred`` when the subscription or the tenant last began or ceased to hold ready keys back: -inf where
+    """Explain a key. ``view`` is its lane (None: it has no messages); the others say why the key or the whole
+    subscription is paused (None: it is not), how many consumers there are, and which tenant is full. ``elsewhere``
+    names the program that has the key, whose messages in flight can't be seen from here. ``published`` is when its next
+    message was published, and ``barred`` when the subscription or the tenant last began or stopped holding back ready
+    keys: -inf if that was before the lanes were created, None if it is not known. ``clock`` and ``named`` format times
+    and messages.
     that was before the lanes were there, None where it is not known. ``clock`` writes a time as text, ``named`` a message."""
     head = "its next message"
     if view is not None and view.head is not None and not (view.state == LaneState.READY and view.in_flight):
@@ -71,7 +73,7 @@ def explain(
 
 
 def _since(view: LaneView, published: float, barred: float | None) -> float | None:
-    """A key that is ready waits since the last of what it needed was there: its turn in the lane, the message, and room."""
+    """A ready key waits since the last of its requirements was met: its turn in the lane, the message, and room."""
     since = view.since
     if view.state == LaneState.READY and since is not None:
         since = None if barred is None else max(since, published, barred)
@@ -135,5 +137,5 @@ def _reason_of_ready(
 
 
 def _literal(text: str) -> str:
-    """Text of somebody else's, in which braces are braces."""
+    """Escape braces in text that is not ours."""
     return text.replace("{", "{{").replace("}", "}}")

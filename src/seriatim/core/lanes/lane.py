@@ -2,24 +2,24 @@
 
 Rules
 -----
-1. A lane gives its messages out in offset order, at most ``window`` at a time (1 by default).
-2. A message that failed, expired or is delayed keeps its place and blocks the messages behind it in its lane, and no other
-   lane (retry mode ``overtake``: only delays on publish block; a message that waits for its retry is passed).
-3. A change that must be written down first (an ack, a removal, a dead letter, a redrive) is *pending* until it is confirmed
-   and takes up a place in the window meanwhile. So with a window of 1 the next message goes out only after the ack of the
-   one before is durable.
-4. With a window of more than 1 an ack is *provisional* until everything before it in the lane is settled. When a message
-   fails, everything given out after it is fenced, acked or not, and given out again in order.
-5. The lane of the keyless messages is *loose*: each message stands alone, nothing blocks and nothing is fenced.
+1. A lane delivers its messages in offset order, at most ``window`` at a time (1 by default).
+2. A message that failed, expired or is delayed keeps its place and blocks the messages behind it in its lane, and no
+   other lane (retry mode ``overtake``: only delays on publish block; a message that waits for its retry is passed).
+3. A change that must be stored first (an ack, a removal, a dead letter, a redrive) is *pending* until it is confirmed
+   and occupies a place in the window meanwhile. So with a window of 1 the next message is delivered only after the ack
+   of the previous one is durable.
+4. With a window of more than 1 an ack is *provisional* until everything before it in the lane is settled. When a
+   message fails, everything delivered after it is fenced, acked or not, and delivered again in order.
+5. The lane of the keyless messages is *loose*: each message is independent, nothing blocks and nothing is fenced.
 
 Theory of operation
 -------------------
-A lane knows offsets, never payloads: ``waiting`` holds what is not given out, ``flight`` what is, both in offset order, and
-``aside`` what was overtaken and comes back when its time has come. What is rare (attempts, delays, errors) lives in one sparse
-dict of the map, and so do leases (``flight`` has their tokens): an ordinary lane is one small object and eight bytes for each
-message. The state is derived from these in one place (``Lanes._refresh``) whenever something happened, and checked against the
-table below. With a window of more than 1 a lane may be ``ready`` and still have messages in flight: ready means that another
-one may be taken now.
+A lane knows offsets, never payloads: ``waiting`` holds those that are not in flight, ``flight`` those that are, both in
+offset order, and ``aside`` those that were overtaken and return when their time has come. Rare data (attempts, delays,
+errors) are in one sparse dict of the map, and so are leases (``flight`` has their tokens): an ordinary lane is one
+small object and eight bytes per message. The state is derived from these in one place (``Lanes._refresh``) after each
+event, and checked against the table below. With a window of more than 1 a lane may be ``ready`` and still have messages
+in flight: ready means that another one can be taken now.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from seriatim.core.transition_table import TransitionTable
 class LaneState(StrEnum):
     EMPTY = "empty"
     READY = "ready"  # a message can be taken now
-    LEASED = "leased"  # messages are in flight, and no further one can be taken
+    LEASED = "leased"  # messages are in flight, and no other one can be taken
     SETTLING = "settling"  # a change is not durable yet
-    DELAYED = "delayed"  # the next message's time has not come
+    DELAYED = "delayed"  # the next message is not due yet
     PAUSED = "paused"
 
 
@@ -46,14 +46,14 @@ class LaneEvent(StrEnum):
     TAKE = "take"
     SETTLE = "settle"
     CONFIRM = "confirm"
-    RETURN = "return"  # nack or expiry, also one that a restart brought to light
+    RETURN = "return"  # nack or expiry, including one found after a restart
     DUE = "due"  # a delay is over
     PAUSE = "pause"
     RESUME = "resume"
     DEAD_LETTER = "dead-letter"
     REMOVE = "remove"
     SKIP = "skip"
-    RETRY = "retry"  # an operator lets what waits for its time go now
+    RETRY = "retry"  # an operator makes delayed messages due now
     REDRIVE = "redrive"
 
 
@@ -132,7 +132,7 @@ TABLE = TransitionTable(
 
 
 class Lane:
-    """What the map of lanes knows of one key."""
+    """The state of one key."""
 
     __slots__ = (
         "acked",
@@ -158,26 +158,24 @@ class Lane:
         self.key = key
         self.window = window
         self.waiting = OffsetQueue()
-        self.flight: tuple[
-            int, ...
-        ] = ()  # the tokens of the leases that are out, in the order in which they were given
+        self.flight: tuple[int, ...] = ()  # the tokens of the live leases, in the order of delivery
         self.in_flight = 0
-        self.acked: dict[int, Lease] | None = None  # of these, the leases that ended with a provisional ack
+        self.acked: dict[int, Lease] | None = None  # those that ended with a provisional ack
         self.aside: set[int] | None = None
-        self.alone_until = -1  # up to this offset messages go out one at a time: a batch failed, and nobody said where
+        self.alone_until = -1  # deliver one at a time up to this offset: a batch failed at an unknown message
         self.pending = 0
         self.last_settled = -1
         self.paused = False
         self.holder: Holder = None  # the consumer that has the leases that are out
         self.in_ring = False
         self.is_held = False  # whether it waits for its turn with its holder
-        self.since: float | None = -inf  # when it came into its state: -inf with its next message, None where unknown
+        self.since: float | None = -inf  # when it entered its state: -inf with its next message, None if unknown
         self.turn = 0  # of the lanes that wait, the one with the lowest is next
         self.state = LaneState.EMPTY
 
     @property
     def depth(self) -> int:
-        """How many messages of the key are not settled, whether in flight or not."""
+        """The number of unsettled messages of the key, including those in flight."""
         return len(self.waiting) + self.in_flight + (len(self.aside) if self.aside else 0)
 
     def give_out(self, token: int, holder: Holder) -> None:
@@ -189,7 +187,7 @@ class Lane:
         return self.holder
 
     def ack(self, lease: Lease) -> list[int]:
-        """Take an ack; return the offsets that are thereby settled, in order."""
+        """Apply an ack; return the offsets that it settles, in order."""
         if self.in_flight == 1:
             self.in_flight, self.flight = 0, ()
             return [lease.offset]
@@ -210,7 +208,8 @@ class Lane:
         return settled
 
     def take_back(self, token: int, alone: bool) -> tuple[int, ...]:
-        """Take a failed message out of flight, and unless ``alone`` everything given out after it: the tokens of the latter."""
+        """Take a failed message out of flight, and unless ``alone`` all that were delivered after it. Returns the
+        tokens of those."""
         index = self.flight.index(token)
         end = index + 1 if alone else len(self.flight)
         after = self.flight[index + 1 : end]
@@ -219,9 +218,9 @@ class Lane:
         return after
 
     def take_back_all(self) -> tuple[int, ...]:
-        """Take everything out of flight."""
+        """Take all messages out of flight."""
         tokens, self.flight = self.flight, ()
-        if tokens:  # those of the loose lane are elsewhere
+        if tokens:  # the loose lane keeps its leases elsewhere
             self.in_flight = 0
         return tokens
 
@@ -231,17 +230,17 @@ class Lane:
         self.aside.add(offset)
 
     def hold(self, offset: int) -> None:
-        """Queue a message that can't go out yet: here at its place, where it blocks the lane."""
+        """Queue a message that is not due: here in its place, where it blocks the lane."""
         self.waiting.insert(offset)
 
     def rejoin(self, offset: int) -> None:
-        """What was set aside goes to its place."""
+        """Put an overtaken message back in its place."""
         if self.aside and offset in self.aside:
             self.aside.discard(offset)
             self.waiting.insert(offset)
 
     def unqueue(self, offset: int) -> bool:
-        """Take out a message that is not in flight; False when it is not there."""
+        """Remove a message that is not in flight; False if it is not there."""
         if self.waiting.remove(offset):
             return True
         if not self.aside or offset not in self.aside:
@@ -251,13 +250,13 @@ class Lane:
 
 
 class LooseLane(Lane):
-    """The lane of keyless messages, each of which stands alone: no order in flight, no limit, nothing to fence."""
+    """The lane of keyless messages, which are independent: no order in flight, no limit, no fencing."""
 
     __slots__ = ("holders",)
 
     def __init__(self) -> None:
         super().__init__(None, inf)
-        self.holders: dict[int, Holder] = {}  # who has each lease, by token
+        self.holders: dict[int, Holder] = {}  # by token
 
     def give_out(self, token: int, holder: Holder) -> None:
         self.holders[token] = holder

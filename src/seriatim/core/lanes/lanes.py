@@ -1,46 +1,47 @@
-"""The map of lanes: every key's strict queue, and whose turn it is.
+"""The map of lanes: every key's strict queue, and the order of turns.
 
 Rules
 -----
-1. Each key has its own lane (see ``lane.py``); one key's trouble never stops another's. Keyless messages share a loose lane.
-2. Ready lanes stand in a ring and are served in turn, so a ready lane waits at most one turn of each other ready lane.
-   Where a window allows several leases of a key, all that are out at a time belong to one consumer: its *holder*. While any is
-   out, the next message of the key goes to the holder or to nobody; a holder without room delays that key and no other. When
-   none is out any more, the key is free for whoever takes it next, and begins to wait anew. Keyless messages have no holder.
-3. Every lease carries a token that rises and is never given twice. A live lease is in one place, by its token: ``_leased``.
-   Settling, returning or extending with a token that is not there raises StaleLease and changes nothing.
-4. A delivery attempt counts when it fails: by a return (nack) or because its lease expires. A message that used up
-   ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused; who resumes the key gives the
-   message one more attempt. Whoever has a lease may give its message up: it is dead-lettered at once, whatever the policy. When
-   a crash used the attempts up, or undid what followed from that, the first ``advance`` after the restart says so, and the
-   message is not given out again.
-5. Time passes only in ``advance(now)``; every other command stamps what it must and lets nothing fall due. Time never runs
-   backwards: an earlier ``now`` counts as the latest one seen.
-6. A dead letter may be redriven to its place as long as no later message of its key is settled or leased. Nobody else keeps
-   account of that; ``overtaken`` names those that lost their places, so that it is written together with what passed them.
-7. A drained key costs nothing: its lane is dropped.
-8. Where only the latest message of a key is kept (``Keep.LATEST``), a message that is due or in flight supersedes whatever
-   waits before it in its lane, also while the key is paused; ``superseded`` names what left so. A lease is never touched. When
-   a delivery fails and a newer message is there, the failed one is superseded: it is not retried or dead-lettered, and pauses
-   nothing. A delayed one supersedes when its time has come. What a redrive would bring back only to be superseded is refused.
-9. A consumer may take batches: one lease over consecutive messages of a key that are due and have not failed. An ack settles it
-   up to the message that it names, and the lease goes on with the rest. Whatever else is said ends the lease, and every message
-   that it still covers is back at its place. A failure that names its message counts for that one alone. When nobody says where
-   it failed, or it expires, nothing counts, and these messages go out one at a time until one of them fails: that one counts.
-   So a message that can't be handled costs only itself, wherever it stands. Messages without a key, those of a window of more
-   than 1 and those of limited tenants come in batches of one.
+1. Each key has its own lane (``lane.py``); its trouble never blocks another key. Keyless messages share a loose lane.
+2. Ready lanes form a ring and are served in turn, so a ready lane waits at most one turn of each other ready lane. If a
+   window allows several leases of a key, all live ones belong to one consumer: its *holder*. While there is one, only
+   the holder can get the next message of the key; a holder without room delays that key and no other. After the last
+   lease any consumer can take the key, and its wait starts again. Keyless messages have no holder.
+3. Every lease has a token; tokens rise and are never reused. A live lease is in one place, by its token: ``_leased``.
+   Settling, returning or extending an unknown token raises StaleLease and changes nothing.
+4. A delivery attempt counts when it fails: by a return (nack) or because its lease expires. A message that has used up
+   ``max_attempts`` is dead-lettered, alone or with the rest of its key, or its key is paused; resuming the key gives
+   the message one more attempt. The consumer of a lease may give its message up: it is dead-lettered at once,
+   regardless of the policy. When a crash used up the attempts, or undid the consequences, the first ``advance`` after
+   the restart reports it, and the message is not delivered again.
+5. Time passes only in ``advance(now)``; all other commands only record times, and nothing falls due in them. Time never
+   runs backwards: an earlier ``now`` counts as the latest one seen.
+6. A dead letter may be redriven to its place as long as no later message of its key is settled or leased. This is
+   recorded only here; ``overtaken`` lists those that lost their places, to be stored with those that passed them.
+7. A drained key costs nothing: its lane is removed.
+8. If only the latest message of a key is kept (``Keep.LATEST``), a message that is due or in flight supersedes all that
+   wait before it in its lane, also while the key is paused; ``superseded`` lists them. A lease is never affected. When
+   a delivery fails and there is a newer message, the failed one is superseded: it is not retried or dead-lettered, and
+   pauses nothing. A delayed message supersedes when it is due. A redrive that would be superseded at once is refused.
+9. A consumer may take batches: one lease for consecutive messages of a key that are due and have not failed. An ack
+   settles it up to the message that it names, and the lease continues with the rest. Any other outcome ends the lease,
+   and every message that it still covers returns to its place. A failure that names its message counts for that one
+   alone. If the failed message is unknown, or the lease expires, no attempt counts, and these messages are delivered
+   one at a time until one of them fails: that one counts. So a message that can't be handled affects only itself.
+   Messages without a key, those of a window of more than 1 and those of limited tenants are delivered in batches of
+   one.
 
 Theory of operation
 -------------------
-No command looks at a backlog or at other keys. The ring is a deque of lanes; a lane stands in it at most once, and one that
-stopped being ready is passed over when its turn comes. Lease deadlines and delays are two schedules (``Deadlines``), keyed
-by token and by offset. A ready lane that has a holder stands in the holder's own queue instead of the ring; a consumer is given
-whichever of the two fronts became ready first, so nobody looks at lanes that it can't have.
+No command scans a backlog or other keys. The ring is a deque of lanes; a lane is in it at most once, and one that is no
+longer ready is skipped in its turn. Lease deadlines and delays are two schedules (``Deadlines``), keyed by token and by
+offset. A ready lane that has a holder is in the holder's own queue instead of the ring; a consumer gets whichever of
+the two fronts became ready first, so no consumer examines lanes that it can't have.
 
-Where only one transition is possible it is made directly, without asking ``_refresh``, because that is the way of nearly every
-message; the tests see to it that states still are what ``_state_of`` says, and the table is exact.
-Changes that must become durable are noted in ``_unconfirmed`` until ``confirm(offset)``. After a crash the map is filled anew
-from what the store holds (``push``, ``admit``, ``pause``, ``remember_dead_letter``): what was not confirmed did not happen.
+If only one transition is possible it is made directly, without ``_refresh``, because nearly every message takes that
+path; tests verify that states still match ``_state_of``, and that the table is exact. Changes that must become durable
+are recorded in ``_unconfirmed`` until ``confirm(offset)``. After a crash the map is rebuilt from the store (``push``,
+``admit``, ``pause``, ``remember_dead_letter``): changes that were not confirmed did not happen.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ from seriatim.errors import (
 
 
 class _Change(StrEnum):
-    """What is not durable yet."""
+    """A change that is not durable yet."""
 
     SETTLED = "settled"
     DEAD_LETTERED = "dead-lettered"
@@ -100,18 +101,18 @@ class _Change(StrEnum):
 
 EXPIRED = "lease expired"
 
-# Looked up for every message: a name of this module is found several times faster than a member of an enum.
+# Used for every message: a module's name is several times faster to look up than a member of an enum.
 _EMPTY, _READY, _LEASED = LaneState.EMPTY, LaneState.READY, LaneState.LEASED
 _SETTLING, _DELAYED, _PAUSED = LaneState.SETTLING, LaneState.DELAYED, LaneState.PAUSED
 _PUSH, _TAKE, _SETTLE, _CONFIRM = LaneEvent.PUSH, LaneEvent.TAKE, LaneEvent.SETTLE, LaneEvent.CONFIRM
 _LEGAL = frozenset(TABLE)
 _SETTLED, _REDRIVEN = _Change.SETTLED, _Change.REDRIVEN
-_make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
+_make = tuple.__new__  # creates named tuples in C: twice as fast as calling their class
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """What a message carries besides its offset: failed deliveries, a delay, the last error."""
+    """Data of a message that has failed or is delayed: failed deliveries, a delay, the last error."""
 
     lane: Lane
     failures: int = 0
@@ -119,13 +120,13 @@ class _Trouble:
     error: str | None = None
     steps_aside: bool = False
     spent: bool = False  # its attempts were used up before a restart
-    since: float = -inf  # when it came back to its lane, if it did in this life
+    since: float = -inf  # when it returned to its lane, if it did since the start
 
 
 class Lanes:
     """Many strict ordered queues behind one ``take``. See the module's rules."""
 
-    _is_plain = True  # the lanes of one ring, in turn: see ``tenants.py`` for others
+    _is_plain = True  # one ring of lanes: see ``tenants.py`` for others
 
     def __init__(self, delivery: Delivery | None = None, first_token: int = 1) -> None:
         self._delivery = delivery or Delivery()
@@ -137,27 +138,25 @@ class Lanes:
         self._ring: deque[Lane] = deque()
         self._held: dict[Holder, OrderedDict[Lane, None]] = {}  # ready lanes with leases out, by holder
         self._turns = 0  # counts how often a lane became ready, or had its turn and stayed so
-        self._leased: dict[int, Lease] = {}  # the leases that are out
+        self._leased: dict[int, Lease] = {}  # the live leases
         self._expiry = LeaseDeadlines(self._leased)
-        self._given: dict[int, float] = {}  # when those of lanes that have several out were given, by token
+        self._given: dict[int, float] = {}  # delivery times for lanes with several leases, by token
         self._delays: Deadlines[int] = Deadlines()
         self._troubles: dict[int, _Trouble] = {}
         self._unconfirmed: dict[int, tuple[Lane, _Change]] = {}
-        self._dead: dict[str | None, list[int]] = {}  # dead letters that can go back, by key
-        self.overtaken: list[int] = []  # those of them that were passed lately; whoever writes that down empties it
-        self.superseded: list[
-            Superseded
-        ] = []  # what newer messages left behind lately; whoever writes that down empties it
+        self._dead: dict[str | None, list[int]] = {}  # redrivable dead letters, by key
+        self.overtaken: list[int] = []  # those that were passed since; the caller stores and clears them
+        self.superseded: list[Superseded] = []  # superseded since; the caller stores and clears them
         self._total = 0
         self._in_flight = 0
-        self.ready_lanes = 0  # how many lanes can give out a message now
-        self._blocked: dict[Lane, None] = {}  # lanes that are delayed or paused, the longest first
+        self.ready_lanes = 0  # how many lanes can deliver a message now
+        self._blocked: dict[Lane, None] = {}  # delayed or paused lanes, longest first
         self._ghosts = 0
 
     # -- messages in, messages out --------------------------------------------------------------------------------------
 
     def push(self, key: str | None, offset: int, now: float, delay: float = 0) -> None:
-        """Queue a message behind the others of its key. ``delay`` blocks its own key only, until it has passed."""
+        """Queue a message after the others of its key. ``delay`` blocks only its own key, until it has passed."""
         if delay <= 0:
             self.push_all(((key, offset),))
             return
@@ -169,7 +168,7 @@ class Lanes:
         else:
             lane.waiting.push(offset)
             self._troubles[offset] = trouble
-            if self._keeps_latest:  # its time matters wherever it stands
+            if self._keeps_latest:  # its time matters wherever it is
                 self._delays.set(offset, trouble.not_before)
         self._total += 1
         if lane.state is not _READY:
@@ -184,14 +183,14 @@ class Lanes:
             self._total += 1
             if keeps_latest:
                 self._supersede(lane, offset)
-            # Behind others, a message changes nothing for the head: no state needs to be looked at.
+            # Behind others, a message does not affect the head: the state stays the same.
             if lane.state is _EMPTY and not self._troubles:
                 self._make_ready(lane)
             elif lane.state is not _READY and lane.in_flight + lane.pending < lane.window:
                 self._refresh(lane, _PUSH, -inf)
 
     def _make_ready(self, lane: Lane) -> None:
-        """A lane can be nothing but ready now."""
+        """The lane can only be ready now."""
         lane.state = _READY
         self.ready_lanes += 1
         if not lane.in_ring:
@@ -248,7 +247,7 @@ class Lanes:
         return leases
 
     def _take_behind(self, lane: Lane, offset: int, limit: int) -> tuple[int, ...]:
-        """Take what may go out in one batch with a message: what is next to it, unless it is to go alone."""
+        """Take the messages that can be in one batch with this one: its successors, unless it must be alone."""
         behind: list[int] = []
         if lane.window == 1 and self._is_plain and offset > lane.alone_until and not self.failures(offset)[0]:
             while (
@@ -261,7 +260,7 @@ class Lanes:
         return tuple(behind)
 
     def _next_lane(self, consumer: Holder, now: float) -> Lane | None:  # noqa: ARG002 - see ``tenants.py``
-        """Take the ready lane whose turn it is for a consumer out of its queue."""
+        """Remove the ready lane that is next for a consumer from its queue, and return it."""
         ring = self._ring
         while ring and ring[0].state is not _READY:
             ring.popleft().in_ring = False
@@ -277,7 +276,7 @@ class Lanes:
         return lane
 
     def settle(self, token: int, through: int | None = None, now: float | None = None) -> list[Settled]:
-        """Take an ack. Returns what is thereby settled, in order: nothing while an earlier message of the key is out."""
+        """Apply an ack. Returns what it settles, in order: nothing while an earlier message of the key is in flight."""
         lease, settled = self.lease(token), list[int]()
         self.settle_into(settled, token, through, now)
         return [Settled(lease.key, offset) for offset in settled] if lease else []
@@ -285,15 +284,15 @@ class Lanes:
     def settle_into(
         self, settled: list[int], token: int, through: int | None = None, now: float | None = None
     ) -> Holder:
-        """Take an ack, and add the offsets that are thereby settled to a list, in order. Returns who had the lease. Of a batch
-        everything is settled, or what comes up to and with the message ``through``."""
+        """Apply an ack, and append the offsets that it settles to a list, in order. Returns the consumer of the lease.
+        Of a batch, all messages are settled, or those up to and including ``through``."""
         lease = self._leased.get(token)
         if lease is None or lease.behind or (through is not None and through != lease.offset):
             return self._settle_batch(settled, self._covering(token, through), through, now)
         del self._leased[token]
         lane = self._lanes[lease.key]
         if lane.window == 1 and lane.state is _LEASED and self._waits_for_commit and self._is_plain:
-            # The way of nearly every message: leased, alone in its lane, and settling until this is durable.
+            # Nearly every message: leased, alone in its lane, and settling until this is durable.
             offset, holder = lease.offset, lane.holder
             settled.append(offset)
             lane.flight = ()
@@ -315,7 +314,7 @@ class Lanes:
         done = lane.ack(lease)
         self._leave_settled(lane, done)
         settled += done
-        # A lane that is ready stays so, for its window has only got more room; but it may be free for others now.
+        # A ready lane stays ready, because its window has only got more room; but other consumers may now take it.
         if lane.state is not _READY or not lane.in_flight:
             self._refresh(lane, _SETTLE, now)
         return holder
@@ -345,8 +344,8 @@ class Lanes:
     ) -> list[LaneEffect]:
         """Return a message to its place (nack).
 
-        ``delay`` overrides the retry policy's backoff. ``count=False`` is for a delivery that nobody tried: its consumer went
-        away, or the process is shutting down. ``at`` says which message of a batch failed, if anybody knows.
+        ``delay`` overrides the retry policy's backoff. ``count=False`` is for an unprocessed delivery: its consumer was
+        detached, or the process is shutting down. ``at`` is the message of a batch that failed, if known.
         """
         if delay is not None:
             require_finite("delay", delay)
@@ -355,8 +354,8 @@ class Lanes:
     def give_up(
         self, token: int, now: float, error: str | None = None, rest: bool = False, at: int | None = None
     ) -> list[LaneEffect]:
-        """Dead-letter a message that is in flight, alone or with everything of its key that waits behind it. Of a batch it is
-        the first one, or ``at``."""
+        """Dead-letter a message in flight, alone or with all later ones of its key. In a batch: the first, or
+        ``at``."""
         policy = OnExhausted.DEAD_LETTER_REST if rest else OnExhausted.DEAD_LETTER
         at = self._covering(token, at).offset if at is None else at
         return self._fail(token, max(now, self._now), None, error, True, policy, at)
@@ -375,7 +374,7 @@ class Lanes:
         self._now = now = max(now, self._now)
         effects: list[LaneEffect] = []
         for token in self._expiry.pop_due(now):
-            # A lease that fell due with this one may have been fenced by its failure meanwhile.
+            # A lease due at the same time may have been fenced by this one's failure.
             if (lease := self._leased.get(token)) is not None:
                 effects.append(Expired(lease, self._lanes[lease.key].holder_of(token)))
                 effects += self._fail(token, now, None, EXPIRED, count=True)
@@ -384,13 +383,13 @@ class Lanes:
         return effects
 
     def set_retry(self, retry: RetryPolicy) -> None:
-        """Judge failures by another policy from now on. Whether others pass a message that waits can't be changed so."""
+        """Use another policy for failures from now on. Its ``mode`` can't be changed this way."""
         if retry.mode is not self._delivery.retry.mode:
             raise IllegalTransition("lanes are made for one retry mode: load them anew")
         self._delivery = replace(self._delivery, retry=retry)
 
     def next_deadline(self) -> float | None:
-        """When ``advance`` has something to do, or None."""
+        """When ``advance`` has something to do; None: never."""
         expiry = self._expiry.next() if self._leased else None
         delay = self._delays.next() if self._troubles else None
         if expiry is None or delay is None:
@@ -415,20 +414,20 @@ class Lanes:
                 if lane.state is not _READY:
                     self._refresh(lane, _CONFIRM, now)
             elif lane.state is _SETTLING and not lane.pending:
-                # The way of nearly every message: nothing is out, delayed or set aside, so its lane is ready or empty now.
+                # Nearly every message: nothing is in flight, delayed or set aside, so its lane is ready or empty now.
                 if lane.waiting.front is not None:
                     lane.since = now
                     self._make_ready(lane)
                 else:
                     lane.state = _EMPTY
                     self._drop(lane)
-            elif lane.state is not _READY:  # one that is ready stays so: its window has only got more room
+            elif lane.state is not _READY:  # a ready one stays ready: its window has only got more room
                 self._refresh(lane, _CONFIRM, now)
 
-    # -- an operator's hand ---------------------------------------------------------------------------------------------
+    # -- operators ------------------------------------------------------------------------------------------------------
 
     def pause(self, key: str | None, now: float | None = None) -> None:
-        """Give out nothing more of ``key`` until it is resumed. Leases that are out go on."""
+        """Stop delivering ``key`` until it is resumed. Live leases continue."""
         lane = self._lanes.get(key)
         TABLE.targets(lane.state if lane else _EMPTY, LaneEvent.PAUSE)
         lane = lane or self._new_lane(key)
@@ -436,7 +435,7 @@ class Lanes:
         self._refresh(lane, LaneEvent.PAUSE, now)
 
     def resume(self, key: str | None, now: float | None = None) -> list[Returned]:
-        """Give messages of ``key`` out again. Each that had used up its attempts gets one more; returns those messages."""
+        """Deliver ``key`` again. Each message that had used up its attempts gets one more; returns those messages."""
         lane = self._lanes.get(key)
         TABLE.targets(lane.state if lane else _EMPTY, LaneEvent.RESUME)
         assert lane is not None
@@ -446,7 +445,7 @@ class Lanes:
         return granted
 
     def _grant_attempts(self, lane: Lane) -> list[Returned]:
-        """Give back the last attempt of every message that has none left: after a restart, too, it is to be delivered."""
+        """Give each message without attempts one more: also after a restart, it is to be delivered."""
         retry, granted = self._delivery.retry, list[Returned]()
         for offset, trouble in sorted(self._troubles.items(), key=itemgetter(0)):
             is_here = trouble.lane is lane and offset not in self._unconfirmed
@@ -459,7 +458,7 @@ class Lanes:
     def dead_letter(
         self, key: str | None, error: str | None = None, rest: bool = False, now: float | None = None
     ) -> list[LaneEffect]:
-        """Dead-letter the head of a key, or all of it. Leases of the key are fenced: the operator's word wins."""
+        """Dead-letter the head of a key, or all of it. Leases of the key are fenced: operators take precedence."""
         lane, head = self._standing_at(key, "dead-letter")
         if not rest:
             self._check_confirmed(head)
@@ -475,7 +474,7 @@ class Lanes:
         return effects
 
     def skip(self, key: str | None, now: float | None = None) -> list[LaneEffect]:
-        """Settle the head of a key unseen. Leases of the key are fenced: the operator's word wins."""
+        """Settle the head of a key without delivery. Leases of the key are fenced: operators take precedence."""
         lane, head = self._standing_at(key, "skip")
         self._check_confirmed(head)
         effects: list[LaneEffect] = [*self._fence(lane, lane.take_back_all())]
@@ -486,7 +485,7 @@ class Lanes:
         return [*effects, Removed(key, head)]
 
     def retry(self, key: str | None, now: float) -> list[Returned]:
-        """Let what waits for its time go now: the head of a key, and everything that was overtaken."""
+        """Make delayed messages due now: the head of a key, and all that were overtaken."""
         lane = self._lanes.get(key)
         waiting = self._waiting_for_time(lane) if lane else []
         if lane is None or not waiting:
@@ -520,7 +519,7 @@ class Lanes:
         return lane, head
 
     def remove(self, key: str | None, offset: int, now: float | None = None) -> Removed:
-        """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
+        """Remove a message from its lane, wherever it is. One in flight can't be removed."""
         self._check_confirmed(offset)
         lane = self._lanes.get(key)
         if lane is None or not self._take_out(lane, offset):
@@ -536,7 +535,7 @@ class Lanes:
             raise FailedPrecondition(f"message {offset} is just being {self._unconfirmed[offset][1]}: try again")
 
     def redrive(self, key: str | None, offset: int, now: float | None = None) -> Redriven:
-        """Put a dead letter back at its original place, or refuse with the reason."""
+        """Put a dead letter back in its original place, or refuse with the reason."""
         lane = self._lanes.get(key)
         self._check_redrive(key, lane, offset)
         self.forget_dead_letter(key, offset)
@@ -568,18 +567,18 @@ class Lanes:
             )
 
     def remember_dead_letter(self, key: str | None, offset: int) -> None:
-        """A message was dead-lettered in an earlier life, and may still be redriven."""
+        """A message was dead-lettered before a restart, and may still be redriven."""
         insort(self._dead.setdefault(key, []), offset)
 
     def forget_dead_letter(self, key: str | None, offset: int) -> None:
-        """A dead letter was given up, or went elsewhere: it can't be redriven any more."""
+        """A dead letter was purged or moved: it can't be redriven any more."""
         if self._is_dead(key, offset):
             dead = self._dead[key]
             del dead[bisect_left(dead, offset)]
             if not dead:
                 del self._dead[key]
 
-    # -- looking --------------------------------------------------------------------------------------------------------
+    # -- inspection -----------------------------------------------------------------------------------------------------
 
     def redrive_problem(self, key: str | None, offset: int) -> str | None:
         """Why a dead letter could not be redriven now; None if it could."""
@@ -590,26 +589,26 @@ class Lanes:
         return None
 
     def is_returnable(self, key: str | None, offset: int) -> bool:
-        """Whether a dead letter could go back to its place, if nothing later of its key were in flight."""
+        """Whether a dead letter could return to its place if nothing later of its key were in flight."""
         lane = self._lanes.get(key)
         return self._is_dead(key, offset) and not (lane and lane.last_settled > offset)
 
     @property
     def key_count(self) -> int:
-        """How many keys have messages or are paused."""
+        """The number of keys that have messages or are paused."""
         return len(self._lanes)
 
     @property
     def blocked_key_count(self) -> int:
-        """How many of them wait for their time or for an operator."""
+        """The number of keys that are delayed or paused."""
         return len(self._blocked)
 
     def keys(self, limit: int | None = None) -> list[str | None]:
-        """The keys that have messages or are paused; those that have not been empty for the longest time come first."""
+        """The keys that have messages or are paused, ordered by how long they have not been empty, longest first."""
         return list(islice(self._lanes, limit))
 
     def blocked_keys(self, limit: int | None = None) -> list[str | None]:
-        """Those of them that wait for their time or for an operator, the longest first."""
+        """The keys that are delayed or paused, longest first."""
         return [lane.key for lane in islice(self._blocked, limit)]
 
     def oldest(self, keys: Iterable[str | None]) -> int | None:
@@ -625,14 +624,14 @@ class Lanes:
         return min([*waiting, *(lane.aside or ()), *self._out(lane)], default=None)
 
     def offsets(self, key: str | None, limit: int) -> list[int]:
-        """The first messages of a key that are not settled, whether in flight or not."""
+        """The first unsettled messages of a key, including those in flight."""
         lane = self._lanes.get(key)
         if lane is None:
             return []
         return sorted([*islice(lane.waiting, limit), *(lane.aside or ()), *self._out(lane)])[:limit]
 
     def standing_of(self, key: str | None, offset: int) -> Literal["settled", "leased", "delayed", "waiting"]:
-        """How a message stands that is not a dead letter."""
+        """The state of a message that is not a dead letter."""
         lane = self._lanes.get(key)
         if lane is None or not (offset in lane.waiting or offset in (lane.aside or ()) or offset in self._out(lane)):
             return "settled"
@@ -641,7 +640,7 @@ class Lanes:
         return "waiting" if self._is_due(offset) else "delayed"
 
     def _out(self, lane: Lane) -> list[int]:
-        """The offsets that are in flight, in the order in which they were given out; loose ones in any order."""
+        """The offsets in flight, in the order of delivery; loose ones in any order."""
         tokens = lane.holders if isinstance(lane, LooseLane) else lane.flight
         return [offset for token in tokens for offset in self._lease_in(lane, token).offsets]
 
@@ -650,22 +649,22 @@ class Lanes:
         return lane.acked[token] if lane.acked and token in lane.acked else self._leased[token]
 
     def lease(self, token: int) -> Lease | None:
-        """A lease that is out."""
+        """A live lease."""
         return self._leased.get(token)
 
     def covered(self, token: int) -> int:
-        """How many messages a lease covers; 0 when it is not out."""
+        """The number of messages that a lease covers; 0 if it is not live."""
         lease = self._leased.get(token)
         return 0 if lease is None else 1 + len(lease.behind)
 
     def holder(self, token: int) -> Holder:
-        """Who has a lease that is out."""
+        """The consumer of a live lease."""
         if (lease := self._leased.get(token)) is None:
             raise self.stale(token)
         return self._lanes[lease.key].holder_of(token)
 
     def leases(self) -> list[Lease]:
-        """Every lease that is out, the oldest first."""
+        """All live leases, oldest first."""
         return list(self._leased.values())
 
     def counts(self) -> Counts:
@@ -677,7 +676,7 @@ class Lanes:
         return Counts(self._total, ready, self._in_flight, delayed, blocked)
 
     def is_quiet(self) -> bool:
-        """Whether nothing is in flight and nothing waits to be confirmed."""
+        """Whether nothing is in flight and nothing is unconfirmed."""
         return not self._in_flight and not self._unconfirmed
 
     def full_tenant(self, key: str | None) -> str | None:  # noqa: ARG002 - see ``tenants.py``
@@ -685,7 +684,7 @@ class Lanes:
         return None
 
     def room_changed(self, key: str | None) -> float | None:  # noqa: ARG002 - see ``tenants.py``
-        """When the tenant of a key last came to its limit, or had room again: -inf where it never did, None where unknown."""
+        """When the tenant of a key last reached its limit, or got room again: -inf if never, None if unknown."""
         return -inf
 
     @property
@@ -700,16 +699,16 @@ class Lanes:
 
     @property
     def next_token(self) -> int:
-        """The token that the next lease will carry."""
+        """The token of the next lease."""
         return self._next_token
 
     def failures(self, offset: int) -> tuple[int, str | None]:
-        """How many deliveries of a message failed, and the last error."""
+        """The number of failed deliveries of a message, and the last error."""
         trouble = self._troubles.get(offset)
         return (trouble.failures, trouble.error) if trouble else (0, None)
 
     def view(self, key: str | None) -> LaneView | None:
-        """A key as it stands, or None when it has no messages and is not paused."""
+        """The state of a key; None if it has no messages and is not paused."""
         lane = self._lanes.get(key)
         return self._view(lane) if lane else None
 
@@ -749,7 +748,7 @@ class Lanes:
     # -- leaving flight -------------------------------------------------------------------------------------------------
 
     def _covering(self, token: int, offset: int | None) -> Lease:
-        """A lease that is out and, where that is said, covers a message."""
+        """A live lease which, if an offset is given, covers that message."""
         lease = self._leased.get(token)
         if lease is None or (offset is not None and offset not in lease.offsets):
             raise self.stale(token)
@@ -763,7 +762,7 @@ class Lanes:
 
     @staticmethod
     def stale(token: int) -> StaleLease:
-        """Why nothing can be said with a token."""
+        """The error of an unknown token."""
         return StaleLease(
             f"lease {token} is not held any more: it was settled or returned, it expired, or it was fenced; "
             "the message is delivered again if it is not settled"
@@ -789,7 +788,7 @@ class Lanes:
         give_up: OnExhausted | None = None,
         at: int | None = None,
     ) -> list[LaneEffect]:
-        """A delivery ended without an ack. ``give_up`` says how the message leaves if it gets no other attempt in any case."""
+        """A delivery ended without an ack. ``give_up``: how the message leaves if it must not be retried."""
         lease, retry = self._end_lease(token, at), self._delivery.retry
         lane, offset, passes = self._lanes[lease.key], lease.offset, retry.lets_pass(lease.key)
         effects: list[LaneEffect] = []
@@ -798,7 +797,7 @@ class Lanes:
             effects += self._fence(lane, lane.take_back(token, alone=passes))
             self._in_flight -= 1
             if effects:
-                lane.since = now  # whatever is next now is back
+                lane.since = now  # the next message, whichever it is, has returned
         elif at is None or not count:
             return self._return_batch(lane, lease, now, delay or 0, error, suspect=count)
         else:
@@ -836,7 +835,7 @@ class Lanes:
     def _return_batch(
         self, lane: Lane, lease: Lease, now: float, delay: float, error: str | None, suspect: bool
     ) -> list[LaneEffect]:
-        """A batch comes back, and nothing counts. If it failed, one of its messages is ``suspect``: they go one at a time."""
+        """A batch returns, and no attempt counts. If it failed, one is ``suspect``: deliver them one at a time."""
         self._end_batch(lane, lease)
         if suspect:
             lane.alone_until = lease.behind[-1]
@@ -850,7 +849,7 @@ class Lanes:
         self._in_flight -= len(lease.offsets)
 
     def _put_back(self, lane: Lane, offset: int, now: float, delay: float = 0, error: str | None = None) -> Returned:
-        """A message of a batch goes back to its place, and its delivery does not count."""
+        """A message of a batch returns to its place, without counting the attempt."""
         trouble = self._troubles.get(offset) or _Trouble(lane)
         trouble.since, trouble.not_before = now, now + delay if delay > 0 else -inf
         trouble.error = trouble.error if error is None else error
@@ -858,7 +857,7 @@ class Lanes:
         return Returned(lane.key, offset, trouble.failures, now + max(delay, 0), trouble.error)
 
     def _fence(self, lane: Lane, tokens: Sequence[int]) -> list[Fenced]:
-        """Take leases back, and put their messages at their places, the last one first: each then goes to the front."""
+        """Take leases back, and return their messages to their places, last one first: each goes to the front."""
         fenced: list[Fenced] = []
         for token in reversed(tokens):
             if lane.acked and token in lane.acked:
@@ -902,10 +901,10 @@ class Lanes:
         self._await_confirmation(lane, offset, _Change.DEAD_LETTERED)
         return DeadLettered(lane.key, offset, attempts, error)
 
-    # -- leaving the queue ----------------------------------------------------------------------------------------------
+    # -- removal --------------------------------------------------------------------------------------------------------
 
     def _take_out(self, lane: Lane, offset: int) -> bool:
-        """Take a waiting message out of its lane; False when it is not waiting there."""
+        """Remove a waiting message from its lane; False if it is not waiting there."""
         if not lane.unqueue(offset):
             return False
         self._delays.discard(offset)
@@ -913,7 +912,7 @@ class Lanes:
         return True
 
     def _take_out_all(self, lane: Lane) -> list[int]:
-        """Take out everything that waits, but for what is just being redriven."""
+        """Remove all waiting messages, except those that are being redriven."""
         waiting = sorted([*lane.waiting, *(lane.aside or ())])
         leaving = [offset for offset in waiting if offset not in self._unconfirmed]
         lane.waiting = OffsetQueue(offset for offset in lane.waiting if offset in self._unconfirmed)
@@ -924,7 +923,7 @@ class Lanes:
         return leaving
 
     def _newest(self, lane: Lane) -> int:
-        """The newest message of a key that is due or in flight; -1 when there is none, or the lane is that of no key."""
+        """The newest message of a key that is due or in flight; -1 if there is none, or for the keyless lane."""
         if lane.key is None:
             return -1
         due = [offset for offset in (*lane.waiting, *(lane.aside or ())) if self._is_due(offset)]
@@ -935,12 +934,12 @@ class Lanes:
         return self._keeps_latest and self._newest(lane) > offset
 
     def _leave_latest(self, lane: Lane) -> None:
-        """Messages came back or fell due: let the newest supersede the others, if only that one is kept."""
+        """Messages returned or became due: if only the latest is kept, the newest supersedes the others."""
         if self._keeps_latest:
             self._supersede(lane, self._newest(lane))
 
     def _supersede(self, lane: Lane, newest: int) -> None:
-        """A message is due or in flight: what waits before it leaves, but for what is just being redriven."""
+        """A message is due or in flight: remove those that wait before it, except those that are being redriven."""
         if lane.key is None:
             return
         before = [offset for offset in lane.aside or () if offset < newest]
@@ -962,7 +961,7 @@ class Lanes:
         self.superseded.append(Superseded(lane.key, offset, newest))
 
     def _head(self, lane: Lane) -> int | None:
-        """The message that the lane stands at: in flight, or next; one that was overtaken only when nothing else is left."""
+        """The head of the lane: in flight, or next; an overtaken message only if nothing else is left."""
         if lane.flight:
             return self._lease_in(lane, lane.flight[0]).offset
         head = lane.waiting.front
@@ -990,7 +989,7 @@ class Lanes:
                 lane.since = now
 
     def _overtake(self, lane: Lane, offset: int) -> None:
-        """A message is settled: note which dead letters of its key it is the first to pass."""
+        """A message is settled: record the dead letters of its key that it is the first to pass."""
         dead = self._dead.get(lane.key) if lane.key is not None else None
         if dead:
             self.overtaken += dead[bisect_left(dead, lane.last_settled) : bisect_left(dead, offset)]
@@ -1001,13 +1000,13 @@ class Lanes:
         return index < len(dead) and dead[index] == offset
 
     def _forget_dead_letters_before(self, key: str, offset: int) -> None:
-        """A later message is settled: earlier dead letters can't go back to their places any more."""
+        """A later message is settled: earlier dead letters can't return to their places any more."""
         dead = self._dead.get(key, [])
         del dead[: bisect_left(dead, offset)]
         if not dead:
             self._dead.pop(key, None)
 
-    # -- whose turn it is -----------------------------------------------------------------------------------------------
+    # -- turns ----------------------------------------------------------------------------------------------------------
 
     def _new_lane(self, key: str | None) -> Lane:
         lane = LooseLane() if key is None else Lane(key, self._delivery.window)
@@ -1016,7 +1015,7 @@ class Lanes:
 
     def _fall_due(self, offset: int) -> list[LaneEffect]:
         trouble = self._troubles.get(offset)
-        if trouble is None:  # it left with the rest of its key, in this very moment
+        if trouble is None:  # it was removed with the rest of its key, just now
             return []
         if trouble.spent:
             return self._spend(trouble.lane, offset, trouble)
@@ -1024,24 +1023,24 @@ class Lanes:
         lane.rejoin(offset)
         if self._keeps_latest:
             self._supersede(lane, offset)
-        # Its time may have come while another message was in flight, and the lane has waited since then only.
+        # It may have become due while another message was in flight, and the lane waits only since then.
         self._refresh(lane, LaneEvent.DUE, max(lane.since or trouble.not_before, trouble.not_before))
         return []
 
     def _spend(self, lane: Lane, offset: int, trouble: _Trouble) -> list[LaneEffect]:
-        """A message came out of a restart with its attempts used up."""
+        """A message used up its attempts before a restart."""
         trouble.spent = False
-        if not lane.unqueue(offset):  # it left with the rest of its key, in this very moment
+        if not lane.unqueue(offset):  # it was removed with the rest of its key, just now
             return []
-        self._delays.discard(offset)  # noted again when the one before it left
+        self._delays.discard(offset)  # set again when the previous one left
         effects = self._exhaust(lane, offset, trouble, self._delivery.retry.on_exhausted)
         self._leave_latest(lane)
         self._refresh(lane, LaneEvent.RETURN, self._now)
         return effects
 
     def _refresh(self, lane: Lane, event: LaneEvent, now: float | None) -> None:
-        """Something happened to a lane: give it the state that it is in now, and its place in the ring. See ``Lane.since`` for
-        when; -inf stands for the time at which its next message was published."""
+        """Update a lane's state after an event, and its place in the ring. For ``now`` see ``Lane.since``; -inf stands
+        for the time at which its next message was published."""
         before, state = lane.state, self._state_of(lane)
         if (before, event, state) not in _LEGAL:
             TABLE.check(before, event, state)
@@ -1068,7 +1067,7 @@ class Lanes:
             self._blocked.pop(lane, None)
 
     def _queue_up(self, lane: Lane) -> None:
-        """Let a ready lane wait for its turn: with its holder, or with all that are free."""
+        """Queue a ready lane: with its holder, or in the ring."""
         if lane.window > 1:  # otherwise no lane has a holder, and the ring alone says whose turn it is
             self._turns += 1
             lane.turn = self._turns
@@ -1097,7 +1096,7 @@ class Lanes:
         return _DELAYED if lane.depth else _EMPTY
 
     def _may_go(self, head: int) -> bool:
-        """Whether the next message of a lane may go out now; if not for its delay, its time is noted."""
+        """Whether the next message of a lane can be delivered now; if it is delayed, its time is scheduled."""
         if self._is_due(head):
             return True
         if head not in self._delays and head not in self._unconfirmed:
@@ -1105,14 +1104,14 @@ class Lanes:
         return False
 
     def _is_due(self, offset: int) -> bool:
-        """Whether a message waits for nothing but its turn."""
+        """Whether a message waits only for its turn."""
         if offset in self._unconfirmed:
             return False
         trouble = self._troubles.get(offset) if self._troubles else None
         return trouble is None or (trouble.not_before <= self._now and not trouble.spent)
 
     def _drop(self, lane: Lane) -> None:
-        """A drained key costs nothing. Its place in the ring is passed over, and cleared away before such places add up."""
+        """Remove a drained lane. Its entry in the ring is skipped, and removed before such entries accumulate."""
         del self._lanes[lane.key]
         if lane.in_ring:
             self._ghosts += 1
@@ -1120,7 +1119,7 @@ class Lanes:
                 self._ring = deque(known for known in self._ring if known.state is not _EMPTY)
                 self._ghosts = 0
 
-    # -- what a store holds ---------------------------------------------------------------------------------------------
+    # -- loading from the store -----------------------------------------------------------------------------------------
 
     def admit(
         self,
@@ -1137,7 +1136,7 @@ class Lanes:
         trouble, retry = _Trouble(lane, failures, not_before, error, steps_aside), self._delivery.retry
         is_known = lane.paused and lane.key is not None and retry.on_exhausted is OnExhausted.PAUSE
         if retry.is_exhausted(failures) and not is_known:
-            trouble.spent = True  # it must not go out again; the next ``advance`` finds it
+            trouble.spent = True  # it must not be delivered again; the next ``advance`` finds it
             self._troubles[offset] = trouble
             self._delays.set(offset, self._now)
             lane.hold(offset)

@@ -1,10 +1,10 @@
 """A queue of offsets: eight bytes a message, however long it gets.
 
-Offsets rise from front to back. Messages come in at the back and leave at the front; a returned or redriven message goes back
-to its place near the front; any one may be removed. The front stands by itself, and what is behind it in an array that most
-queues never need. The array keeps free room in front of its first element, so that
-putting one back moves only the elements between its place and the nearer end, and removed offsets stay in the array as
-tombstones until they reach the front or outnumber the living. No operation looks at the rest of the queue.
+Offsets rise from front to back. Messages are added at the back and leave at the front; a returned or redriven message
+goes back to its place near the front; any message may be removed. The front is stored separately, and the rest in an
+array that most queues never need. The array keeps free space before its first element, so that an insertion moves only
+the elements between its place and the nearer end, and removed offsets stay in the array as tombstones until they reach
+the front or outnumber the live ones. No operation scans the rest of the queue.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from seriatim.errors import InvalidArgument
 
 
 class OffsetQueue:
-    """A sorted queue of unique integers. ``front`` is the first one, None when the queue is empty."""
+    """A sorted queue of unique integers. ``front`` is the first one, None if the queue is empty."""
 
     __slots__ = ("_array", "_first", "_removed", "front")
 
     def __init__(self, offsets: Iterable[int] | None = None) -> None:
         self.front: int | None = None
-        self._array: array[int] | None = None  # what is behind the front, from ``_first`` on
+        self._array: array[int] | None = None  # the offsets after the front, from ``_first`` on
         self._first = 0
         self._removed: set[int] | None = None
         if offsets is not None:
@@ -40,7 +40,7 @@ class OffsetQueue:
         return offset == self.front or (self._index(offset) >= 0 and not (self._removed and offset in self._removed))
 
     def _index(self, offset: int) -> int:
-        """Where an offset is in the array, also a removed one; -1 when it is not there."""
+        """The index of an offset in the array, even of a removed one; -1 if it is not there."""
         behind = self._array
         index = bisect_left(behind, offset, lo=self._first) if behind else 0
         return index if behind and index < len(behind) and behind[index] == offset else -1
@@ -79,7 +79,7 @@ class OffsetQueue:
         return offset
 
     def insert(self, offset: int) -> None:
-        """Put one back at its place; cheap near both ends."""
+        """Put an offset back in its place; cheap near both ends."""
         if self.front is None:
             self.front = offset
             return
@@ -104,7 +104,7 @@ class OffsetQueue:
         self._first = first - 1
 
     def remove(self, offset: int) -> bool:
-        """Take one out, wherever it is; False when it is not there."""
+        """Remove an offset, wherever it is; False if it is not there."""
         if offset == self.front:
             self.pop()
             return True
@@ -118,7 +118,7 @@ class OffsetQueue:
         return True
 
     def _tidy_front(self, behind: array[int]) -> None:
-        """Keep the front alive, and free the room before what is behind it when it gets large."""
+        """Skip tombstones at the front, and free the space before the first element when it gets large."""
         while self._removed and self.front in self._removed:
             self._removed.discard(self.front)
             self.front = behind[self._first] if self._first < len(behind) else None

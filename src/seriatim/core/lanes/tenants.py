@@ -1,12 +1,12 @@
-"""Lanes in groups: a limit of messages in flight for each tenant, and turns that are fair between tenants.
+"""Lanes in groups: a limit of messages in flight per tenant, and fair turns between tenants.
 
 Rules
 -----
-1. The tenant of a key is what it has before the separator, ``acme`` for ``acme/order-7``, or the whole key where there is none.
-   Keyless messages belong to nobody and have no limit.
-2. At most ``limit`` messages of a tenant are in flight. Where a tenant is at its limit its ready lanes wait, and no others.
-3. Tenants that have ready lanes and room stand in a ring and are served in turn, and so are the lanes of each: a tenant with a
-   million ready keys delays another by one message a turn.
+1. The tenant of a key is its part before the separator, ``acme`` for ``acme/order-7``, or the whole key without one.
+   Keyless messages have no tenant and no limit.
+2. At most ``limit`` messages of a tenant are in flight. At the limit, only its own ready lanes wait.
+3. Tenants that have ready lanes and room form a ring and are served in turn, and so are the lanes of each: a tenant
+   with a million ready keys delays another by one message per turn.
 4. Everything else is as in ``lanes.py``; the window is 1, and batches have one message.
 """
 
@@ -21,7 +21,7 @@ from seriatim.core.lanes.types import Delivery, Holder
 
 
 class _Tenant:
-    """The ready lanes of a tenant, in turn, and its keys that are in flight."""
+    """The ready lanes of a tenant, in turn, and its keys in flight."""
 
     __slots__ = ("changed", "name", "out", "ready", "stands")
 
@@ -30,7 +30,7 @@ class _Tenant:
         self.ready: deque[Lane] = deque()
         self.out: set[str] = set()
         self.stands = False  # in the ring
-        self.changed: float | None = -inf  # when it last came to its limit, or had room again; None where unknown
+        self.changed: float | None = -inf  # when it last reached its limit, or got room again; None if unknown
 
 
 class TenantLanes(Lanes):
@@ -93,7 +93,7 @@ class TenantLanes(Lanes):
         super()._refresh(lane, event, now)
 
     def _came_back(self, key: str | None, now: float | None) -> None:
-        """Nothing of a key is in flight any more: its tenant may have room again."""
+        """No message of a key is in flight any more: its tenant may have room again."""
         tenant = self._tenants.get(self._name(key))
         if tenant is not None and key in tenant.out:
             tenant.changed = now if len(tenant.out) == self._limit else tenant.changed
@@ -106,12 +106,12 @@ class TenantLanes(Lanes):
             del self._tenants[tenant.name]
 
     def _drop(self, lane: Lane) -> None:
-        """A drained key costs nothing."""
+        """Remove a drained lane."""
         del self._lanes[lane.key]
         if lane.in_ring:
-            self._tenants[self._name(lane.key)].ready.remove(lane)  # it stands or is full, so it stays
+            self._tenants[self._name(lane.key)].ready.remove(lane)  # the tenant is in the ring or full, so it is kept
 
 
 def new_lanes(delivery: Delivery, first_token: int = 1) -> Lanes:
-    """Lanes of the kind that the options ask for."""
+    """Create the lanes for these options."""
     return (Lanes if delivery.tenant_limit is None else TenantLanes)(delivery, first_token)

@@ -1,4 +1,4 @@
-"""What lanes are told and what they answer: retry policy, leases and effects."""
+"""Types of the lanes' commands and effects: retry policy, leases and outcomes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from seriatim.errors import InvalidArgument
 
 
 class ReleaseAfter(StrEnum):
-    """When the next message of a key may go out."""
+    """When the next message of a key may be delivered."""
 
-    DURABLE = "durable"  # after the ack of the one before is confirmed to be durable: no crash can show 1, 2, 1
+    DURABLE = "durable"  # after the ack of the previous one is durable: no crash can cause 1, 2, 1
     RECEIPT = "receipt"  # when the ack arrives: faster on hot keys, and a crash may repeat
 
 
 class RetryMode(StrEnum):
-    """What later messages of a key do while a failed one waits for its retry."""
+    """What happens to later messages of a key while a failed one waits for its retry."""
 
     BLOCK = "block"  # a message that waits for its retry blocks its key
     OVERTAKE = "overtake"  # later messages of the key pass it
 
 
 class OnExhausted(StrEnum):
-    """What happens to a message that used up its delivery attempts."""
+    """What happens to a message that has used up its delivery attempts."""
 
-    DEAD_LETTER = "dead-letter"  # it leaves, and its key goes on
+    DEAD_LETTER = "dead-letter"  # it leaves, and its key continues
     DEAD_LETTER_REST = "dead-letter-rest"  # it leaves together with everything queued behind it
     PAUSE = "pause"  # it stays, and its key waits for an operator
 
@@ -42,17 +42,18 @@ class Keep(StrEnum):
     """Which of the waiting messages are delivered."""
 
     ALL = "all"
-    LATEST = "latest"  # of each key the newest: it supersedes the ones that wait before it
+    LATEST = "latest"  # the newest of each key: it supersedes the ones that wait before it
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class RetryPolicy:
     """How failed deliveries are retried: after a backoff that doubles with each failure, between ``min_backoff`` and
-    ``max_backoff`` seconds. Only the key of the failed message waits. ``RetryPolicy.immediate()`` retries without a pause.
+    ``max_backoff`` seconds. Only the key of the failed message waits. ``RetryPolicy.immediate()`` retries at once.
 
-    ``mode`` is whether a message that waits for its retry blocks its key ("block"), or later messages pass it ("overtake").
-    After ``max_attempts`` deliveries, ``on_exhausted`` decides: the message leaves as a dead letter ("dead-letter"), together
-    with everything behind it ("dead-letter-rest"), or stays, and its key waits for an operator ("pause").
+    ``mode`` is whether a message that waits for its retry blocks its key ("block"), or later messages pass it
+    ("overtake"). After ``max_attempts`` deliveries, ``on_exhausted`` decides: the message leaves as a dead letter
+    ("dead-letter"), together with everything behind it ("dead-letter-rest"), or stays, and its key waits for an
+    operator ("pause").
     """
 
     min_backoff: float = 0.1
@@ -89,12 +90,12 @@ class RetryPolicy:
         max_attempts: int | None = None,
         on_exhausted: OnExhausted | _OnExhaustedName = OnExhausted.DEAD_LETTER,
     ) -> RetryPolicy:
-        """Retry without a pause, as Google Pub/Sub does for a subscription without a retry policy."""
+        """Retry without a delay, as Google Pub/Sub does for a subscription without a retry policy."""
         return cls(0, 0, mode, max_attempts, on_exhausted)
 
     def backoff(self, failures: int) -> float:
-        """How long to wait after the ``failures``-th failed delivery."""
-        # Doubling is stopped early: a float overflows after a thousand failures.
+        """The delay after the ``failures``-th failed delivery."""
+        # The exponent is limited: a float overflows after a thousand failures.
         return min(self.max_backoff, self.min_backoff * 2.0 ** min(failures - 1, 64))
 
     def is_exhausted(self, failures: int) -> bool:
@@ -107,7 +108,7 @@ class RetryPolicy:
 
 
 def check_tenants(limit: int | None, separator: str, window: int) -> None:
-    """Raise InvalidArgument unless lanes can have this limit for each tenant."""
+    """Raise InvalidArgument unless lanes support this limit per tenant."""
     check_text("tenant_separator", separator)
     if not separator:
         raise InvalidArgument(f"tenant_separator must be text of one character or more, not {separator!r}")
@@ -137,11 +138,11 @@ class Delivery:
 
 
 Holder: TypeAlias = Any
-"""Whoever takes messages, as the caller knows it. Lanes only compare it."""
+"""A consumer, as the caller knows it. Lanes only compare it."""
 
 
 class Lease(NamedTuple):
-    """A delivery under way. ``token`` fences it: whatever is said with another token changes nothing.
+    """A delivery in flight. ``token`` fences it: commands with any other token have no effect.
 
     A batch is one lease: ``behind`` are the messages that it covers after the first.
     """
@@ -155,11 +156,11 @@ class Lease(NamedTuple):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Every message that it covers, in order."""
+        """All messages that it covers, in order."""
         return (self.offset, *self.behind)
 
     def each(self) -> list[Lease]:
-        """The lease as each of its messages has it: what is said with it is about that message."""
+        """The lease as seen by each of its messages: a command with it is about that message."""
         if not self.behind:
             return [self]
         token, key, _, attempt, deadline, _ = self
@@ -167,7 +168,7 @@ class Lease(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """A message is done. Write it down, then ``confirm`` its offset."""
+    """A message is done. Store this, then ``confirm`` its offset."""
 
     key: str | None
     offset: int
@@ -183,14 +184,14 @@ class DeadLettered(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A message was taken out of its lane unseen. Write it down, then ``confirm`` its offset."""
+    """A message was removed from its lane without delivery. Store this, then ``confirm`` its offset."""
 
     key: str | None
     offset: int
 
 
 class Superseded(NamedTuple):
-    """A message was left behind by a newer one of its key, ``by``, and is not delivered. Write it down: nobody waits for it."""
+    """A message was superseded by a newer one of its key, ``by``, and is not delivered. Store this; do not confirm."""
 
     key: str
     offset: int
@@ -198,14 +199,14 @@ class Superseded(NamedTuple):
 
 
 class Redriven(NamedTuple):
-    """A dead letter is back at its place. Write it down, then ``confirm`` its offset."""
+    """A dead letter is back in its place. Store this, then ``confirm`` its offset."""
 
     key: str | None
     offset: int
 
 
 class Returned(NamedTuple):
-    """A message waits at its place until ``not_before``: a delivery failed, or an operator lets it be tried at once."""
+    """A message waits in its place until ``not_before``: a delivery failed, or an operator made it due."""
 
     key: str | None
     offset: int
@@ -215,22 +216,22 @@ class Returned(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """A lease ran out. What becomes of its message follows; ``holder`` is who had it."""
+    """A lease expired. What happens to its message follows; ``holder`` had the lease."""
 
     lease: Lease
     holder: Holder = None
 
 
 class Fenced(NamedTuple):
-    """A lease was taken back because an earlier message of its key failed, or an operator said so; the message will be
-    delivered again, in order. ``holder`` is who had it, None when it had been acked provisionally."""
+    """A lease was taken back because an earlier message of its key failed, or an operator intervened; the message will
+    be delivered again, in order. ``holder`` had the lease; None if it was acked provisionally."""
 
     lease: Lease
     holder: Holder = None
 
 
 class KeyPaused(NamedTuple):
-    """A key used up its attempts and waits for an operator (``on_exhausted=PAUSE``)."""
+    """A key has used up its attempts and waits for an operator (``on_exhausted=PAUSE``)."""
 
     key: str
     offset: int
@@ -243,7 +244,7 @@ LaneEffect: TypeAlias = Settled | DeadLettered | Removed | Redriven | Returned |
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many messages there are, and how many of them are what."""
+    """The number of messages, in total and by state."""
 
     total: int
     ready: int
@@ -254,7 +255,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """One key as an operator wants to see it."""
+    """The state of one key, for operators."""
 
     key: str | None
     state: str
@@ -265,6 +266,6 @@ class LaneView:
     not_before: float | None
     error: str | None
     since: float | None = field(default=None, compare=False)
-    """When it began to wait as it does: None where nobody knows, -inf where it did when its next message was published."""
+    """When it entered this wait: None if unknown, -inf if that was when its next message was published."""
     deadline: float | None = field(default=None, compare=False)  # of the lease that it waits for
-    next: int | None = field(default=None, compare=False)  # what goes out next; the head may be in flight
+    next: int | None = field(default=None, compare=False)  # the next message to deliver; the head may be in flight

@@ -2,7 +2,7 @@
 
 Rules
     - Ranges are inclusive at both ends, sorted, and never touch: 1–3 and 4–6 become 1–6.
-    - An empty range (``hi < lo``) is refused: it is always a slip of the caller.
+    - An empty range (``hi < lo``) is refused: it is always an error of the caller.
 
 Theory of operation
     Two parallel lists, the starts and the ends. Both are sorted because the ranges are disjoint, so one binary search in
@@ -43,7 +43,7 @@ class RangeSet:
         self._replace(first, after, [(lo, hi)])
 
     def discard(self, lo: int, hi: int | None = None) -> None:
-        """Remove ``lo`` alone, or everything from ``lo`` to ``hi``; what is not there is fine."""
+        """Remove ``lo`` alone, or everything from ``lo`` to ``hi``, if present."""
         hi = _checked_end(lo, hi)
         first, after = self._touched(lo, hi)
         if first == after:
@@ -80,7 +80,7 @@ class RangeSet:
             yield missing, hi
 
     def count(self) -> int:
-        """How many integers the set holds."""
+        """The number of integers in the set."""
         return sum(self._ends) - sum(self._starts) + len(self._starts)
 
     def __contains__(self, number: int) -> bool:
@@ -91,7 +91,7 @@ class RangeSet:
         return zip(self._starts, self._ends, strict=True)
 
     def __len__(self) -> int:
-        """How many *ranges* the set holds: what it costs to keep."""
+        """The number of *ranges* in the set, which its memory depends on."""
         return len(self._starts)
 
     def __eq__(self, other: object) -> bool:

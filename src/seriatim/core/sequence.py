@@ -1,4 +1,4 @@
-"""Sequence spaces: the numbers that a source stamps on its messages, and which of them are ahead and which behind.
+"""Sequence spaces: the numbers that a source assigns, and which of them are ahead or behind.
 
 Rules
     - A source counts up by ``increment``, either without end or modulo ``modulus``: then ``modulus - increment`` is
@@ -8,27 +8,27 @@ Rules
       numbers (``modulus / increment``) a distance below ``span / 2`` is ahead, any other is behind; 0 is the expected
       number itself. An even circle has one number exactly opposite, and it counts as behind.
     - So at most ``max_ahead`` messages can be held: beyond that, ahead cannot be told from behind.
-    - A circle has at least 4 numbers: the fewest with one ahead that can be held, and two behind, which can continue
-      each other.
+    - A circle has at least 4 numbers: the minimum for one ahead that can be held, and two behind that continue each
+      other.
     - A run of messages behind that continue each other means that **sync was lost** (``SyncWatch``).
 
 Theory of operation
-    Comparing two raw numbers on a circle ("a is before b when b is less than half the circle further on") is not an order:
-    modulo 6, 0 is before 2 and 2 before 4, yet 4 is before 0. A sorted collection built on that comparison loses or
-    misplaces entries as soon as it holds numbers from more than half of the circle. Distances from *one* point, the expected
-    number, are plain integers, and plain integers sort.
+    Comparing two raw numbers on a circle ("a is before b when b is less than half the circle further on") is not an
+    order: modulo 6, 0 is before 2 and 2 before 4, yet 4 is before 0. A sorted collection based on that comparison loses
+    or misplaces entries as soon as it holds numbers from more than half of the circle. Distances from *one* point, the
+    expected number, are plain integers, and plain integers sort.
 
-    So the circle is **unwrapped at the border**. ``unwrap(sequence, expected)`` turns a raw number into the one unbounded
-    integer that is congruent to it and lies within half a circle of ``expected``, which is unwrapped itself. Everything
-    inside compares, sorts and subtracts unwrapped numbers and never meets the modulus again; ``wrap`` gives the raw number
-    back for people and for the wire. With expected 254 modulo 256, raw 255 unwraps to 255, raw 0 to 256, raw 2 to 258, and
-    raw 250 stays 250, behind: holes on both sides of the wrap are ordinary holes.
+    So the circle is **unwrapped on input**. ``unwrap(sequence, expected)`` turns a raw number into the one unbounded
+    integer that is congruent to it and lies within half a circle of ``expected``, which is unwrapped itself. All
+    internal code compares, sorts and subtracts unwrapped numbers and never uses the modulus; ``wrap`` converts them
+    back to raw numbers for display and transmission. With expected 254 modulo 256, raw 255 unwraps to 255, raw 0 to
+    256, raw 2 to 258, and raw 250 stays 250, behind: holes on both sides of the wrap are ordinary holes.
 
-    Unwrapped neighbours are ``increment`` apart, so that an unbounded space unwraps every number to itself.
+    Unwrapped neighbours are ``increment`` apart, so an unbounded space unwraps every number to itself.
 
-    A message behind is normally a duplicate or late. But when source and receiver have drifted apart by more than half the
-    circle (or the source began again), *everything* looks behind, and it looks so in order: each message is one step after
-    the previous. Late messages seldom do that. On a circle with fewer than ``limit`` numbers behind, such a run arrives at the
+    A message behind is normally a duplicate or late. But when source and receiver have drifted apart by more than half
+    the circle (or the source restarted), *everything* looks behind, and in order: each message is one step after the
+    previous. Late messages seldom do that. On a circle with fewer than ``limit`` numbers behind, such a run reaches the
     expected number before it is long enough to be reported, and is in sync again by itself.
 """
 
@@ -66,13 +66,13 @@ class SequenceSpace:
 
     @property
     def max_ahead(self) -> int | None:
-        """How many messages can be ahead of the expected one; None when there is no limit."""
+        """The number of messages that can be ahead of the expected one; None if unlimited."""
         if self.modulus is None:
             return None
         return (self.modulus // self.increment - 1) // 2
 
     def validate(self, sequence: object) -> int:
-        """``sequence`` itself when a source may send it, otherwise InvalidSequence."""
+        """Return ``sequence`` if a source may send it, otherwise raise InvalidSequence."""
         if not _is_integer(sequence):
             raise InvalidSequence(f"a sequence must be an integer, not {type(sequence).__name__} {sequence!r}")
         if self.modulus is not None and not 0 <= sequence < self.modulus:
@@ -80,7 +80,7 @@ class SequenceSpace:
         return sequence
 
     def unwrap(self, sequence: int, expected: int) -> int:
-        """The unbounded number that the validated raw ``sequence`` stands for, as seen from the unwrapped ``expected``."""
+        """The unbounded number of the validated raw ``sequence``, relative to the unwrapped ``expected``."""
         offset = sequence - expected
         if self.modulus is not None:
             offset %= self.modulus
@@ -102,15 +102,15 @@ class SequenceSpace:
         return unwrapped + self.increment
 
     def distance(self, sequence: int, expected: int) -> int:
-        """How many steps ``sequence`` is ahead of ``expected``; negative when it is behind, 0 when it is the expected one."""
+        """The number of steps from ``expected`` to ``sequence``: negative if it is behind, 0 if they are equal."""
         return (self.unwrap(sequence, expected) - expected) // self.increment
 
 
 @dataclass(slots=True)
 class SyncWatch:
-    """Notices lost sync: ``limit`` messages behind, each of them one step after the previous.
+    """Detects lost sync: ``limit`` messages behind, each of them one step after the previous.
 
-    ``run`` and ``last`` are the whole state; pass them again to go on after a restart.
+    ``run`` and ``last`` are the whole state; pass them again to continue after a restart.
     """
 
     space: SequenceSpace
@@ -123,8 +123,8 @@ class SyncWatch:
             raise InvalidArgument(f"the limit of a sync watch must be an integer of 1 or more, not {self.limit!r}")
 
     def behind(self, unwrapped: int) -> bool:
-        """Count a message behind; True when sync is judged lost, and counting begins again."""
-        # Unwrapped numbers may simply be compared: a run that would pass the end of the circle meets the expected number first.
+        """Count a message behind; True if sync is lost, and the count restarts."""
+        # Unwrapped numbers can be compared: a run that would pass the end of the circle reaches the expected one.
         continues = self.last is not None and unwrapped == self.space.after(self.last)
         self.run = self.run + 1 if continues else 1
         self.last = unwrapped
@@ -134,7 +134,7 @@ class SyncWatch:
         return lost
 
     def reset(self) -> None:
-        """Forget the run: a message came that was not behind."""
+        """Reset the run: a message arrived that was not behind."""
         self.run = 0
         self.last = None
 

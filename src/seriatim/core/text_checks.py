@@ -1,9 +1,9 @@
-"""Which names, texts and addresses are accepted, and how error texts are made to fit.
+"""Checks of names, texts and addresses, and shortening of error texts.
 
 Rules
-    - Whatever passes these checks can be kept by every store. They are made where something comes in, before anything changes.
-    - Names are refused when they can't be kept. Reasons and error texts are made to fit instead, because whoever reports an
-      error must not get another one for it.
+    - Every store can keep what passes these checks. They run when a value is accepted, before anything changes.
+    - Invalid names are refused. Reasons and error texts are shortened instead, because reporting an error must not
+      cause another one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _CUT = "…".encode()
 
 
 def check_name(what: str, name: object) -> None:
-    """Raise InvalidArgument unless ``name`` can name something, such as a topic; ``what`` says which name it is."""
+    """Raise InvalidArgument unless ``name`` is a valid name, such as that of a topic; ``what`` describes it."""
     check_short_text(what, name, MAX_NAME_BYTES)
 
 
 def check_text(what: str, text: object) -> None:
-    """Raise InvalidArgument unless ``text`` is text that can be kept, however long it is."""
+    """Raise InvalidArgument unless ``text`` is valid text, of any length."""
     if not isinstance(text, str):
         raise InvalidArgument(f"{what} must be a str, not {type(text).__name__}")
     utf8_bytes(what, text)
@@ -31,7 +31,7 @@ def check_text(what: str, text: object) -> None:
 def check_address(what: str, text: object) -> None:
     """Raise InvalidArgument unless ``text`` can be the address of a store, or the path of a file.
 
-    Names of files need not be UTF-8: Python gives their other bytes as lone surrogates, and takes them back.
+    File names need not be UTF-8: Python represents other bytes as lone surrogates.
     """
     if not isinstance(text, str):
         raise InvalidArgument(f"{what} must be a str, not {type(text).__name__}")
@@ -41,9 +41,9 @@ def check_address(what: str, text: object) -> None:
 
 
 def reason_of(reason: object) -> str | None:
-    """A reason, or an error given as text or as an exception, as it is kept.
+    """A reason, or an error given as text or as an exception, as it is stored.
 
-    What is not valid UTF-8 is escaped, and so is the character 0; what is longer than ``MAX_REASON_BYTES`` is cut.
+    Invalid UTF-8 and the character 0 are escaped; text beyond ``MAX_REASON_BYTES`` is cut off.
     """
     if reason is None:
         return None
@@ -58,12 +58,12 @@ def reason_of(reason: object) -> str | None:
 
 
 def describe(error: BaseException) -> str:
-    """The type of an error and what it says, also when it fails to say anything."""
+    """The type and message of an error, even if getting the message raises."""
     return f"{type(error).__name__}: {message_of(error)}"
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says, also when it fails to say anything."""
+    """The message of an error, even if getting it raises."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - anything may go wrong in somebody else's __str__
@@ -81,7 +81,7 @@ def check_short_text(what: str, text: object, max_bytes: int) -> None:
 
 
 def utf8_bytes(what: str, text: str, errors: str = "strict") -> bytes:
-    """``text`` as bytes; InvalidArgument where that can't be."""
+    """``text`` as bytes; InvalidArgument if it can't be encoded."""
     try:
         return text.encode(errors=errors)
     except UnicodeEncodeError:

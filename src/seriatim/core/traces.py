@@ -1,14 +1,14 @@
-"""Traces: which guarantee an observed sequence of messages satisfies, and the first witness against the next one.
+"""Traces: the guarantee that an observed sequence of messages satisfies, and the first witness against the next one.
 
 Rules
     - A trace is what was received of **one key over one route**, in order of arrival.
     - A number received after a higher one is an *inversion*, also when it is a repeat: 1, 2, 1 is not monotonic
       (``guarantees.py`` says why).
-    - A number received before is a *duplicate*, one that was sent and not received is a *loss*, and one that was never sent
-      is a *phantom*, against which no guarantee holds.
-    - No sentence about pairs of received messages sees a loss at the **end** of a trace. It is a loss all the same, but can
-      only be seen by someone who knows what was sent: ``classify(received, sent=...)``. Without ``sent`` or ``start`` a
-      trace is judged from the lowest to the highest number seen in it.
+    - A number received before is a *duplicate*, one that was sent and not received is a *loss*, and one that was never
+      sent is a *phantom*, with which no guarantee holds.
+    - Pairs of received messages can't reveal a loss at the **end** of a trace. It is a loss, but can only be detected
+      if it is known what was sent: ``classify(received, sent=...)``. Without ``sent`` or ``start`` a trace is judged
+      from the lowest to the highest number in it.
 
 Theory of operation
     A trace of one key is judged in one pass. Each number becomes a position (plain integers, one apart); a position below
@@ -32,8 +32,8 @@ UNBOUNDED = SequenceSpace()
 
 WitnessKind = Literal["phantom", "inversion", "conflict", "duplicate", "loss", "invalid"]
 
-# In the order in which a verdict names them: what denies the lowest level first. A checker of numbers alone finds no conflict
-# (a copy with another payload) and takes in nothing invalid; an audit of whole tables finds both.
+# In the order in which a verdict names them: those that deny the lowest level first. A checker of numbers alone finds
+# no conflict (a copy with another payload) and accepts nothing invalid; an audit of whole tables finds both.
 _DENIES: dict[WitnessKind, Guarantee] = {
     "phantom": Guarantee.ABSOLUTE,
     "inversion": Guarantee.NO_INVERSION,
@@ -46,10 +46,10 @@ _DENIES: dict[WitnessKind, Guarantee] = {
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """The first thing in a trace that speaks against a guarantee.
+    """The first thing in a trace that violates a guarantee.
 
-    ``at`` is an index in the trace; None for a loss, which happens nowhere in it. ``other`` is the message that overtook
-    (inversion), that came before (duplicate), or that follows the hole (loss); None when there is none.
+    ``at`` is an index in the trace; None for a loss, which has no position in it. ``other`` is the message that
+    overtook (inversion), that came before (duplicate), or that follows the hole (loss); None if there is none.
     """
 
     kind: WitnessKind
@@ -60,13 +60,13 @@ class Witness:
 
     @property
     def denies(self) -> Guarantee:
-        """The bits that do not hold because of it."""
+        """The bits that it violates."""
         return _DENIES[self.kind]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a trace of one key shows.
+    """The result for a trace of one key.
 
     ``reordered`` counts the messages whose *first* arrival was behind a later one, ``max_displacement`` is how far behind,
     at most: a resequencer must hold that many positions to put the trace right.
@@ -94,9 +94,9 @@ class Verdict:
 
 
 class TraceChecker:
-    """Judges the trace of one key while it is being observed, by numbers of a space or by the list of what was sent."""
+    """Judges the trace of one key incrementally, by numbers of a space or by the list of what was sent."""
 
-    # An audit keeps one checker for each key, of which there may be millions.
+    # An audit keeps one checker per key, of which there may be millions.
     __slots__ = (
         "_duplicates",
         "_first",
@@ -125,7 +125,7 @@ class TraceChecker:
         self._first: dict[WitnessKind, Witness] = {}
 
     def observe(self, sequence: Hashable) -> None:
-        """Take in the next message received; InvalidSequence, and nothing changed, when it is no number of the space."""
+        """Add the next received message. InvalidSequence, with no change, if it is not a number of the space."""
         position = self._ids.position(sequence, self._highest)
         at = self._received
         self._received += 1
@@ -148,17 +148,17 @@ class TraceChecker:
         self._seen.add(position)
 
     def expect(self, sequence: Hashable) -> None:
-        """Everything up to ``sequence`` was sent: for numbers, when what is sent becomes known little by little."""
+        """Everything up to ``sequence`` was sent: for numbers, if what is sent becomes known gradually."""
         self._ids.expect(sequence)
 
     @property
     def violation(self) -> Witness | None:
-        """What was observed first against any guarantee. A loss is none: what is missing may still come."""
+        """The first violation of any guarantee. A loss is not one: missing messages may still arrive."""
         return next(iter(self._first.values()), None)
 
     def verdict(self, *, so_far: bool = False) -> Verdict:
-        """The verdict on everything observed. With ``so_far`` more may come: only what is missing below something that has
-        come is lost."""
+        """The verdict on all messages so far. With ``so_far`` more may follow: only gaps below received ones are
+        losses."""
         missing = list(self._missing(so_far))
         witnesses = self._witnesses(missing)
         return Verdict(
@@ -178,7 +178,8 @@ class TraceChecker:
             self._first[kind] = Witness(kind, at, sequence, other, f"{sequence!r} at index {at} {what}")
 
     def _missing(self, so_far: bool) -> Iterator[tuple[int, int]]:
-        """The holes between what is known to be sent first and last, or else between the lowest and highest seen."""
+        """The holes between the first and last position known to be sent, or else between the lowest and highest
+        seen."""
         first_seen = self._seen.first()
         lo = self._ids.lowest if first_seen is None or self._ids.lowest is not None else first_seen[0]
         hi = self._highest if so_far or self._ids.highest is None else self._ids.highest
@@ -205,8 +206,8 @@ def classify(
 ) -> Verdict:
     """The strongest guarantee that the trace of one key satisfies, with a witness against each bit that it does not.
 
-    ``start`` is the first number sent, so that a loss before the first message received is seen. ``sent`` is everything that
-    was sent, in order, each once: any hashable ids; it shows losses at the end too, and phantoms.
+    ``start`` is the first number sent, which reveals a loss before the first message received. ``sent`` is everything
+    that was sent, in order, each once: any hashable ids; it reveals losses at the end too, and phantoms.
     """
     checker = TraceChecker(sent=sent, space=space, start=start)
     for sequence in received:
@@ -215,7 +216,7 @@ def classify(
 
 
 class _Ids(Protocol):
-    """Turns ids of messages into positions, one apart, and back. ``lowest`` and ``highest`` are positions known to be sent."""
+    """Converts message ids to positions, one apart, and back. ``lowest`` and ``highest`` were certainly sent."""
 
     @property
     def lowest(self) -> int | None: ...
@@ -224,7 +225,7 @@ class _Ids(Protocol):
     def highest(self) -> int | None: ...
 
     def position(self, sequence: Hashable, highest_seen: int | None, /) -> int | None:
-        """The position of ``sequence``, or None when it cannot have been sent."""
+        """The position of ``sequence``; None if it cannot have been sent."""
 
     def label(self, position: int) -> Hashable: ...
     def expect(self, sequence: Hashable, /) -> None: ...
@@ -265,7 +266,7 @@ class _Counted:
 
 
 class _Listed:
-    """Ids are whatever was sent, in the order of a list."""
+    """Ids are given as a list, in the order of sending."""
 
     lowest: int | None = 0
 

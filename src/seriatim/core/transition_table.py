@@ -1,8 +1,8 @@
-"""Transition tables: what every state machine of the core opens with.
+"""Transition tables, which every state machine of the core begins with.
 
-A table lists, for each state, the events that are legal in it and the states that each may lead to. Machines ask the table
-before they change anything, so an illegal event raises and changes nothing. The diagrams in the docs are drawn from the same
-tables (``TransitionTable.to_mermaid``), so the picture cannot disagree with the code.
+A table lists, for each state, the legal events and the states that each may lead to. Machines check the table before
+they change anything, so an illegal event raises and changes nothing. The diagrams in the docs are generated from the
+same tables (``TransitionTable.to_mermaid``), so they always match the code.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Generic, TypeVar
 
 from seriatim.errors import IllegalTransition
 
-# StrEnum, because its hash is that of a string: looking a transition up costs no Python call.
+# StrEnum, because it hashes as a string: looking up a transition needs no Python call.
 S = TypeVar("S", bound=StrEnum)
 E = TypeVar("E", bound=StrEnum)
 
 
 class TransitionTable(Generic[S, E]):
-    """Which event may lead from which state to which."""
+    """The legal transitions of a state machine."""
 
     def __init__(self, name: str, start: S, rows: Mapping[S, Mapping[E, frozenset[S]]]) -> None:
         self.name = name
@@ -28,7 +28,7 @@ class TransitionTable(Generic[S, E]):
         self._legal = frozenset(self)
 
     def targets(self, state: S, event: E) -> frozenset[S]:
-        """The states that ``event`` may lead to, or IllegalTransition when ``state`` does not know it."""
+        """The states that ``event`` may lead to; IllegalTransition if it is illegal in ``state``."""
         try:
             return self._rows[state][event]
         except KeyError:
@@ -46,7 +46,7 @@ class TransitionTable(Generic[S, E]):
             )
 
     def __iter__(self) -> Iterator[tuple[S, E, S]]:
-        """Every transition, in the order in which the table names them."""
+        """All transitions, in the order of the table."""
         for state, row in self._rows.items():
             for event, targets in row.items():
                 for target in sorted(targets):

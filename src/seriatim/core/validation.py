@@ -1,4 +1,4 @@
-"""Checks that every frozen options object shares."""
+"""Checks shared by all frozen options objects."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from seriatim.errors import InvalidArgument
 Choice = TypeVar("Choice", bound=StrEnum)
 
 MAX_DURATION_S = 3_155_760_000
-"""100 years. Any time that is this far from now is still a date."""
+"""100 years. Any time that is this far from now is still a valid date."""
 
 MAX_TIME_S = 253_402_300_799
-"""The end of the year 9999, after which no date can be shown."""
+"""The end of the year 9999, the last valid date."""
 
 MAX_INTEGER = 2**63 - 1
-"""What a store can keep as a number."""
+"""The largest integer that a store can keep."""
 
 SHOWN_CHARACTERS = 200
-"""How much of a refused value an error message repeats."""
+"""The number of characters of a refused value in an error message."""
 
 
 def shown(value: object) -> str:
-    """A refused value for an error message, however large or strange it is."""
+    """A refused value for an error message, of any size and type."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - anything may go wrong in somebody else's __repr__
@@ -34,7 +34,7 @@ def shown(value: object) -> str:
 
 
 def one_of(name: str, kind: type[Choice], value: Any) -> Choice:
-    """A choice, given as a member of its enum or as its text; InvalidArgument names the choices there are."""
+    """A choice, given as a member of its enum or as its text; InvalidArgument lists the choices."""
     try:
         return kind(value)
     except ValueError:
@@ -43,7 +43,7 @@ def one_of(name: str, kind: type[Choice], value: Any) -> Choice:
 
 
 def convert_choices(options: object, **kinds: type[StrEnum]) -> None:
-    """Turn the choices of a frozen options object that were given as text into members of their enums."""
+    """Convert choices of a frozen options object from text to members of their enums."""
     for name, kind in kinds.items():
         object.__setattr__(options, name, one_of(name, kind, getattr(options, name)))
 
@@ -65,7 +65,7 @@ def require_duration(name: str, value: object) -> None:
 
 
 def require_span(name: str, value: object) -> None:
-    """Raise InvalidArgument unless ``value`` is a finite number of 0 or more: of whatever unit, and as long as you like."""
+    """Raise InvalidArgument unless ``value`` is a finite number of 0 or more: in any unit, of any length."""
     if not is_number(value) or not 0 <= value < inf:
         raise InvalidArgument(f"{name} must be a finite number of 0 or more, not {shown(value)}")
 
@@ -85,12 +85,12 @@ def require_finite(name: str, value: object) -> None:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number; a bool is none."""
+    """Whether a value is a number; a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def require_kind(name: str, kind: type, value: object) -> None:
-    """Raise InvalidArgument unless ``value`` is of a class."""
+    """Raise InvalidArgument unless ``value`` is an instance of a class."""
     if not isinstance(value, kind):
         raise InvalidArgument(f"{name} must be a {kind.__name__}, not {shown(value)}")
 
@@ -99,13 +99,13 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds_in(text: str) -> float | None:
-    """How many seconds a text such as 90, 1.5s, 500ms, 10m, 2h or 7d means; None when it is no duration."""
+    """The seconds of a text such as 90, 1.5s, 500ms, 10m, 2h or 7d; None if it is not a duration."""
     found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s|m|h|d)?", text)
     return None if found is None else float(found[1]) * _UNITS[found[2] or "s"]
 
 
 def duration(name: str, value: object) -> float:
-    """A duration in seconds, given as a number of them or as a text; InvalidArgument when it is neither."""
+    """A duration in seconds, given as a number or as text; InvalidArgument if it is neither."""
     seconds = seconds_in(value) if isinstance(value, str) else value
     if seconds is None:
         raise InvalidArgument(f"{name} must be a duration such as 2s, 500ms or 1m, not {shown(value)}")

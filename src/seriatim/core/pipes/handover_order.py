@@ -1,7 +1,7 @@
-"""What the receiving end of a pipe makes of numbered messages: an order, or merely a complete set.
+"""The receiving end's treatment of numbered messages: in order, or merely complete.
 
-``InOrder`` asks the resequencer, which decides order everywhere. ``InAnyOrder`` hands over what arrives, once. Both
-know which numbers are missing, and up to which number everything was taken by the output: that is what may be
+``InOrder`` uses the resequencer, which decides order everywhere. ``InAnyOrder`` hands over messages as they arrive,
+once each. Both know which numbers are missing, and up to which number the output has taken everything and may be
 confirmed.
 """
 
@@ -18,35 +18,35 @@ from seriatim.core.resequencing.resequencer import Resequencer
 
 
 class Intake(Protocol):
-    """Takes numbered messages in and says which may be handed over."""
+    """Takes in numbered messages and returns those that can be handed over."""
 
     @property
     def wanted(self) -> int:
-        """The lowest number that has not come."""
+        """The lowest number that has not arrived."""
 
     @property
     def taken(self) -> int:
-        """Everything below was taken by the output, or was given up."""
+        """The output has taken everything below, or it was given up."""
 
     @property
     def seen(self) -> int:
-        """One past the highest number that has come."""
+        """One past the highest number that has arrived."""
 
     @property
     def deadline(self) -> float | None:
         """When a missing number is given up."""
 
     def missing(self) -> tuple[Range, ...]:
-        """The numbers below ``seen`` that have not come."""
+        """The numbers below ``seen`` that have not arrived."""
 
     def take(self, first: int, messages: tuple[bytes, ...], now: float, /) -> tuple[list[PipeEffect], bool]:
-        """What to hand over now, and whether something came that was handed over before."""
+        """What to hand over now, and whether a message arrived that was handed over before."""
 
     def settle(self, first: int, end: int, /) -> None:
         """The output has taken the messages from ``first`` to below ``end``."""
 
     def give_up_below(self, floor: int, now: float) -> list[PipeEffect]:
-        """Nothing below ``floor`` comes any more."""
+        """Nothing below ``floor`` will arrive any more."""
 
     def advance(self, now: float, /) -> list[PipeEffect]: ...
 
@@ -59,7 +59,7 @@ class InOrder:
     def __init__(self, options: PipeOptions, start: int) -> None:
         self._options = options
         self._seen = start
-        # Where numbers were given up between two messages that wait: from the end of the one to the second.
+        # Where numbers were given up between two waiting messages: from the end of the first to the second.
         self._jumps: deque[tuple[int, int]] = deque()
         self._repeat_waits = False
         self._begin(start)
@@ -83,7 +83,7 @@ class InOrder:
 
     @property
     def taken(self) -> int:
-        # Behind the last message that was handed over there may be numbers that were given up.
+        # Numbers after the last message that was handed over may have been given up.
         return self.wanted if self._taken == self._given_out else self._taken
 
     @property
@@ -114,7 +114,7 @@ class InOrder:
         return effects, repeated
 
     def _stays_in_place(self, index: int) -> bool:
-        """Whether a repeat may be handed over again: nothing was since, and nothing waits, or a slow output would drown."""
+        """Whether a repeat may be handed over again: only if nothing was since, and nothing waits for a slow output."""
         if self._options.is_strict or self._repeat_waits or self._taken < self._given_out:
             return False
         return self._start <= index == self._given_out - 1 == self.wanted - 1
@@ -123,7 +123,7 @@ class InOrder:
         return self._joined(self._order.push(index, message, now))
 
     def _joined(self, effects: Iterable[Effect[bytes]]) -> list[PipeEffect]:
-        """The effects of the resequencer, with what it releases in a row put together."""
+        """The effects of the resequencer, with consecutive releases combined."""
         joined: list[PipeEffect] = []
         run: list[bytes] = []
         first = 0
@@ -139,12 +139,12 @@ class InOrder:
         return [*joined, self._hand_over(first, tuple(run))] if run else joined
 
     def _was_handed_over(self, entry: LedgerEntry[bytes]) -> bool:
-        """Whether it comes again: it was handed over in this life, or in one before, which ended at the start of this one."""
+        """Whether it is a repeat: handed over since the start, or before the restart that this session begins with."""
         return entry.reason is Reason.DUPLICATE or (entry.reason is Reason.LATE and entry.last < self._start)
 
     def _hand_over(self, first: int, messages: tuple[bytes, ...]) -> DeliveredRun:
         if self._taken == self._given_out:
-            self._taken = first  # nothing waits, so what was given up in between is done too
+            self._taken = first  # nothing waits, so numbers given up in between are done too
         elif first > self._given_out:
             self._jumps.append((self._given_out, first))
         self._given_out = first + len(messages)
@@ -161,7 +161,7 @@ class InOrder:
             return []
         held, effects = self._order.held(), list[PipeEffect]()
         numbers = RangeSet((index, index) for index, _ in held)
-        # Whether a number above everything that has come was ever used, only the sender knows.
+        # Only the sender knows whether a number above all that have arrived was ever used.
         for first, last in numbers.gaps(self.wanted, min(floor, self.seen) - 1):
             detail = "the sender gave it up"
             effects.append(LedgerEntry(None, 0, Reason.LOST, first, last, last - first + 1, now, detail))
@@ -182,7 +182,7 @@ class InOrder:
 
 
 class InAnyOrder:
-    """Messages as they arrive, each once."""
+    """Messages in order of arrival, each once."""
 
     __slots__ = ("_arrived", "_settled", "_start")
 
@@ -226,7 +226,7 @@ class InAnyOrder:
         self._settled.add(first, end - 1)
 
     def give_up_below(self, floor: int, now: float) -> list[PipeEffect]:
-        """A floor above what is wanted: the sender began again, without memory."""
+        """A floor above the lowest wanted number: the sender restarted without memory."""
         if floor <= self.wanted:
             return []
         known, missing = self.seen, list(self._arrived.gaps(self._start, floor - 1))

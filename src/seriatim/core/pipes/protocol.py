@@ -1,44 +1,43 @@
-"""Pipes: a sender and a receiver around a route, which together make good what the route breaks.
+"""Pipes: a sender and a receiver around a route, which together repair what the route breaks.
 
 Rules
 -----
 1. The sender gives each message an **index**: one higher than the one before. An index is never used for two messages
-   of a pipe, not even after a restart.
+   of a pipe, even after a restart.
 2. The receiver hands messages over in index order, and **confirms** what its output has taken, never before.
-3. *Continuity*: what is not confirmed is sent again. The receiver asks for the numbers that it misses below one that it
+3. *Continuity*: unconfirmed messages are sent again. The receiver requests the numbers that it misses below one that it
    has; the sender, when nothing is confirmed for a while, sends again what the receiver may never have seen. A
    confirmation names an index, so **any copy of a message confirms it**: a round trip longer than the timeout costs
-   copies, and makes progress all the same. It also echoes the time stamp of the transmission that it answers, from
-   which the sender learns the round trip.
-4. *Strictness*: an index that was handed over is dropped, and confirmed again, because the sender seems not to know.
-5. At most ``window`` messages are under way. Because only what the output has taken is confirmed, a slow output fills
-   the window, and a full window keeps the sender from taking more: back-pressure needs no rule of its own.
-6. Each end has an **epoch** that is higher after every restart. Every frame names both. A frame that names an older
-   epoch of either end changes nothing.
-7. Every data frame names the **floor**: the lowest index that can still come. What the receiver misses below it is
-   lost.
+   copies, but makes progress. It also echoes the time stamp of the transmission that it answers, from which the sender
+   measures the round trip.
+4. *Strictness*: a repeat of an index that was handed over is dropped, and confirmed again: the sender seems not to
+   know.
+5. At most ``window`` messages are in flight. Because only what the output has taken is confirmed, a slow output fills
+   the window, and a full window keeps the sender from accepting more: back-pressure needs no rule of its own.
+6. Each end has an **epoch** that is higher after every restart. Every frame names both. A frame with an older epoch of
+   either end has no effect.
+7. Every data frame names the **floor**: the lowest index that can still come. Missing ones below it are lost.
 
 Theory of operation
 -------------------
-Two kinds of pipe are told apart by tradition. In the *sequential* one (receive queue) each message waits for the
-confirmation of the one before. In the *indexed* one (send queue) many are under way and the receiver sorts them. The
-first is the second with a window of 1: there is one machine for both. A third kind, *resend*, hands over at once
-whatever arrives, once, in any order: it repairs loss and nothing else, and belongs **inside** an indexed pipe.
+Traditionally, there are two kinds of pipe. In the *sequential* one (receive queue) each message waits for the
+confirmation of the previous one. In the *indexed* one (send queue) many are in flight and the receiver sorts them. The
+first is the second with a window of 1: one machine implements both. A third kind, *resend*, hands over whatever arrives
+at once, once, in any order: it repairs loss and nothing else, and belongs **inside** an indexed pipe.
 
-A session is a pair of epochs. The sender says ``Hello(s)`` until somebody answers ``Welcome(s, r)``, and then puts both
-numbers into its data. A receiver that was restarted answers data for its former life with its new number, and the
-sender begins to send all that is not confirmed again, under that number. So an old frame that comes out of the network
-after either end, or both, have restarted names a number that is no longer true, and is dropped.
+A session is a pair of epochs. The sender sends ``Hello(s)`` until it receives ``Welcome(s, r)``, and then puts both
+numbers into its data. A restarted receiver answers data for its former session with its new epoch, and the sender sends
+all unconfirmed messages again under that epoch. So an old frame that arrives after either end, or both, have restarted
+names an outdated epoch, and is dropped.
 
-Indexes never repeat, so nothing else has to be agreed on. A sender that lost its memory begins above everything that
-its former life can have used (``first_index``), and its floor tells the receiver that nothing below will come. A sender
-that kept its messages goes on with the same indexes, and what the receiver holds stays valid. A receiver that knows
-where it was drops what it had handed over; one that does not begins at the floor, which is the lowest index that was
-never confirmed.
+Indexes never repeat, so nothing else has to be negotiated. A sender that lost its memory begins above all indexes that
+it can have used before (``first_index``), and its floor tells the receiver that nothing below will come. A sender that
+kept its messages continues with the same indexes, and what the receiver holds stays valid. A receiver that knows its
+position drops what it had handed over; any other begins at the floor, the lowest index that was never confirmed.
 
-What a crash leaves of the guarantee follows (``across_crashes``): a sender without a durable outbox loses what was not
-confirmed; a receiver that forgets its place hands over again what was not confirmed. With a window of 1 that is a
-repeat in place (1, 2, 2, 3); with a larger one it is a step back (1, 2, 3, 2, 3), which is no order at all.
+What a crash leaves of the guarantee follows (``across_crashes``): a sender without a durable outbox loses unconfirmed
+messages; a receiver that loses its position hands over unconfirmed messages again. With a window of 1 that is a repeat
+in place (1, 2, 2, 3); with a larger one it is a step back (1, 2, 3, 2, 3), which is no order at all.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ from seriatim.core.validation import one_of, require_duration, require_whole
 from seriatim.errors import InvalidArgument
 
 INDEX_BITS = 40
-"""So many bits of an index count the messages of one life of a sender without a memory; its epoch is above them."""
+"""The bits of an index that count the messages of one run of a sender without memory; its epoch is above them."""
 
 
 def first_index(epoch: int) -> int:
-    """Where a sender without a memory begins: above everything that an earlier epoch can have used."""
+    """The first index of a sender without memory: above all that an earlier epoch can have used."""
     return epoch << INDEX_BITS
 
 
@@ -67,11 +66,11 @@ def first_index(epoch: int) -> int:
 
 
 class PipeKind(StrEnum):
-    """How a pipe keeps messages in order, and how many may be under way."""
+    """How a pipe keeps messages in order, and how many may be in flight."""
 
-    SEQUENTIAL = "sequential"  # one message under way; the next one waits until it is confirmed
-    INDEXED = "indexed"  # many under way; the receiver puts them in order
-    RESEND = "resend"  # many under way, handed over in any order: repairs loss and nothing else
+    SEQUENTIAL = "sequential"  # one message in flight; the next one waits for its confirmation
+    INDEXED = "indexed"  # many in flight; the receiver puts them in order
+    RESEND = "resend"  # many in flight, handed over in any order: repairs only loss
 
 
 class OnFull(StrEnum):
@@ -79,22 +78,22 @@ class OnFull(StrEnum):
 
     WAIT = "wait"  # it waits: back-pressure
     RAISE = "raise"
-    DROP_OLDEST = "drop-oldest"  # the oldest one that is not confirmed is given up for it
+    DROP_OLDEST = "drop-oldest"  # the oldest unconfirmed message is given up for it
     DROP_NEWEST = "drop-newest"
 
 
 @dataclass(frozen=True, slots=True)
 class PipeOptions:
-    """What a pipe restores, how much may be under way, and how long things take. Times are in the unit of ``now``.
+    """What a pipe restores, how much may be in flight, and its timeouts. Times are in the unit of ``now``.
 
-    ``level`` is what the pipe enforces whatever its route does. ``queue`` bounds what the sender keeps (under way and
+    ``level`` is what the pipe enforces regardless of its route. ``queue`` limits what the sender keeps (in flight and
     waiting), ``capacity`` what the receiver keeps (held behind a gap, or not taken by the output yet). ``timeout`` is
     how long to wait for a confirmation until the round trip is known; then the wait follows the round trip, from
-    ``min_timeout`` to ``max_timeout``. ``request_after`` is the time for which a gap may be mere disorder.
+    ``min_timeout`` to ``max_timeout``. ``request_after`` is how long a gap may be mere disorder.
 
-    ``on_gap`` says what happens to a number that does not come: it is asked for (``request``; the default, and the only
-    choice, when the level allows no loss), given up after ``gap_timeout`` (``skip``, the default otherwise), or waited
-    for (``hold``: for a route that loses nothing).
+    ``on_gap`` says what happens to a missing number: it is requested (``request``; the default, and the only choice,
+    when the level allows no loss), given up after ``gap_timeout`` (``skip``, the default otherwise), or waited for
+    (``hold``: for a route that loses nothing).
     """
 
     kind: PipeKind = PipeKind.INDEXED
@@ -157,31 +156,31 @@ class PipeOptions:
 
     @property
     def resends(self) -> bool:
-        """Whether what is not confirmed is sent again."""
+        """Whether unconfirmed messages are sent again."""
         return self.kind is PipeKind.RESEND or bool(self.level.guarantee & Guarantee.NO_LOSS)
 
     @property
     def is_strict(self) -> bool:
-        """Whether a message that was handed over is dropped when it comes again."""
+        """Whether repeats of a message that was handed over are dropped."""
         return self.kind is PipeKind.RESEND or bool(self.level.guarantee & Guarantee.NO_DUPLICATE)
 
     @property
     def gap_policy(self) -> OnGap:
-        """What happens to a number that does not come: ``on_gap``, or its default."""
+        """What happens to a missing number: ``on_gap``, or its default."""
         if self.resends:
             return OnGap.REQUEST
         return self.on_gap or OnGap.SKIP
 
     @property
     def patience(self) -> float | None:
-        """After how long a missing number is given up; None for never."""
+        """The time after which a missing number is given up; None for never."""
         if self.gap_policy is not OnGap.SKIP:
             return None
         return self.DEFAULT_GAP_TIMEOUT if self.gap_timeout is None else self.gap_timeout
 
     @property
     def confirmation_interval(self) -> int:
-        """After how many messages a confirmation is sent: ``confirm_every``, or a quarter of the window."""
+        """The number of messages after which a confirmation is sent: ``confirm_every``, or a quarter of the window."""
         return self.confirm_every or max(1, self.window // 4)
 
     @property
@@ -190,22 +189,22 @@ class PipeOptions:
         return str(self.kind) if self.kind is PipeKind.RESEND else f"{self.level} {self.kind}"
 
     def confirmation_round_trip(self) -> RoundTrip:
-        """How long a sender waits for a confirmation. One that gives up then waits for ``timeout`` at least."""
+        """How long a sender waits for a confirmation. If it then gives up, it waits for at least ``timeout``."""
         lowest = self.timeout if self.gap_policy is OnGap.SKIP else min(self.min_timeout, self.max_timeout)
         held_back = 0.0 if self.confirmation_interval == 1 else self.confirm_after
         return RoundTrip(self.timeout, lowest, self.max_timeout, held_back)
 
     def request_round_trip(self) -> RoundTrip:
-        """How long a receiver waits for what it asked for."""
+        """How long a receiver waits for requested numbers."""
         lowest = min(self.min_timeout, self.max_timeout)
         return RoundTrip(max(self.request_after, lowest), lowest, self.max_timeout)
 
 
-# --- what is left of a guarantee ------------------------------------------------------------------------------------
+# --- composition of guarantees --------------------------------------------------------------------------------------
 
 
 def pipe_stage(options: PipeOptions, route: Stage) -> Stage:
-    """The pipe around ``route`` as one stage, while both of its ends live."""
+    """The pipe around ``route`` as one stage, while both of its ends run."""
     restores, gives_up = options.level.guarantee, Guarantee.NONE
     if options.kind is PipeKind.RESEND:
         restores, gives_up = Guarantee.NO_LOSS | Guarantee.NO_DUPLICATE, Guarantee.NO_INVERSION
@@ -231,8 +230,8 @@ def _why(options: PipeOptions) -> str:
 
 
 def across_crashes(alive: Stage, options: PipeOptions, *, durable_sender: bool, durable_receiver: bool) -> Stage:
-    """What is left of a pipe's stage when its ends may crash and restart. ``durable_sender``: messages wait in a
-    durable outbox. ``durable_receiver``: what was handed over and how far that is are written in one transaction."""
+    """The guarantee of a pipe's stage if its ends may crash and restart. ``durable_sender``: messages wait in a durable
+    outbox. ``durable_receiver``: output and position are written in one transaction."""
     lost, reasons = Guarantee.NONE, []
     if not durable_sender:
         lost |= Guarantee.NO_LOSS
@@ -249,19 +248,19 @@ def across_crashes(alive: Stage, options: PipeOptions, *, durable_sender: bool, 
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
-# ``stamp`` is the time at which a frame that wants an answer was made, ``echo`` the stamp of the frame that this one answers.
-# Both are in the clock of whoever gets the answer, and 0 where there is none.
+# ``stamp`` is the time at which a frame that wants an answer was created, ``echo`` the stamp of the answered frame.
+# Both are in the clock of the end that gets the answer, and 0 if there is none.
 
 
 class Hello(NamedTuple):
-    """From the sender: who is there?"""
+    """From the sender: announces its epoch, and asks for the receiver's."""
 
     sender: int
     stamp: int = 0
 
 
 class Welcome(NamedTuple):
-    """From the receiver: which session it is in, and how many messages it has room for."""
+    """From the receiver: the session, and how many messages it has room for."""
 
     sender: int
     receiver: int
@@ -270,7 +269,7 @@ class Welcome(NamedTuple):
 
 
 class Data(NamedTuple):
-    """From the sender: messages with indexes from ``first`` on. Without any, it asks for a confirmation."""
+    """From the sender: messages with indexes from ``first`` on. Without messages, it asks for a confirmation."""
 
     sender: int
     receiver: int
@@ -282,9 +281,9 @@ class Data(NamedTuple):
 
 
 class Confirm(NamedTuple):
-    """From the receiver: everything below ``expected`` is taken, everything below ``seen`` has come or is missing here.
+    """From the receiver: everything below ``expected`` is taken, everything below ``seen`` has arrived or is missing.
 
-    ``missing`` (inclusive ranges) is a request: send these again.
+    ``missing`` (inclusive ranges) requests these again.
     """
 
     sender: int
@@ -303,14 +302,14 @@ FRAMES = (Hello, Welcome, Data, Confirm)
 
 
 class Finished(NamedTuple):
-    """The messages from ``first`` to below ``end`` were confirmed, or given up: nobody needs to keep them."""
+    """The messages from ``first`` to below ``end`` were confirmed, or given up, and need not be kept."""
 
     first: int
     end: int
 
 
 class DeliveredRun(NamedTuple):
-    """Hand these over, in this order, and then ``settle`` them. Their indexes rise one by one from ``first``."""
+    """Hand these messages over, in order, and then ``settle`` them. Their indexes are consecutive from ``first``."""
 
     first: int
     messages: tuple[bytes, ...]
@@ -321,4 +320,4 @@ class DeliveredRun(NamedTuple):
 
 
 PipeEffect: TypeAlias = Frame | Finished | DeliveredRun | LedgerEntry[bytes]
-"""What a machine wants done. A frame among them is to be sent to the other end."""
+"""The effects of a machine. Frames are to be sent to the other end."""

@@ -2,21 +2,20 @@
 
 Rules
 -----
-1. ``receive`` says what to hand over; ``settle`` hears that the output has taken it. Only that is confirmed: after
-   ``confirmation_interval`` messages, after ``confirm_after``, and at once when the sender seems not to know (it sent
-   something again, or asks).
-2. While numbers are missing they are asked for, first after ``request_after``, and again whenever the round trip
-   (``round_trip.py``) passed without an answer.
-3. Data that names another life of this receiver is answered with the life that it has, and not looked at.
-4. A frame of a lower epoch of the sender than was heard of changes nothing.
-5. A receiver that knows its place (``position``) begins there; any other begins at the floor of the first data that it
-   gets.
+1. ``receive`` returns what to hand over; ``settle`` is called when the output has taken it. Only that is confirmed:
+   after ``confirmation_interval`` messages, after ``confirm_after``, and at once when the sender seems not to know (it
+   sent something again, or asks).
+2. Missing numbers are requested, first after ``request_after``, and again whenever the round trip (``round_trip.py``)
+   passed without an answer.
+3. Data for an earlier epoch of this receiver is answered with the current one, and otherwise ignored.
+4. A frame with a lower epoch of the sender than the highest seen has no effect.
+5. A receiver that knows its place (``position``) begins there; any other begins at the floor of its first data.
 
 Theory of operation
 -------------------
-What the numbers mean is decided by an intake (``pipe_intake.py``): the resequencer, or a plain set. This machine adds
-who is listened to, and when the sender hears what. There are three reasons to send a confirmation, each with a
-deadline; one frame serves all that are due.
+An intake (``handover_order.py``) interprets the numbers: the resequencer, or a plain set. This machine decides which
+sender it accepts, and when to confirm. There are three reasons to send a confirmation, each with a deadline; one frame
+serves all that are due.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from seriatim.core.resequencing.options import LedgerEntry, Reason
 from seriatim.core.transition_table import TransitionTable
 
 MAX_RANGES = 64
-"""How many missing ranges are requested at once at most: a request must fit into a frame."""
+"""The maximum of missing ranges in one request: a request must fit into a frame."""
 
 
 class ReceiverState(StrEnum):
-    NEW = "new"  # no data came yet
+    NEW = "new"  # no data has arrived yet
     FLOWING = "flowing"  # nothing is missing
-    MISSING = "missing"  # numbers are missing below one that has come
+    MISSING = "missing"  # numbers are missing below one that has arrived
 
 
 class ReceiverEvent(StrEnum):
-    SESSION = "session"  # a sender of a higher epoch speaks
-    START = "start"  # the first data comes
-    TAKE = "take"  # data comes
-    GIVE_UP = "give up"  # missing numbers are not waited for any longer
+    SESSION = "session"  # a sender with a higher epoch
+    START = "start"  # the first data arrives
+    TAKE = "take"  # data arrives
+    GIVE_UP = "give up"  # missing numbers are given up
 
 
 _S, _E = ReceiverState, ReceiverEvent
@@ -89,7 +88,7 @@ class PipeReceiver:
     def __init__(
         self, options: PipeOptions, epoch: int, *, position: int | None = None, max_ranges: int = MAX_RANGES
     ) -> None:
-        """``position`` is the index of the first message that was not handed over, for a receiver that remembers;
+        """``position`` is the index of the first message that was not handed over, for a receiver that remembers it;
         ``max_ranges`` is how many missing ranges fit into one frame."""
         self._options = options
         self.epoch = epoch
@@ -105,7 +104,7 @@ class PipeReceiver:
         if position is not None:
             self._start(position)
 
-    # -- what it is doing -----------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> ReceiverState:
@@ -113,12 +112,12 @@ class PipeReceiver:
 
     @property
     def sender(self) -> int | None:
-        """The highest epoch of a sender that was heard of."""
+        """The highest epoch of a sender seen so far."""
         return self._sender
 
     @property
     def position(self) -> int | None:
-        """Everything below was taken by the output."""
+        """The output has taken everything below."""
         return None if self._intake is None else self._intake.taken
 
     @property
@@ -127,7 +126,7 @@ class PipeReceiver:
 
     @property
     def deadline(self) -> float | None:
-        """When ``advance`` has something to do, or None."""
+        """When ``advance`` has something to do; None: never."""
         gap = self._intake.deadline if self._intake is not None else None
         soonest = min(self._confirm_at, self._request_at, inf if gap is None else gap)
         return None if soonest == inf else soonest
@@ -135,7 +134,7 @@ class PipeReceiver:
     # -- commands -------------------------------------------------------------------------------------------------------
 
     def receive(self, frame: Hello | Data, now: float) -> list[PipeEffect]:
-        """Hear what the sender says."""
+        """Process a frame of the sender."""
         self._now = now = max(now, self._now)
         if self._sender is None or frame.sender > self._sender:
             self._sender = frame.sender
@@ -147,7 +146,7 @@ class PipeReceiver:
         return self._take(frame, now)
 
     def settle(self, first: int, end: int) -> None:
-        """The output has taken the messages from ``first`` to below ``end``. A confirmation is sent by ``advance``."""
+        """The output has taken the messages from ``first`` to below ``end``. ``advance`` sends the confirmation."""
         assert self._intake is not None
         self._intake.settle(first, end)
         if self._intake.taken - self._confirmed >= self._options.confirmation_interval:
@@ -156,13 +155,13 @@ class PipeReceiver:
             self._confirm_at = min(self._confirm_at, self._now + self._options.confirm_after)
 
     def advance(self, now: float) -> list[PipeEffect]:
-        """Let time pass: give up what is overdue, and say what is due."""
+        """Let time pass: give up overdue numbers, and send what is due."""
         self._now = now = max(now, self._now)
         if self._intake is None:
             return []
         effects = self._intake.advance(now)
         if effects:
-            self._confirm_at = now  # the sender may forget what was given up
+            self._confirm_at = now  # the sender may drop the numbers given up
             self._enter(ReceiverEvent.GIVE_UP)
             self._watch_gaps(now)
         asks = self._request_at <= now
@@ -171,7 +170,7 @@ class PipeReceiver:
         return effects
 
     def farewell(self, now: float) -> list[PipeEffect]:
-        """This end is about to go away: a last confirmation, so that the sender need not wait for what was taken."""
+        """This end is about to stop: send a last confirmation, so that the sender need not wait for what was taken."""
         if self._intake is None or self._sender is None or self._intake.taken == self._confirmed:
             return []
         return [self._confirmation(asks=False, now=now)]
@@ -185,7 +184,7 @@ class PipeReceiver:
         self._echo = frame.stamp
         self._round_trip.measure(frame.echo, now)
         effects = self._intake.give_up_below(frame.floor, now)
-        repeated = not frame.messages  # the sender asks where it stands
+        repeated = not frame.messages  # the sender asks for a confirmation
         if frame.first + len(frame.messages) - self._intake.taken > self._options.capacity:
             effects += self._too_much(frame, now)
         elif frame.messages:
@@ -198,7 +197,7 @@ class PipeReceiver:
         return effects
 
     def _too_much(self, frame: Data, now: float) -> list[PipeEffect]:
-        """There is no room. A sender that sends again keeps to the room that it was told of, or comes back."""
+        """There is no room. A sender that resends respects the announced room, or retries."""
         if self._options.resends or not frame.messages:
             return []
         last, detail = frame.first + len(frame.messages) - 1, "the output takes too long"
@@ -211,10 +210,10 @@ class PipeReceiver:
         self._wanted = self._confirmed = position
         self._enter(ReceiverEvent.START)
 
-    # -- what the sender hears ------------------------------------------------------------------------------------------
+    # -- confirmations --------------------------------------------------------------------------------------------------
 
     def _watch_gaps(self, now: float) -> None:
-        """Ask for what is missing after a while, and soon again when something of it has come."""
+        """Request missing numbers after a while, and soon again when some of them have arrived."""
         assert self._intake is not None
         wanted = self._intake.wanted
         if not self._options.resends or wanted >= self._intake.seen:
@@ -243,7 +242,7 @@ class PipeReceiver:
             self._echo,
         )
 
-    # -- small change ---------------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _derived_state(self) -> ReceiverState:
         if self._intake is None:

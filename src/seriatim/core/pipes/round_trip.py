@@ -1,17 +1,17 @@
-"""How long to wait for an answer, learned from the answers that came.
+"""The retransmission timeout, derived from measured round trips.
 
 Rules
 -----
-1. Until a round trip was measured, the timeout is ``initial``. Afterwards it is the smoothed round trip plus four times its
-   smoothed deviation, and ``answer_delay``, by which the other end may hold an answer back; never below ``lowest``.
-2. Without an answer the timeout doubles, up to ``highest``, until one comes.
-3. An answer says which transmission it belongs to, so that the round trip of something that was sent again is known, too.
+1. Until a round trip was measured, the timeout is ``initial``. Afterwards it is the smoothed round trip plus four times
+   its smoothed deviation, and ``answer_delay``, by which the other end may delay an answer; never below ``lowest``.
+2. Without an answer the timeout doubles, up to ``highest``, until one arrives.
+3. An answer says which transmission it belongs to, so the round trip of a retransmission is known, too.
 
 Theory of operation
 -------------------
-This is TCP's retransmission timer: Jacobson's estimator with the weights of RFC 6298, fed by echoed time stamps
-(RFC 7323). Without the echo a retransmission could not be measured, and the timeout would have to stay doubled until
-something gets through at the first attempt: where a third of all round trips fail, it would hardly ever come down.
+This is TCP's retransmission timer: Jacobson's estimator with the weights of RFC 6298, with echoed time stamps (RFC
+7323). Without the echo a retransmission could not be measured, and the timeout would stay doubled until a first attempt
+succeeds: if a third of all round trips fail, it would hardly ever come down.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DEVIATIONS = 4
 
 
 def stamp_of(now: float) -> int:
-    """A time as it is sent to the other end, to come back as an echo."""
+    """A time as it is sent to the other end, to be echoed."""
     return max(0, int(now * _TICKS))
 
 
@@ -44,11 +44,11 @@ class RoundTrip:
         base = self._initial
         if self._mean is not None:
             base = max(self._lowest, self._mean + _DEVIATIONS * self._deviation + self._answer_delay)
-        # Doubling is stopped early: a float overflows after a thousand times.
+        # The exponent is limited: a float overflows after a thousand doublings.
         return min(self._highest, base * 2.0 ** min(self._doublings, 64))
 
     def measure(self, echo: int, now: float) -> None:
-        """An answer came to the transmission of this stamp; 0: to none."""
+        """An answer arrived for the transmission with this stamp; 0: for none."""
         if echo == 0:
             return
         seconds = min(max(now - echo / _TICKS, 0.0), self._highest)  # the other end could echo anything
@@ -60,9 +60,9 @@ class RoundTrip:
         self._doublings = 0
 
     def miss(self) -> None:
-        """No answer came in time."""
+        """No answer arrived in time."""
         self._doublings += 1
 
     def begin_anew(self) -> None:
-        """Nothing is waited for any longer: the next wait is not doubled."""
+        """Nothing is awaited any more: the next timeout is not doubled."""
         self._doublings = 0

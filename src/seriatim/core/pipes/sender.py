@@ -4,23 +4,22 @@ Rules
 -----
 1. A message is kept from ``push`` until it is confirmed, or given up.
 2. Until a receiver has answered (``Welcome``), only ``Hello`` is sent, every ``timeout`` at first and then with
-   backoff. A receiver of a higher epoch has forgotten what was under way: it is sent to it again, or given up when the
-   pipe sends nothing again.
-3. When nothing is confirmed in time, then by the pipe's gap policy: what the receiver has not seen is sent again
-   (``request``), or what is under way is given up (``skip``), or the receiver is asked where it stands (``hold``).
-   How long that is follows the round trip (``round_trip.py``) and doubles each time. A pipe that gives up waits for
-   ``timeout`` at least: impatience would cost messages.
-4. A confirmation that names another epoch changes nothing, and none confirms more than was sent.
+   backoff. A receiver with a higher epoch has forgotten what was in flight: it is resent, or given up if the pipe never
+   resends.
+3. If nothing is confirmed in time, the pipe's gap policy applies: what the receiver has not seen is sent again
+   (``request``), or what is in flight is given up (``skip``), or the receiver is asked for its position (``hold``). The
+   timeout follows the round trip (``round_trip.py``) and doubles each time. A pipe that gives up waits for ``timeout``
+   at least: a shorter wait would lose messages.
+4. A confirmation for another epoch has no effect, and none confirms more than was sent.
 
 Theory of operation
 -------------------
-Messages are a list from ``floor`` (the lowest that is not confirmed) to ``next``. ``sent`` divides it: below, messages
-are under way; above, they wait for the window. One deadline serves all of them: it is the receiver that knows what is
-missing, and says so. The deadline is for what the receiver can't know of, the end of what was sent, and for
-confirmations that were lost.
+Messages are a list from ``floor`` (the lowest unconfirmed one) to ``next``. ``sent`` divides it: messages below are in
+flight; those above wait for the window. One deadline serves all of them: the receiver knows what is missing, and
+reports it. The deadline is for what the receiver can't know, the end of what was sent, and for lost confirmations.
 
-``push`` and ``receive`` send nothing new by themselves: ``advance`` does, so that whatever came in one turn goes out in
-few frames.
+``push`` and ``receive`` send nothing new by themselves: ``advance`` does, so that everything from one turn of the event
+loop is sent in few frames.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ from seriatim.errors import CapacityExceeded, InvalidArgument
 
 
 class SenderState(StrEnum):
-    GREETING = "greeting"  # nobody has answered yet
+    GREETING = "greeting"  # no receiver has answered yet
     IDLE = "idle"  # everything is confirmed
     FLOWING = "flowing"  # messages are kept, and the window has room
-    FULL = "full"  # as many as may be are under way
+    FULL = "full"  # the window is full
 
 
 class SenderEvent(StrEnum):
     ACCEPT = "accept"  # a message comes in
-    WELCOME = "welcome"  # a receiver answers, for the first time or after a restart
+    WELCOME = "welcome"  # a receiver answers, the first time or after a restart
     SEND = "send"  # messages go out
     CONFIRM = "confirm"  # the receiver's output has taken messages
-    GIVE_UP = "give up"  # messages are not waited for any longer
+    GIVE_UP = "give up"  # messages are given up
 
 
 _S, _E = SenderState, SenderEvent
@@ -90,10 +89,10 @@ TABLE = TransitionTable(
 )
 
 MESSAGE_OVERHEAD = 4
-"""So many bytes a message may take in a frame besides its own."""
+"""The bytes that a message takes in a frame besides its own."""
 
 STEADY_HELLOS = 8
-"""How often a sender says hello before it backs off."""
+"""The number of hellos before the sender backs off."""
 
 _GREETING, _IDLE = SenderState.GREETING, SenderState.IDLE
 
@@ -122,8 +121,7 @@ class PipeSender:
     )
 
     def __init__(self, options: PipeOptions, epoch: int, *, first: int | None = None, max_bytes: int = 60_000) -> None:
-        """``first`` is the index of the next message, for a sender that remembers; ``max_bytes`` is what fits into one
-        frame."""
+        """``first`` is the index of the next message, for a sender that remembers it; ``max_bytes`` limits a frame."""
         self._options = options
         self.epoch = epoch
         self._max_bytes, self._max_message = max_bytes, max_bytes - MESSAGE_OVERHEAD
@@ -135,10 +133,10 @@ class PipeSender:
         self._hellos = 0
         self._window = options.window
         self._round_trip = options.confirmation_round_trip()
-        self._deadline = -inf  # of the next Hello, and then of a confirmation
+        self._deadline = -inf  # of the next Hello, and later of a confirmation
         self._state = TABLE.start
 
-    # -- what it is doing -----------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> SenderState:
@@ -151,7 +149,7 @@ class PipeSender:
 
     @property
     def max_message(self) -> int:
-        """No message may be larger."""
+        """The maximum size of a message."""
         return self._max_message
 
     @property
@@ -160,7 +158,7 @@ class PipeSender:
 
     @property
     def kept(self) -> int:
-        """How many messages are not confirmed."""
+        """The number of unconfirmed messages."""
         return self._next - self._floor
 
     @property
@@ -169,13 +167,12 @@ class PipeSender:
 
     @property
     def room(self) -> int:
-        """How many messages it can take now."""
+        """The number of messages that it can accept now."""
         return self._queue - self._next + self._floor
 
     @property
     def deadline(self) -> float | None:
-        """When ``advance`` has something to do: at once when that lies in the past; None when there is nothing to wait
-        for."""
+        """When ``advance`` has something to do, in the past for at once; None if nothing is awaited."""
         if self._peer is not None and self._sent < min(self._next, self._floor + self._window):
             return -inf
         return None if self._deadline == inf else self._deadline
@@ -183,7 +180,7 @@ class PipeSender:
     # -- commands -------------------------------------------------------------------------------------------------------
 
     def push(self, message: bytes, now: float) -> list[PipeEffect]:
-        """Take a message in. It is sent by ``advance``. CapacityExceeded when there is no room for it."""
+        """Accept a message. ``advance`` sends it. Raises CapacityExceeded if there is no room for it."""
         effects: list[PipeEffect] = []
         if not self.accept(message):
             self.require_fitting(message)
@@ -192,7 +189,7 @@ class PipeSender:
         return effects
 
     def accept(self, message: bytes) -> bool:
-        """Take a message in, if it fits and there is room: ``push`` in the usual case, when there is nothing else to say."""
+        """Accept a message if it fits and there is room: ``push`` for the usual case, without any other effect."""
         if self._next - self._floor >= self._queue or len(message) > self._max_message:
             return False
         self._messages.append(message)
@@ -202,7 +199,7 @@ class PipeSender:
         return True
 
     def receive(self, frame: Welcome | Confirm, now: float) -> list[PipeEffect]:
-        """Hear what the receiver says."""
+        """Process a frame of the receiver."""
         if frame.sender != self.epoch:
             return []
         if isinstance(frame, Welcome):
@@ -211,7 +208,7 @@ class PipeSender:
             return []
         effects: list[PipeEffect] = []
         self._seen = max(self._seen, min(frame.seen, self._sent))
-        # A receiver that remembers may be ahead of a sender that has just restarted: then all that was sent is confirmed.
+        # The receiver may remember more than a sender that has just restarted: then all that was sent is confirmed.
         expected = min(frame.expected, self._sent)
         if expected > self._floor:
             self._round_trip.measure(frame.echo, now)
@@ -221,7 +218,7 @@ class PipeSender:
         return effects
 
     def advance(self, now: float) -> list[PipeEffect]:
-        """Let time pass, and send what may be sent."""
+        """Let time pass, and send what can be sent."""
         effects: list[PipeEffect] = []
         if self._peer is None:
             if self._deadline <= now:
@@ -235,7 +232,7 @@ class PipeSender:
         return effects
 
     def require_fitting(self, message: bytes) -> None:
-        """InvalidArgument when a message is too large for a frame."""
+        """Raise InvalidArgument if a message is too large for a frame."""
         if len(message) > self._max_message:
             raise InvalidArgument(
                 f"a message of {len(message):,} bytes does not fit into a frame of this route "
@@ -243,7 +240,7 @@ class PipeSender:
             )
 
     def _greet(self, now: float, effects: list[PipeEffect]) -> None:
-        """A lost greeting keeps everything waiting and costs next to nothing: repeat it a few times before backing off."""
+        """A lost greeting delays everything and is cheap: repeat it a few times before backing off."""
         effects.append(Hello(self.epoch, stamp_of(now)))
         self._deadline = now + self._round_trip.timeout
         self._hellos += 1
@@ -254,7 +251,7 @@ class PipeSender:
 
     def _welcome(self, frame: Welcome, now: float) -> list[PipeEffect]:
         if self._peer is not None and frame.receiver <= self._peer:
-            return []  # the same life, or a former one
+            return []  # the same epoch, or an earlier one
         effects: list[PipeEffect] = []
         if self._sent > self._floor and self._options.gap_policy is OnGap.SKIP:
             # It may have been handed over before the restart: sent again, it could be a repeat.
@@ -275,7 +272,7 @@ class PipeSender:
         self._enter(SenderEvent.CONFIRM)
 
     def _send_missing(self, frame: Confirm, now: float, effects: list[PipeEffect]) -> None:
-        done = self._floor  # a request that names a number twice gets it once
+        done = self._floor  # a number that is requested twice is sent once
         for first, last in frame.missing:
             lo, hi = max(first, done), min(last + 1, self._sent)
             if lo < hi:
@@ -298,11 +295,11 @@ class PipeSender:
         self._wait_on(now)
 
     def _wait(self, now: float) -> None:
-        """Wait for a confirmation of what is under way, if anything is."""
+        """Wait for a confirmation if anything is in flight."""
         self._deadline = now + self._round_trip.timeout if self._sent > self._floor else inf
 
     def _wait_on(self, now: float) -> None:
-        """No answer came: wait for longer."""
+        """No answer arrived: wait longer."""
         self._deadline = now + self._round_trip.timeout
         self._round_trip.miss()
 
@@ -317,7 +314,7 @@ class PipeSender:
         self._enter(SenderEvent.SEND)
 
     def _add_frames(self, first: int, end: int, now: float, effects: list[PipeEffect], echo: int = 0) -> None:
-        """Send the messages from ``first`` to below ``end`` in as few frames as they fit into."""
+        """Send the messages from ``first`` to below ``end`` in as few frames as possible."""
         while first < end:
             messages = self._messages[first - self._base : min(end, first + self._options.frame_messages) - self._base]
             if sum(map(len, messages)) + MESSAGE_OVERHEAD * len(messages) > self._max_bytes:
@@ -329,7 +326,7 @@ class PipeSender:
         assert self._peer is not None
         return Data(self.epoch, self._peer, self._floor, first, messages, stamp_of(now), echo)
 
-    # -- letting go -----------------------------------------------------------------------------------------------------
+    # -- making room ----------------------------------------------------------------------------------------------------
 
     def _make_room(self, message: bytes, now: float, effects: list[PipeEffect]) -> bool:
         """Whether there is room for a message now."""
@@ -363,7 +360,7 @@ class PipeSender:
             del self._messages[:done]
             self._base = floor
 
-    # -- small change ---------------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _entry(
         self, reason: Reason, first: int, last: int, now: float, detail: str, message: bytes | None = None
@@ -384,7 +381,7 @@ class PipeSender:
 
 
 def _that_fit(messages: list[bytes], max_bytes: int) -> list[bytes]:
-    """The first messages whose bytes fit; one at least, because ``push`` takes none that is larger."""
+    """The first messages whose bytes fit; at least one, because ``push`` accepts none that is larger."""
     size = 0
     for count, message in enumerate(messages):
         size += len(message) + MESSAGE_OVERHEAD

@@ -1,32 +1,32 @@
-"""Batching: when a published message goes out, and what has to wait so that nothing overtakes.
+"""Batching: when a published message is sent, and what must wait so that nothing overtakes.
 
 Rules
 -----
 1. Each key has a *line* of its own, and all keyless messages share one. The first message of a line opens a batch, and
    the next ones join it.
 2. A batch is **full** with ``max_messages`` messages or ``max_bytes`` bytes (the sum of its messages' data lengths). A
-   message that would exceed ``max_bytes`` closes the open batch and opens the next, so an oversized message goes alone.
+   message that would exceed ``max_bytes`` closes the open batch and opens the next, so an oversized one is alone.
 3. A batch is **ripe** ``max_milliseconds`` after it was opened, which later messages never extend, or when flushed.
 4. A full or ripe batch is sent at once while nothing of its key is in flight. Behind a batch in flight, a full one is
-   sealed and waits its turn; a ripe one goes on filling until its turn comes, because it has to wait anyway and every
-   message that joins it spares a round trip.
-5. At most one batch of a key is in flight. Its confirmation sends the next. Its failure **pauses** the key: whatever
-   waits behind it is refused, and so is every later message until the key is resumed, so that nothing overtakes.
-6. Keyless messages have no order to lose: any number of their batches are in flight, and a failure pauses nothing.
-7. A key can also be **paused** from outside, because one of its messages was lost before it came here. What its line holds is
-   older, and goes on; later messages are refused until the key is resumed.
+   sealed and waits its turn; a ripe one continues to fill until its turn comes, because it has to wait anyway and every
+   message that joins it saves a round trip.
+5. At most one batch of a key is in flight. Its confirmation sends the next. Its failure **pauses** the key: all
+   messages that wait behind it are refused, and so is every later one until the key is resumed, so that nothing
+   overtakes.
+6. Keyless messages have no order: any number of their batches are in flight, and a failure pauses nothing.
+7. A key can also be **paused** by the caller, because one of its messages was lost earlier. The messages in its line
+   are older, and are sent; later messages are refused until the key is resumed.
 
 Theory of operation
 -------------------
-A line is in one of four states by two questions (is something in flight? does something wait?), or paused. A line that was
-paused from outside and still holds something keeps its state, and becomes paused instead of idle. An idle line is forgotten,
-so idle keys cost nothing. The keyless line walks through the same states, but takes each confirmation for
-granted as soon as a batch is sent, so nothing ever waits behind it.
+Two questions (is something in flight? does something wait?) give the four states of a line; the fifth is paused. A line
+that the caller paused while it is not empty keeps its state, and becomes paused instead of idle. An idle line is
+removed, so idle keys cost nothing. The keyless line uses the same states, but treats each batch as confirmed as soon as
+it is sent, so nothing ever waits behind it.
 
 All open batches share one delay, so they ripen in the order in which they were opened: an ordered map is the whole
-timer, also after the delay has changed; ``now`` must not go backwards. (It is an ``OrderedDict`` because the first entry
-of a ``dict`` is slow to find once many before it were deleted.) No operation but ``set_options`` costs more because there
-are many keys.
+timer, also after the delay has changed; ``now`` must not go backwards. (It is an ``OrderedDict`` because the first
+entry of a ``dict`` is slow to find after many deletions.) Only ``set_options`` costs more with more keys.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ M = TypeVar("M")
 
 
 class LineState(StrEnum):
-    """What a key's line is doing."""
+    """The state of a key's line."""
 
     IDLE = "idle"
     FILLING = "filling"
@@ -56,7 +56,7 @@ class LineState(StrEnum):
 
 
 class LineEvent(StrEnum):
-    """What can happen to a key's line."""
+    """The events of a key's line."""
 
     OPEN = "open"
     SEND = "send"
@@ -95,9 +95,9 @@ LINES = TransitionTable(
 )
 
 
-# Looked up for every message: a name of this module is found several times faster than a member of an enum.
+# Used for every message: a module's name is several times faster to look up than a member of an enum.
 _IDLE, _FILLING, _SENDING, _BACKLOGGED = LineState.IDLE, LineState.FILLING, LineState.SENDING, LineState.BACKLOGGED
-_make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
+_make = tuple.__new__  # creates named tuples in C: twice as fast as calling their class
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Batching:
 
 
 class Batch(NamedTuple, Generic[M]):
-    """Messages to be stored together or not at all. Batches are numbered in the order in which they are sent."""
+    """Messages to be stored together or not at all. Batches are numbered in the order of sending."""
 
     number: int
     key: str | None
@@ -124,7 +124,7 @@ class Batch(NamedTuple, Generic[M]):
 
 
 class Outstanding(NamedTuple):
-    """How many messages are not confirmed yet."""
+    """The number of unconfirmed messages."""
 
     waiting: int
     in_flight: int
@@ -146,7 +146,7 @@ class _Line(Generic[M]):
 
 
 class Batcher(Generic[M]):
-    """Gathers messages into batches, one line per key. Batches that a method returns are to be sent now, in order."""
+    """Collects messages into batches, one line per key. The caller sends the returned batches at once, in order."""
 
     def __init__(self, options: Batching) -> None:
         self._options = options
@@ -157,7 +157,7 @@ class Batcher(Generic[M]):
         self._last_number = 0
 
     def add(self, key: str | None, message: M, size: int, now: float) -> tuple[Batch[M], ...]:
-        """Put a message of ``size`` bytes into its line."""
+        """Add a message of ``size`` bytes to its line."""
         if size < 0:
             require_whole("size", size, 0)
         if key in self.paused:
@@ -166,7 +166,7 @@ class Batcher(Generic[M]):
         sent: list[Batch[M]] = []
         if line is not None and line.messages and line.size + size > options.max_bytes:
             self._seal(line, sent)
-            line = self._lines.get(key)  # the keyless one is idle again
+            line = self._lines.get(key)  # the keyless line is idle again
         is_opened = line is None or not line.messages
         if line is None:
             line = self._lines[key] = self._filling[key] = _Line(key, now)
@@ -186,7 +186,7 @@ class Batcher(Generic[M]):
         return self._lines.keys().isdisjoint(keys) and self.paused.keys().isdisjoint(keys)
 
     def note_sent(self, key: str | None, messages: Sequence[M], size: int) -> Batch[M]:
-        """A batch of an idle key, or of none, was sent by somebody else. It is in flight, and ends like any other."""
+        """The caller sent a batch of an idle key, or of none, itself. It is in flight, and ends like any other."""
         self._last_number += 1
         batch = self._flights[self._last_number] = Batch(self._last_number, key, tuple(messages), size)
         if key is not None:
@@ -195,13 +195,13 @@ class Batcher(Generic[M]):
         return batch
 
     def due(self, now: float) -> tuple[Batch[M], ...]:
-        """Send what is ripe by time."""
+        """Send the batches that are ripe."""
         delay, sent = self._options.max_milliseconds / 1000, list[Batch[M]]()
         self._ripen(list(takewhile(lambda line: line.opened + delay <= now, self._filling.values())), sent)
         return tuple(sent)
 
     def next_deadline(self) -> float | None:
-        """When ``due`` has something to do next, or None."""
+        """When ``due`` has something to do next; None: never."""
         for line in self._filling.values():
             return line.opened + self._options.max_milliseconds / 1000
         return None
@@ -213,17 +213,17 @@ class Batcher(Generic[M]):
         return tuple(sent)
 
     def set_options(self, options: Batching, now: float) -> tuple[Batch[M], ...]:
-        """Apply new thresholds, to open batches too; a batch that is already beyond them is sent whole."""
+        """Apply new thresholds, also to open batches; a batch that already exceeds them is sent as it is."""
         self._options = options
         sent: list[Batch[M]] = []
-        # A ripe batch behind one in flight may be beyond the new thresholds too, and only its line still knows of it.
+        # A ripe batch behind one in flight may exceed them too, and only its line still knows it.
         for line in [*self._filling.values(), *self._lines.values()]:
             if len(line.messages) >= options.max_messages or line.size >= options.max_bytes:
                 self._seal(line, sent)
         return (*sent, *self.due(now))
 
     def confirm(self, number: int) -> tuple[Batch[M], ...]:
-        """A batch is durable: send what waited for it."""
+        """A batch is durable: send what was waiting for it."""
         key = self._land(number)
         if key is None:
             return ()
@@ -240,7 +240,7 @@ class Batcher(Generic[M]):
         return tuple(sent)
 
     def fail(self, number: int) -> tuple[M, ...]:
-        """A batch is lost: pause its key, and return the messages behind it, which are refused."""
+        """A batch is lost: pause its key, and return the later messages, which are refused."""
         key = self._land(number)
         if key is None:
             return ()
@@ -251,7 +251,7 @@ class Batcher(Generic[M]):
         return (*chain.from_iterable(messages for messages, _ in line.sealed or ()), *line.messages)
 
     def pause(self, key: str) -> None:
-        """A message of a key was lost before it came here: refuse later ones. What waits or is in flight goes on."""
+        """A message of a key was lost earlier: refuse later ones. What waits or is in flight continues."""
         state = LineState.PAUSED if key in self.paused else self.state(key)
         LINES.check(state, LineEvent.PAUSE, LineState.PAUSED if state is _IDLE else state)
         self.paused[key] = None
@@ -264,7 +264,7 @@ class Batcher(Generic[M]):
         del self.paused[key]
 
     def state(self, key: str) -> LineState:
-        """What the line of ``key`` is doing."""
+        """The state of the line of ``key``."""
         line = self._lines.get(key)
         if line is not None:
             return line.state
@@ -275,13 +275,13 @@ class Batcher(Generic[M]):
         return tuple(key for key in self.paused if key is not None)
 
     def outstanding(self) -> Outstanding:
-        """How many messages are not confirmed yet."""
+        """The number of unconfirmed messages."""
         sealed = chain.from_iterable(line.sealed or () for line in self._lines.values())
         waiting = sum(len(line.messages) for line in self._lines.values()) + sum(len(batch) for batch, _ in sealed)
         return Outstanding(waiting, sum(len(batch.messages) for batch in self._flights.values()))
 
     def _ripen(self, lines: Iterable[_Line[M]], sent: list[Batch[M]]) -> None:
-        """Send open batches, or mark them to be sent, however full they are by then, when their turn comes."""
+        """Send open batches, or mark them to be sent in their turn, however full they are by then."""
         for line in lines:
             if line.state is _FILLING:
                 self._seal(line, sent)
@@ -312,7 +312,7 @@ class Batcher(Generic[M]):
             del self._lines[None]
 
     def _land(self, number: int) -> str | None:
-        """A batch is in flight no longer; returns its key."""
+        """A batch is no longer in flight; returns its key."""
         batch = self._flights.pop(number, None)
         if batch is None:
             raise NotFound(f"Batch {number} is not in flight; confirm or fail each batch that was sent exactly once")

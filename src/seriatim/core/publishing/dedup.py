@@ -1,16 +1,16 @@
-"""Publish once: which message has an id already.
+"""Publish once: finds the message that already has an id.
 
 Rules
-    - An id belongs to the first message that was stored with it. Whoever publishes the same id again gets the offset of that
-      message, and nothing is stored; with another key or other data it is a mistake, and refused.
-    - The claims of one call stand or fall together: when one is refused, none of them is taken.
-    - An id is known for ``seconds`` after it was stored, while it is among the last ``most`` ids. Then it may be used again.
+    - An id belongs to the first message that was stored with it. Publishing the same id again returns the offset of
+      that message, and stores nothing; with another key or other data it is an error.
+    - The claims of one call are atomic: when one is refused, none of them is taken.
+    - An id is known for ``seconds`` after it was stored, while it is among the last ``most`` ids.
 
 Theory of operation
-    What one transaction stored is a dict, a *generation*; generations stand in the order of storing, so what is to be forgotten
-    is always at the front. Claims of a transaction that is not over yet are kept apart (``fresh``) and become the newest
-    generation when it commits: one that is rolled back leaves nothing behind. What is known of an id is one string of bytes,
-    the *mark* of its message: a million of them are nothing to Python's cycle collector, which would look at a million tuples.
+    The ids that one transaction stored are a dict, a *generation*; generations are in the order of storing, so the
+    oldest ids are always at the front. Claims of an open transaction are separate (``fresh``) and become the newest
+    generation when it commits: a rollback leaves nothing behind. The data of an id is one bytes object, the *mark* of
+    its message: Python's cycle collector ignores a million of them, but would examine a million tuples.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DEDUP_WINDOW_S = 600.0
 DEDUP_MAX_IDS = 1_000_000
 
 REPEAT_FOR_S = 120.0
-"""For how long a client repeats a publish whose outcome is unknown."""
+"""How long a client repeats a publish whose outcome is unknown."""
 
 MIN_DEDUP_WINDOW_S = 2 * REPEAT_FOR_S
-"""With a shorter window the last repetition could come when its id is known no longer: a call may take a minute to fail."""
+"""In a shorter one, the last repetition could arrive after its id expired: a call may take a minute to fail."""
 
 
 MARK = Struct("<QQ")
@@ -44,21 +44,20 @@ MARK = Struct("<QQ")
 
 
 Fresh = dict[str, bytes]
-"""What a transaction has claimed so far: marks by id."""
+"""The claims of a transaction so far: marks by id."""
 
 
 class Claims(NamedTuple):
-    """The messages of one call that want to be those with their ids: the ``first`` with each id, and those that have it
-    ``again``."""
+    """The messages of one call that have ids: the ``first`` with each id, and those that have it ``again``."""
 
     first: Fresh
     again: Sequence[tuple[str, bytes]]
 
 
 def claims_of(messages: Iterable[tuple[str | None, bytes, object, object, str | None]], start: int) -> Claims:
-    """The claims of messages (key, data, and in the end the id, if any) that have the offsets from ``start`` on.
+    """The claims of messages (key, data, …, and last the id, if any) that have the offsets from ``start`` on.
 
-    One pass does it all: a busy program sends thousands in one call, and every pass fetches them from memory anew.
+    In one pass: a busy program publishes thousands in one call, and every pass loads them from memory again.
     """
     first, again, pack = Fresh(), list[tuple[str, bytes]](), MARK.pack
     for offset, (key, data, _, _, id_) in enumerate(messages, start):
@@ -71,17 +70,15 @@ def claims_of(messages: Iterable[tuple[str | None, bytes, object, object, str | 
 
 @lru_cache(maxsize=4096)
 def _digest_seed(key: str | None) -> int:
-    """The digest of a payload is ``crc32(data, _digest_seed(key))``: it tells payloads apart that got the same id by mistake.
+    """The digest of a payload is ``crc32(data, _digest_seed(key))``: it detects different payloads with the same id.
 
-    Attributes do not count: a repetition may carry another trace context.
+    Attributes do not count: a repetition may have another trace context.
     """
-    return (
-        0 if key is None else (crc32(key.encode()) * 2654435761 + 1) & 0xFFFFFFFF
-    )  # data must not go on where a key ends
+    return 0 if key is None else (crc32(key.encode()) * 2654435761 + 1) & 0xFFFFFFFF  # separates the key from the data
 
 
 def limits_of(options: Mapping[str, Any]) -> tuple[float, int]:
-    """How long and how many ids are known, by the options of a topic as a store holds them."""
+    """How long and how many ids are remembered, from the stored options of a topic."""
     seconds, most = options.get("dedup_window"), options.get("dedup_max_ids")
     return (
         seconds if is_number(seconds) else DEDUP_WINDOW_S,
@@ -90,10 +87,10 @@ def limits_of(options: Mapping[str, Any]) -> tuple[float, int]:
 
 
 class IdWindow:
-    """The ids of one topic that are known."""
+    """The known ids of one topic."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """``options`` are those of the topic; one that can't be used counts as not given."""
+        """``options`` are those of the topic; unusable ones are ignored."""
         self._known: Fresh = {}
         self._generations: deque[tuple[float, Fresh]] = deque()
         self.total = 0
@@ -104,7 +101,8 @@ class IdWindow:
         self.seconds, self.most = limits_of(options)
 
     def claim(self, claims: Claims, fresh: Fresh, now: float) -> dict[int, int]:
-        """For each claim whose id another message has, the offset of that message by the claimed one. The others are new."""
+        """For each claim whose id another message has, the offset of that message by the claimed one. Others are
+        new."""
         self.forget(now)
         known, new, repeated = self._known, claims.first, dict[int, int]()
         if not claims.again and known.keys().isdisjoint(new) and fresh.keys().isdisjoint(new.keys()):
@@ -127,7 +125,7 @@ class IdWindow:
         return repeated
 
     def add(self, fresh: Fresh, time: float) -> None:
-        """The claims of a transaction were stored at ``time``: what is too much or too old then is forgotten."""
+        """The claims of a transaction were stored at ``time``: forget what is then too old or too much."""
         self.forget(time)
         self._known |= fresh
         self._generations.append((time, fresh))
@@ -142,7 +140,7 @@ class IdWindow:
             gone = list(first if time <= oldest else islice(first, len(known) - self.most))
             for id_ in gone:
                 mark = first.pop(id_)
-                if known[id_] == mark:  # and not a later one, of an id that was used again
+                if known[id_] == mark:  # and not a later one, of a reused id
                     del known[id_]
             if not first:
                 generations.popleft()

@@ -1,21 +1,21 @@
-"""Flow control: how much may be published and not yet confirmed, and who waits for room.
+"""Flow control: how much may be published and unconfirmed, and who waits for room.
 
 Rules
 -----
-1. Each message asks for room with a ticket of its own, and holds it until the message is durable: then it is released.
+1. Each message requests room with a ticket of its own, and holds it until the message is durable: then it is released.
 2. There is room while fewer than ``max_outstanding_messages`` messages and ``max_outstanding_bytes`` bytes are
    outstanding, and the message's own bytes fit as well. A message that could never fit is admitted alone, when nothing
    else is outstanding.
-3. Tickets are admitted in the order in which they asked: a small message never overtakes a large one that waits.
-4. A ticket that has waited for ``timeout`` seconds leaves with an error that names the limit which held it back; with a
-   timeout of 0 nobody waits at all. Those behind one that leaves are admitted if they fit, before they too time out.
+3. Tickets are admitted in order of request: a small message never overtakes a large one that waits.
+4. A ticket that has waited for ``timeout`` seconds is rejected with an error that names the exceeded limit; with a
+   timeout of 0 no ticket waits. Those behind a rejected one are admitted if they fit, before they too time out.
 
 Theory of operation
 -------------------
-The waiting tickets are an ordered map, which any of them can leave without touching the others. Between two calls the
-first of them never fits, so only whoever frees room, leaves or changes the options has to look for tickets to admit.
-All share one timeout, so they time out in the order in which they asked, also after the timeout has changed; ``now``
-must not go backwards. A finished ticket is forgotten, and is new again.
+The waiting tickets are an ordered map, from which any of them can be removed without touching the others. Between two
+calls the first of them never fits, so only calls that free room, remove a ticket or change the options look for tickets
+to admit. All share one timeout, so they time out in order of request, also after the timeout has changed; ``now`` must
+not go backwards. A finished ticket is forgotten, and is new again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class TicketState(StrEnum):
-    """Where a ticket stands."""
+    """The state of a ticket."""
 
     NEW = "new"
     WAITING = "waiting"
@@ -45,7 +45,7 @@ class TicketState(StrEnum):
 
 
 class TicketEvent(StrEnum):
-    """What can happen to a ticket."""
+    """The events of a ticket."""
 
     REQUEST = "request"
     ADMIT = "admit"
@@ -87,13 +87,13 @@ class FlowControl:
 
     @property
     def is_limited(self) -> bool:
-        """Whether anybody could ever have to wait."""
+        """Whether any ticket might ever have to wait."""
         return self.max_outstanding_messages is not None or self.max_outstanding_bytes is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Expired(Generic[T]):
-    """Who left without room, each with the error to raise, and who got room because of that."""
+    """The tickets that timed out, each with its error, and those that were admitted as a consequence."""
 
     timed_out: tuple[tuple[T, FlowControlTimeout], ...]
     admitted: tuple[T, ...]
@@ -105,11 +105,11 @@ class _Wait(NamedTuple):
 
 
 class FlowGate(Generic[T]):
-    """Admits tickets while there is room. Tickets that a method returns are admitted by it, in that order."""
+    """Admits tickets while there is room. Methods return the tickets that they admit, in that order."""
 
     def __init__(self, options: FlowControl) -> None:
         self._options = options
-        self._admitted: dict[T, int] = {}  # ticket: size
+        self._admitted: dict[T, int] = {}  # sizes by ticket
         self._queue: OrderedDict[T, _Wait] = OrderedDict()
         self.outstanding_bytes = 0
 
@@ -122,20 +122,20 @@ class FlowGate(Generic[T]):
         return len(self._queue)
 
     def state(self, ticket: T) -> TicketState:
-        """Where a ticket stands; one that has finished is new again."""
+        """The state of a ticket; a finished one is new again."""
         if ticket in self._admitted:
             return TicketState.ADMITTED
         return TicketState.WAITING if ticket in self._queue else TicketState.NEW
 
     def request(self, ticket: T, size: int, now: float) -> bool:
-        """Ask for room for a message of ``size`` bytes: True when admitted, False when it waits in the queue.
+        """Request room for a message of ``size`` bytes: True if admitted, False if it is queued.
 
-        With a timeout of 0 nobody waits: FlowControlTimeout is raised instead, and the ticket stays new.
+        With a timeout of 0 no ticket waits: FlowControlTimeout is raised instead, and the ticket stays new.
         """
         if size < 0:
             require_whole("size", size, 0)
         if ticket in self._admitted or ticket in self._queue:
-            TICKETS.targets(self.state(ticket), TicketEvent.REQUEST)  # which refuses
+            TICKETS.targets(self.state(ticket), TicketEvent.REQUEST)  # which raises
         if not self._queue and self._fits(size):
             self._admitted[ticket] = size
             self.outstanding_bytes += size
@@ -146,23 +146,23 @@ class FlowGate(Generic[T]):
         return False
 
     def release(self, *tickets: T) -> tuple[T, ...]:
-        """Admitted messages are durable, or have failed: their room goes to those who wait."""
+        """Admitted messages are durable, or have failed: their room is given to waiting tickets."""
         for ticket in tickets:
             size = self._admitted.pop(ticket, None)
             if size is None:
-                TICKETS.targets(self.state(ticket), TicketEvent.RELEASE)  # which refuses
+                TICKETS.targets(self.state(ticket), TicketEvent.RELEASE)  # which raises
             else:
                 self.outstanding_bytes -= size
         return self._admit_waiting() if self._queue else ()
 
     def cancel(self, ticket: T) -> tuple[T, ...]:
-        """A waiting ticket gives up its place."""
+        """A waiting ticket is cancelled."""
         TICKETS.check(self.state(ticket), TicketEvent.CANCEL, TicketState.CANCELLED)
         del self._queue[ticket]
         return self._admit_waiting()
 
     def expire(self, now: float) -> Expired[T]:
-        """Let those leave who have waited too long."""
+        """Reject the tickets that have waited too long."""
         admitted = [*self._admit_waiting()]
         timed_out: list[tuple[T, FlowControlTimeout]] = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
@@ -172,14 +172,14 @@ class FlowGate(Generic[T]):
         return Expired(tuple(timed_out), tuple(admitted))
 
     def next_deadline(self) -> float | None:
-        """When ``expire`` has something to do next, or None."""
+        """When ``expire`` has something to do next; None: never."""
         timeout = self._options.timeout
         if timeout is None or not self._queue:
             return None
         return next(iter(self._queue.values())).since + timeout
 
     def set_options(self, options: FlowControl, now: float) -> Expired[T]:
-        """Apply new limits at once, to those who wait too."""
+        """Apply new limits at once, also to waiting tickets."""
         self._options = options
         return self.expire(now)
 
@@ -187,17 +187,17 @@ class FlowGate(Generic[T]):
         messages, limit = self._options.max_outstanding_messages, self._options.max_outstanding_bytes
         if messages is not None and len(self._admitted) >= messages:
             return False
-        # At the limit not even an empty message fits, hence at least 1.
+        # At the limit even an empty message does not fit, hence at least 1.
         return limit is None or not self._admitted or self.outstanding_bytes + max(size, 1) <= limit
 
     def _refusal(self) -> FlowControlTimeout:
-        """The error that names the limit which holds back the first of the queue, and so everybody behind it."""
+        """The error that names the limit that blocks the first of the queue, and so all others."""
         most = self._options.max_outstanding_messages
         limit = "messages" if most is not None and len(self._admitted) >= most else "bytes"
         return FlowControlTimeout(f"Flow control: max outstanding {limit} exceeded")
 
     def _admit_waiting(self) -> tuple[T, ...]:
-        """Admit from the front of the queue for as long as the first one fits."""
+        """Admit from the front of the queue while the first one fits."""
         admitted: list[T] = []
         while self._queue and self._fits(next(iter(self._queue.values())).size):
             ticket, wait = self._queue.popitem(last=False)

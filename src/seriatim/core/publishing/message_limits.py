@@ -1,7 +1,7 @@
-"""How large a message and its parts may be.
+"""The size limits of a message and its parts.
 
-Every store can keep whatever passes these checks. They are made where a message comes in, before anything changes; an error
-says which limit was exceeded.
+Every store can keep what passes these checks. They run when a message is accepted, before anything changes; the error
+names the exceeded limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_message(
         refusal = InvalidArgument("Message data must be bytes")
         refusal.add_note(f"It is of type {type(data).__name__}: encode it first, or publish JSON with 'publish_json'.")
         raise refusal
-    # Nearly every key, and every id, is short and ASCII: those need no call.
+    # Nearly every key and id is short and ASCII, and needs no call.
     if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_KEY_BYTES and key.isascii()):
         check_key(key)
     if dedup_id is not None and not (
@@ -40,24 +40,24 @@ def check_message(
 
 
 def check_key(key: object) -> None:
-    """Raise InvalidArgument unless ``key`` can order messages."""
+    """Raise InvalidArgument unless ``key`` is a valid ordering key."""
     check_short_text("Ordering key", key, MAX_KEY_BYTES)
 
 
 def copy_attributes(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Attributes that nobody else can change, still to be checked."""
+    """A private copy of attributes, which is still to be checked."""
     if not isinstance(attributes, Mapping):
         raise InvalidArgument(f"Attributes must be a mapping of str to str, not {type(attributes).__name__}")
     return dict(attributes)
 
 
 def _check_attributes(attributes: Mapping[Any, Any]) -> int:
-    """The bytes that attributes take."""
+    """The size of attributes in bytes."""
     total = 0
     for name, value in attributes.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgument(f"Attributes must be str to str, not {shown(name)} to {shown(value)}")
-        # Nearly all are ASCII, and as long as they look.
+        # Nearly all are ASCII: their bytes are their characters.
         name_size = len(name) if name.isascii() else len(utf8_bytes("Attribute key", name))
         value_size = len(value) if value.isascii() else len(utf8_bytes("Attribute value", value))
         if not 0 < name_size <= MAX_ATTRIBUTE_KEY_BYTES:

@@ -1,4 +1,4 @@
-"""What a resequencer holds while a gap is open.
+"""The messages and gaps of a resequencer while a gap is open.
 
 Between the expected number and ``end`` (one past the highest number seen) every number is either held or in exactly one gap.
 Gaps are sorted by number, and so by deadline: a gap opens later than every gap below it.
@@ -35,7 +35,7 @@ class Gap:
 
 
 class Backlog(Generic[M]):
-    """What a key holds while a gap is open.
+    """The messages and gaps of a key while a gap is open.
 
     Gaps leave at the head and arrive at the tail, so the list keeps an index of its first live gap and drops the dead ones
     when they are more than half of it: both ends cost O(1) however many gaps are open.
@@ -62,7 +62,7 @@ class Backlog(Generic[M]):
             self.head = 0
 
     def place(self, position: int, item: Held[M], deadline: float, step: int) -> None:
-        """Hold a message: it opens a gap below itself, or splits the one that it lies in."""
+        """Hold a message: it opens a gap below itself, or splits the one that contains it."""
         self.held[position] = item
         if position < self.end:
             self._split(position, step)

@@ -15,7 +15,7 @@ M = TypeVar("M")
 
 
 class StartRule(StrEnum):
-    """How a session's first number is found."""
+    """How the first number of a session is determined."""
 
     LITERAL = "literal"
     FIRST_SEEN = "first seen"
@@ -24,19 +24,19 @@ class StartRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Which number a session starts with."""
+    """The first number of a session."""
 
     rule: StartRule
     value: float = 0
 
     @classmethod
     def at(cls, number: int) -> Start:
-        """A literal first number: what is missing from it on is a gap."""
+        """A literal first number: missing numbers from it on are a gap."""
         return cls(StartRule.LITERAL, number)
 
     @classmethod
     def first_seen(cls) -> Start:
-        """Whatever arrives first."""
+        """The first number that arrives."""
         return cls(StartRule.FIRST_SEEN)
 
     @classmethod
@@ -47,7 +47,7 @@ class Start:
 
     @property
     def patience(self) -> float:
-        """How long a session gathers before it begins."""
+        """How long a session collects messages before it begins."""
         return self.value if self.rule is StartRule.LOWEST_WITHIN else 0
 
 
@@ -85,7 +85,7 @@ class OnOverflow(StrEnum):
 
 
 class OnEpoch(StrEnum):
-    """What happens to the messages held of a session when the next one starts."""
+    """What happens to held messages of a session when the next one starts."""
 
     RELEASE = "release"  # they are released in order
     DISCARD = "discard"
@@ -155,14 +155,14 @@ class ResequenceOptions:
 
     @property
     def overflow(self) -> OnOverflow:
-        """What a message that finds no room meets: ``on_overflow``, or its default."""
+        """What happens to a message without room: ``on_overflow``, or its default."""
         if self.on_overflow is not None:
             return self.on_overflow
         return OnOverflow.RAISE if self.on_gap is OnGap.HOLD else OnOverflow.GIVE_UP
 
     @property
     def resync_limit(self) -> int | None:
-        """After how many messages behind sync is lost: ``resync_after``, or its default; None for never."""
+        """The number of messages behind that means lost sync: ``resync_after``, or its default; None for never."""
         if self.resync_after is not None or self.space.modulus is None:
             return self.resync_after
         return self.DEFAULT_RESYNC_AFTER
@@ -191,7 +191,7 @@ class Released(NamedTuple, Generic[M]):
 
 
 class LedgerEntry(NamedTuple, Generic[M]):
-    """Something was not released: one message, or a range of numbers that never came."""
+    """A message, or a range of numbers that never arrived, was not released."""
 
     key: Hashable
     epoch: int
@@ -223,7 +223,7 @@ class DeadLettered(NamedTuple, Generic[M]):
 
 
 class ResendRequested(NamedTuple):
-    """Ask the source for every missing number: inclusive ranges, in order."""
+    """Request every missing number from the source: inclusive ranges, in order."""
 
     key: Hashable
     epoch: int
@@ -239,7 +239,7 @@ class GapReported(NamedTuple):
 
 
 class SyncLost(NamedTuple):
-    """The source seems to count elsewhere: ask it for a resend or a rebirth."""
+    """The source seems to have another position: request a resend or a rebirth."""
 
     key: Hashable
     epoch: int

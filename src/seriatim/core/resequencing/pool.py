@@ -2,17 +2,18 @@
 
 Rules
 -----
-1. Each key has its own resequencer (see ``resequencer.py``); one key's gap never holds up another key.
-2. ``total_capacity`` bounds the messages held for all keys together. A message that would exceed it meets the overflow policy:
-   with ``give-up`` the key that has been holding messages the longest gives up its head gap, and again until there is room;
+1. Each key has its own resequencer (see ``resequencer.py``); one key's gap never delays another key.
+2. ``total_capacity`` limits the messages held for all keys together. The overflow policy applies to a message that
+   would exceed it: with ``give-up`` the key that has been holding messages the longest gives up its head gap,
+   repeatedly until there is room;
    with ``drop`` the message is dropped with a ledger entry; with ``raise`` CapacityExceeded is raised and nothing is changed.
 3. As with a single resequencer, time passes only in ``advance(now)``, and each key has its own latest time: ``advance`` moves
    that of the keys in which something fell due.
 
 Theory of operation
 -------------------
-Only keys with a deadline are in the schedule, and only keys that hold messages are in ``_holding``, oldest first, so neither
-``advance`` nor an overflow looks at keys that flow.
+Only keys with a deadline are in the schedule, and only keys that hold messages are in ``_holding``, oldest first, so
+neither ``advance`` nor an overflow examines any other key.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ M = TypeVar("M")
 
 
 class ResequencerPool(Generic[M]):
-    """Puts the messages of many keys back in order, each key by itself."""
+    """Puts the messages of many keys back in order, each key independently."""
 
     def __init__(self, options: ResequenceOptions | None = None, total_capacity: int | None = None) -> None:
         if total_capacity is not None:
@@ -45,7 +46,7 @@ class ResequencerPool(Generic[M]):
         self._held = 0
 
     def __len__(self) -> int:
-        """How many keys are known."""
+        """The number of known keys."""
         return len(self._keys)
 
     def __getitem__(self, key: Hashable) -> Resequencer[M]:
@@ -68,7 +69,7 @@ class ResequencerPool(Generic[M]):
         """Take in one message."""
         resequencer = self._keys.get(key)
         if resequencer is None:
-            # A key becomes known only with a message that it takes.
+            # A key becomes known only when it accepts a message.
             resequencer = Resequencer(self._options, key)
         room = self._total_capacity is None or self._held < self._total_capacity
         effects = resequencer.push(sequence, message, now, epoch=epoch, digest=digest, room=room)
@@ -77,7 +78,7 @@ class ResequencerPool(Generic[M]):
         return effects if room else effects + self._make_room(now)
 
     def advance(self, now: float) -> list[Effect[M]]:
-        """Let time pass: whatever falls due by ``now`` is decided, key by key, earliest first."""
+        """Let time pass: decide everything that is due by ``now``, key by key, earliest first."""
         effects: list[Effect[M]] = []
         for key in self._deadlines.pop_due(now):
             del self._due[key]
@@ -87,7 +88,7 @@ class ResequencerPool(Generic[M]):
         return effects
 
     def next_deadline(self) -> float | None:
-        """When ``advance`` has something to do, or None."""
+        """When ``advance`` has something to do; None: never."""
         return self._deadlines.next()
 
     def skip(self, key: Hashable, now: float) -> list[Effect[M]]:
@@ -115,7 +116,7 @@ class ResequencerPool(Generic[M]):
         return effects
 
     def save(self) -> dict[Hashable, SavedResequencer[M]]:
-        """Every key's state; the keys that hold messages come first, in the order in which they would give up."""
+        """The state of every key; keys that hold messages come first, in the order in which they would give up gaps."""
         keys = dict.fromkeys([*self._holding, *self._keys])
         return {key: self._keys[key].save() for key in keys}
 
@@ -126,7 +127,7 @@ class ResequencerPool(Generic[M]):
         options: ResequenceOptions | None = None,
         total_capacity: int | None = None,
     ) -> ResequencerPool[M]:
-        """A map that goes on where the saved one was, given the same options and the order in which it was saved."""
+        """A map that continues the saved one, given the same options and the saved order."""
         self = cls(options, total_capacity)
         for key, state in saved.items():
             self._keys[key] = resequencer = Resequencer.restore(state, self._options, key)
@@ -134,7 +135,7 @@ class ResequencerPool(Generic[M]):
         return self
 
     def _note(self, key: Hashable, resequencer: Resequencer[M]) -> None:
-        """Keep the schedule and the count of held messages true for one key."""
+        """Update the schedule and the count of held messages for one key."""
         deadline = resequencer.deadline
         if deadline != self._due.get(key):
             if deadline is None:

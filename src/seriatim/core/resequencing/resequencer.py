@@ -3,36 +3,37 @@
 Rules
 -----
 1. Messages are released in sequence order, each number at most once, never backwards.
-2. A message ahead of the expected number is *held*. The numbers that it jumps over are a *gap*. A message that arrives inside
-   a gap splits it; the parts keep the gap's deadline.
-3. A gap's deadline is the time at which it opened plus ``gap_timeout``. Traffic never extends it. Because a gap opens later
-   than every gap below it, deadlines rise with the numbers: the gap at the head always falls due first.
-4. At its deadline a gap is, by ``on_gap``: given up (``skip``); given up together with the run of messages stranded behind it
-   (``dead-letter``); reported once, with every other gap open at that moment, and kept until an operator calls ``skip``
-   (``hold``; a gap that opens later is reported when it is at the head); or asked for (``request``), every missing number in
-   one request, up to ``max_requests`` times and then given up.
-5. A message behind the expected number is *late* when its number was given up, lies before the start or is older than what
-   is remembered, and a *duplicate* otherwise. Once a number that was given up has come late, its next copy is a duplicate.
-6. Whatever is not released leaves a ledger entry with its reason.
-7. A message of a higher epoch ends the session of the lower one: what is held is settled (``on_epoch``) and the start rule
-   applies anew. A message of a lower epoch is late.
-8. Under a modulus, ``resync_after`` messages behind in a row that continue each other mean that sync was lost: a ledger
-   entry and a ``SyncLost`` request, for a resend or a rebirth.
-9. A machine that is restored with other options loses nothing. A session keeps its start, and one that still gathers begins
-   with the lowest number that it has. An open gap keeps its deadline, unless a new one would come sooner; one that was
-   reported gets a deadline when it is not to be held any more.
+2. A message ahead of the expected number is *held*. The numbers that it skips are a *gap*. A message that arrives
+   inside a gap splits it; the parts keep the gap's deadline.
+3. A gap's deadline is the time at which it opened plus ``gap_timeout``. Traffic never extends it. Because a gap opens
+   later than every gap below it, deadlines rise with the numbers: the gap at the head is always due first.
+4. At its deadline a gap is, by ``on_gap``: given up (``skip``); given up together with the run of messages stranded
+   behind it (``dead-letter``); reported once, with every other gap open at that moment, and kept until an operator
+   calls ``skip`` (``hold``; a gap that opens later is reported when it is at the head); or requested (``request``),
+   every missing number in one request, up to ``max_requests`` times and then given up.
+5. A message behind the expected number is *late* if its number was given up, lies before the start or is older than the
+   memory reaches, and a *duplicate* otherwise. When a given-up number has arrived late, its next copy is a duplicate.
+6. Anything that is not released leaves a ledger entry with its reason.
+7. A message of a higher epoch ends the session of the lower one: held messages are settled (``on_epoch``) and the start
+   rule applies again. A message of a lower epoch is late.
+8. Under a modulus, ``resync_after`` consecutive messages behind that continue each other mean that sync was lost: a
+   ledger entry and a ``SyncLost`` request, for a resend or a rebirth.
+9. A machine that is restored with other options loses nothing. A session keeps its start, and one that is still
+   gathering begins with the lowest number that it has. An open gap keeps its deadline, unless a new one would be
+   earlier; one that was reported gets a deadline if gaps are no longer held.
 
 Theory of operation
 -------------------
-Numbers are unwrapped where they come in (``SequenceSpace.unwrap``), so everything below works on plain integers that only
-grow; ``SequenceSpace.wrap`` turns them back where they go out. Between ``expected`` and ``end`` (one past the highest number
-seen) every number is either in ``held`` (a dict) or in exactly one gap (a list, sorted by number and so by deadline):
-releasing is a walk along the dict, and a deadline is a look at the first gap. Nothing is held while no gap is open, and
+Numbers are unwrapped on input (``SequenceSpace.unwrap``), so everything below works on plain integers that only grow;
+``SequenceSpace.wrap`` converts them back on output. Between ``expected`` and ``end`` (one past the highest number seen)
+every number is either in ``held`` (a dict) or in exactly one gap (a list, sorted by number and so by deadline): a
+release walks along the dict, and the next deadline is that of the first gap. Nothing is held while no gap is open, and
 then a key costs one small object.
 
-Time passes only in ``advance(now)``. ``push`` stamps arrivals but lets no deadline fall due, so that each command is
-atomic: one that raises has changed nothing. Call ``advance(now)`` before pushing what arrived at ``now`` and the outcome does
-not depend on how often it was called in between. Time never runs backwards: an earlier ``now`` counts as the latest one seen.
+Time passes only in ``advance(now)``. ``push`` records arrivals but no deadline is due in it, so that each command is
+atomic: one that raises has changed nothing. Call ``advance(now)`` before pushing what arrived at ``now`` and the
+outcome does not depend on how often it was called in between. Time never runs backwards: an earlier ``now`` counts as
+the latest one seen.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ M = TypeVar("M")
 
 
 class State(StrEnum):
-    """What a key is doing."""
+    """The state of a key."""
 
     NEW = "new"
     GATHERING = "gathering"
@@ -85,11 +86,11 @@ class Event(StrEnum):
     GATHER = "gather"  # a message arrives while the lowest number is awaited
     HOLD = "hold"  # a message ahead of a gap arrives
     FILL = "fill"  # the expected message arrives while others are held
-    GIVE_UP = "give up"  # the head gap's time is over, or its room is needed
-    REPORT = "report"  # the head gap's time is over, and on_gap says hold
+    GIVE_UP = "give up"  # the head gap is due, or its room is needed
+    REPORT = "report"  # the head gap is due, and on_gap is hold
     SKIP = "skip"  # an operator gives up the head gap
-    FLUSH = "flush"  # the source has ended: release what is held
-    CLEAR = "clear"  # forget the session: discard what is held
+    FLUSH = "flush"  # the source has ended: release held messages
+    CLEAR = "clear"  # forget the session: discard held messages
     EPOCH = "epoch"  # a new session begins
 
 
@@ -140,7 +141,7 @@ TABLE = TransitionTable(
 
 @dataclass(frozen=True, slots=True)
 class SavedResequencer(Generic[M]):
-    """Everything a resequencer knows, as plain data."""
+    """The complete state of a resequencer, as plain data."""
 
     now: float
     epoch: int | None
@@ -187,11 +188,11 @@ class Resequencer(Generic[M]):
         self._sync: SyncWatch | None = None
         self._horizon = 0
 
-    # -- what it is doing -----------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
-        """What the key is doing."""
+        """The state of the key."""
         return self._state
 
     @property
@@ -201,12 +202,12 @@ class Resequencer(Generic[M]):
 
     @property
     def expected(self) -> int | None:
-        """The sequence number that would be released next; None before the start is known."""
+        """The sequence number to be released next; None before the start is known."""
         return None if self._expected is None else self._options.space.wrap(self._expected)
 
     @property
     def deadline(self) -> float | None:
-        """When ``advance`` has something to do, or None."""
+        """When ``advance`` has something to do; None: never."""
         if self._start_deadline is not None:
             return self._start_deadline
         gap = self._backlog.first_gap() if self._backlog else None
@@ -230,7 +231,7 @@ class Resequencer(Generic[M]):
         return tuple((wrap(gap.first), wrap(gap.last)) for gap in self._open_gaps())
 
     def was_given_up(self, sequence: int) -> bool:
-        """Whether this number lies behind what is expected, in a gap that was given up, and has not come since."""
+        """Whether this number is behind the expected one, in a gap that was given up, and has not arrived since."""
         if self._given_up is None or self._expected is None:
             return False
         return self._options.space.unwrap(sequence, self._expected) in self._given_up
@@ -245,8 +246,8 @@ class Resequencer(Generic[M]):
     ) -> list[Effect[M]]:
         """Take in one message.
 
-        ``digest`` identifies its payload, for ``on_duplicate=CONFLICT``. ``room=False`` says that nothing more may be held,
-        because many keys together have reached their limit.
+        ``digest`` identifies its payload, for ``on_duplicate=CONFLICT``. ``room=False`` means that no other message may be
+        held, because the limit of many keys together is reached.
         """
         sequence = self._options.space.validate(sequence)
         item = Held(message, max(now, self._now), digest)
@@ -272,8 +273,8 @@ class Resequencer(Generic[M]):
         return effects
 
     def pass_run(self, first: int, count: int, now: float) -> bool:
-        """Whether ``count`` messages from ``first`` on are just what is expected, while nothing is held: then they are released
-        all at once, without a look at each. Otherwise nothing has changed: push them one by one."""
+        """Whether ``count`` messages from ``first`` on are the expected ones while nothing is held: then they are
+        released at once, without examining each. Otherwise nothing has changed: push them one by one."""
         if self._backlog is not None or self._expected is None or self.expected != first:
             return False
         self._now, self._sync = max(now, self._now), None
@@ -281,7 +282,7 @@ class Resequencer(Generic[M]):
         return True
 
     def advance(self, now: float) -> list[Effect[M]]:
-        """Let time pass: whatever falls due by ``now`` is decided."""
+        """Let time pass: decide everything that is due by ``now``."""
         self._now = now = max(now, self._now)
         effects: list[Effect[M]] = []
         if self._start_deadline is not None and self._start_deadline <= now:
@@ -302,7 +303,7 @@ class Resequencer(Generic[M]):
         return effects
 
     def flush(self, now: float) -> list[Effect[M]]:
-        """The source has ended: give up every gap and release what is held, in order."""
+        """The source has ended: give up every gap and release the held messages, in order."""
         self._now = now = max(now, self._now)
         effects: list[Effect[M]] = []
         if self._start_deadline is not None:
@@ -314,7 +315,7 @@ class Resequencer(Generic[M]):
         return effects
 
     def clear(self, now: float) -> list[Effect[M]]:
-        """Forget the session. What is held is discarded, with ledger entries."""
+        """Forget the session. Held messages are discarded, with ledger entries."""
         self._now = now = max(now, self._now)
         effects = self._discard_held(now, "cleared")
         self._forget()
@@ -322,7 +323,7 @@ class Resequencer(Generic[M]):
         self._enter(Event.CLEAR)
         return effects
 
-    # -- state as data --------------------------------------------------------------------------------------------------
+    # -- saving and restoring -------------------------------------------------------------------------------------------
 
     def save(self) -> SavedResequencer[M]:
         backlog = self._backlog
@@ -343,7 +344,7 @@ class Resequencer(Generic[M]):
     def restore(
         cls, saved: SavedResequencer[M], options: ResequenceOptions | None = None, key: Hashable = None
     ) -> Resequencer[M]:
-        """A resequencer that goes on exactly where the saved one was, given the same options; otherwise as rule 9 says."""
+        """A resequencer that exactly continues the saved one, given the same options; otherwise see rule 9."""
         self = cls(options, key)
         self._now, self._epoch = saved.now, saved.epoch
         self._expected, self._horizon = saved.expected, saved.horizon
@@ -363,7 +364,7 @@ class Resequencer(Generic[M]):
         return self
 
     def _adopt_options(self) -> None:
-        """Let nothing wait longer than these options allow from now on. Under those that it was saved with nothing changes."""
+        """Let nothing wait longer than these options allow from now on. With the saved options, nothing changes."""
         if self._start_deadline is not None:
             self._start_deadline = min(self._start_deadline, self._now + self._options.start.patience)
         holds, limit, earliest = self._options.on_gap is OnGap.HOLD, self._deadline_from(self._now), -inf
@@ -390,7 +391,7 @@ class Resequencer(Generic[M]):
     # -- sessions and their start ---------------------------------------------------------------------------------------
 
     def _check_new_session(self, sequence: int, epoch: int, room: bool) -> None:
-        """Raise whatever the first message of a new session would raise, before the old session is ended for it."""
+        """Raise what the first message of a new session would raise, before the old session is ended for it."""
         start, distance = self._options.start, 0
         if start.rule is StartRule.LITERAL:
             distance = self._options.space.distance(sequence, int(start.value))
@@ -431,7 +432,7 @@ class Resequencer(Generic[M]):
     def _gather(self, sequence: int, item: Held[M], room: bool) -> list[Effect[M]]:
         """Hold a message until the lowest number is known."""
         space, backlog = self._options.space, self._backlog
-        # While messages are gathered, the horizon is the lowest number among them.
+        # While the session gathers messages, the horizon is the lowest number among them.
         position = space.unwrap(sequence, self._horizon) if backlog else sequence
         if backlog and position in backlog.held:
             return self._duplicate_of_held(position, item)
@@ -451,7 +452,7 @@ class Resequencer(Generic[M]):
         return self.make_room(item.arrival) if self.held_count > self._options.held_limit else []
 
     def _settle_start(self) -> None:
-        """Turn what was gathered into a backlog: each gap opened when the first message above it arrived."""
+        """Turn the gathered messages into a backlog: each gap opened when the first message above it arrived."""
         assert self._backlog is not None
         space, gathered = self._options.space, self._backlog.held
         positions = sorted(gathered)
@@ -483,7 +484,7 @@ class Resequencer(Generic[M]):
         return not room or self.held_count >= self._options.held_limit
 
     def make_room(self, now: float) -> list[Effect[M]]:
-        """Let at least one held message go before its time: give up the head gap, or stop waiting for a lower start."""
+        """Release at least one held message early: give up the head gap, or stop waiting for a lower start."""
         TABLE.targets(self._state, Event.GIVE_UP)
         self._now = now = max(now, self._now)
         effects: list[Effect[M]] = []
@@ -514,7 +515,7 @@ class Resequencer(Generic[M]):
         held = self._backlog.held[position]
         reason, dropped = Reason.DUPLICATE, item
         if self._options.on_duplicate is OnDuplicate.LAST:
-            # The newer payload takes the older one's place; the arrival stays, or a resend would extend the wait.
+            # The newer payload replaces the older one; the arrival time stays, or a resend would extend the wait.
             self._backlog.held[position] = Held(item.message, held.arrival, item.digest)
             dropped = held
         elif self._options.on_duplicate is OnDuplicate.CONFLICT and held.digest != item.digest:
@@ -522,7 +523,7 @@ class Resequencer(Generic[M]):
         return [self._entry(reason, position, position, item.arrival, "another copy is held", dropped.message)]
 
     def _fill_head(self, effects: list[Effect[M]]) -> None:
-        """The expected message came: shrink the head gap and release what no longer waits."""
+        """The expected message arrived: shrink the head gap and release what no longer waits."""
         assert self._backlog is not None
         gap = self._backlog.first_gap()
         assert gap is not None
@@ -568,7 +569,7 @@ class Resequencer(Generic[M]):
         elif on_gap is OnGap.REQUEST and gap.requests < self._options.max_requests:
             effects.append(ResendRequested(self.key, self._current_epoch(), self.missing()))
             for open_gap in self._open_gaps():
-                # From now and not from the deadline: a source asked late must still have its time to answer.
+                # From now and not from the deadline: a late request must still leave the source time to answer.
                 open_gap.deadline, open_gap.requests = self._deadline_from(now), open_gap.requests + 1
         else:
             self._give_up_head(gap.deadline, "gap timeout", effects)
@@ -587,7 +588,7 @@ class Resequencer(Generic[M]):
         self._release_run(effects, strand, time)
 
     def _remember_given_up(self, gap: Gap) -> None:
-        """Keep the numbers, to tell late from duplicate; forget the oldest range when there are too many.
+        """Remember the numbers, to tell late messages from duplicates; forget the oldest range when there are too many.
 
         The integers between two numbers of a stepped space are kept too, so that neighbouring ranges merge.
         """
@@ -646,7 +647,7 @@ class Resequencer(Generic[M]):
         assert self._options.resync_limit is not None
         return SyncWatch(self._options.space, self._options.resync_limit)
 
-    # -- small change ---------------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------------
 
     def _current_epoch(self) -> int:
         assert self._epoch is not None

@@ -4,7 +4,7 @@ Rules
     - An id belongs to the first message that was stored with it. Publishing the same id again returns the offset of
       that message, and stores nothing; with another key or other data it is an error.
     - The claims of one call are atomic: when one is refused, none of them is taken.
-    - An id is known for ``seconds`` after it was stored, while it is among the last ``most`` ids.
+    - An id is known for ``seconds`` after it was stored, while it is among the last ``most`` ids; then it is free.
 
 Theory of operation
     The ids that one transaction stored are a dict, a *generation*; generations are in the order of storing, so the

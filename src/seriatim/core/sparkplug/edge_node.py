@@ -1,67 +1,67 @@
-"""One Sparkplug edge node: its sessions, its messages in order, and when it is asked to be born again.
+"""One Sparkplug edge node: its sessions, the order of its messages, and rebirth requests.
 
 Rules
 -----
-1. One counter, 0 to 255 and then 0 again, belongs to the **edge node**; its devices share it. NDEATH alone carries none.
-2. An NBIRTH begins a new *epoch*: its own seq, whatever it is, says what is expected next. A rebirth within a session keeps
-   its bdSeq and begins a new epoch all the same.
-3. DBIRTH, DDEATH, NDATA and DDATA are put in order by the core's resequencer: judged by distance from the expected number,
-   held ahead of a gap, one timer per gap, never released backwards, each number once.
-4. A gap whose time is over is settled by ``on_timeout`` and is a reason for a rebirth.
-5. NDEATH is matched by bdSeq alone. It ends the living session of that bdSeq; any other is ignored, and the host is told.
+1. One counter, 0 to 255 and then 0 again, belongs to the **edge node**; its devices share it. Only NDEATH has no
+   number.
+2. An NBIRTH begins a new *epoch*: its own seq, whatever it is, determines the next one. A rebirth within a session
+   keeps its bdSeq and begins a new epoch all the same.
+3. DBIRTH, DDEATH, NDATA and DDATA are put in order by the core's resequencer: judged by distance from the expected
+   number, held ahead of a gap, one timer per gap, never released backwards, each number once.
+4. A gap that has timed out is settled by ``on_timeout`` and is a reason for a rebirth.
+5. NDEATH is matched by bdSeq alone. It ends the live session with that bdSeq; any other is ignored and reported.
 6. **seq and bdSeq decide. A stamp decides only what they leave open, and for no longer than ``reorder_timeout``.**
 
-   Births. A birth heals: it is taken whatever its stamp and its bdSeq are. There are two exceptions:
+   Births. A birth repairs the state: it is accepted regardless of its stamp and bdSeq. There are two exceptions:
 
-   - Its own death was seen, within the last ``reorder_timeout``: same bdSeq, and not stamped after everything that the ended
-     session released. Stamped after it, it is a restart of a node that does not count its sessions. A death whose number is
-     ahead of the living session ends nothing and keeps nobody out: some nodes announce the end of a session under the next
+   - Its own death was seen, within the last ``reorder_timeout``: same bdSeq, and not stamped after everything that the
+     ended session released. Stamped after it, it is a restart of a node that does not count its sessions. A death whose
+     number is ahead of the live session ends nothing and blocks no birth: some nodes announce an end under the next
      number.
-   - It is a copy of the living birth, which came within the last ``reorder_timeout``: same bdSeq, seq and stamp. After that
-     it is a birth of a node whose clock stands still, or begins at the same time whenever it is switched on.
+   - It is a copy of the live birth, which came within the last ``reorder_timeout``: same bdSeq, seq and stamp. After
+     that it is a birth of a node whose clock has stopped, or begins at the same time whenever it is switched on.
 
    Data, by its number:
 
    - The expected number is released, whatever its stamp.
-   - Ahead, it is held. MQTT keeps order within a topic only, so it may be left over from the session before: within
-     ``reorder_timeout`` after the birth it is late if it is stamped before the session began. When that was is known from
-     the first message that is expected, or not stamped before the birth: the earlier of its stamp and the birth's. Until then
-     nobody knows, because the clock may have been wrong at birth.
-   - Behind, it is late or a copy; a number that was given up is late. But stamped after everything that was released, or
-     without a stamp when sync was lost, it is of a session to come, or the node has sent more than half the circle unheard.
-     It *waits for the birth*, and so does everything stamped after it.
-   - A new birth takes along what waits and was stamped after it; with the same stamp, what is nearer to its number than to
-     what was expected. If the birth is stamped before what was released already, the clock was set back and only the number
-     counts.
+   - Ahead, it is held. MQTT keeps order within a topic only, so it may be left over from the previous session: within
+     ``reorder_timeout`` after the birth it is late if it is stamped before the session began. That time is known from
+     the first message that is expected, or not stamped before the birth: the earlier of its stamp and the birth's.
+     Until then it is unknown, because the clock may have been wrong at birth.
+   - Behind, it is late or a copy; a number that was given up is late. But stamped after everything that was released,
+     or without a stamp when sync was lost, it belongs to a future session, or more than half the circle was missed. It
+     *waits for the birth*, and so does everything stamped after it.
+   - A new birth takes over the waiting messages that were stamped after it; with the same stamp, those nearer to its
+     number than to the one expected before. If the birth is stamped before messages that were released already, the
+     clock was set back and only the number counts.
 
-7. What waited ``reorder_timeout`` for a birth in vain is settled by ``on_timeout``. If the session moved on meanwhile, what
-   is behind is late. Otherwise the node counts elsewhere: sync is lost, the missing numbers are lost, and the node is
-   followed to where it counts, in a new epoch and *stale* until its birth. What a death or a birth still finds waiting is
-   settled by ``on_session_end``.
-8. Numbers repeat after 256, so a loss is known modulo 256: an entry *lost* says how many messages are missing **at least**.
-9. After a lost connection or a restart nobody knows how many messages went unheard: until a number continues what was
-   released, one that is behind is not taken for a copy unless its stamp says so. It waits as in rule 6.
-10. Data of a node that was never born is released and flagged, and the order among it is kept (``before_birth=RELEASE``), or
-    waits for the birth. A DBIRTH that comes first always waits.
-11. The status of devices changes when their messages are *released*, so in sequence order. A birth of the node brings no
-    device back: its devices are stale until their own births.
-12. Whatever is not released leaves a ledger entry with its reason; whatever is says what released it (``ReleasedBy``).
-13. Clearing a device discards what waits of it. The counter belongs to the node, so the numbers of those messages count as
-    seen: nobody waits for them, and they are not lost.
+7. Messages that waited ``reorder_timeout`` for a birth that did not come are settled by ``on_timeout``. If the session
+   continued meanwhile, messages behind are late. Otherwise the node counts elsewhere: sync is lost, the missing numbers
+   are lost, and the machine continues at its number, in a new epoch and *stale* until its birth. Messages that still
+   wait at a death or a birth are settled by ``on_session_end``.
+8. Numbers repeat after 256, so a loss is known modulo 256: an entry *lost* has the **minimum** of missing messages.
+9. After a lost connection or a restart it is unknown how many messages were missed: until a number continues what was
+   released, one that is behind is a copy only if its stamp says so. Otherwise it waits as in rule 6.
+10. Data of a node without any birth is released and flagged, in its own order (``before_birth=RELEASE``), or waits for
+    the birth. A DBIRTH that comes first always waits.
+11. The status of devices changes when their messages are *released*, so in sequence order. A birth of the node does not
+    restore its devices: they are stale until their own births.
+12. Anything that is not released leaves a ledger entry with its reason; every release names its cause (``ReleasedBy``).
+13. Clearing a device discards its waiting messages. The counter belongs to the node, so their numbers count as seen:
+    they are neither waited for nor lost.
 
 Theory of operation
 -------------------
-A session is an epoch of one resequencer. What distinguishes Sparkplug from any other numbered source is that the start of an
-epoch is a message of its own, on a topic of its own, so that the messages of an epoch can come before its start. They can't
-be pushed, because nobody knows their epoch: they wait in a small waiting room beside the resequencer. The next NBIRTH judges
-them. A message that looks ahead in the living session may belong to the next one too; it is held by the resequencer, and the
-NBIRTH takes it out again.
+A session is an epoch of one resequencer. Unlike other numbered sources, Sparkplug starts an epoch with a message of its
+own, on a topic of its own, so the messages of an epoch can arrive before its start. They can't be pushed, because their
+epoch is unknown: they wait in a small waiting room beside the resequencer. The next NBIRTH judges them. A message that
+looks ahead in the live session may belong to the next one too; the resequencer holds it, and the NBIRTH removes it.
 
-Clocks of edge nodes are set while they run, begin at 1970 after a reboot, or stand still. That is why no stamp refuses a
-birth or an expected number, and why each comparison of stamps has an end: a mistaken one costs a timeout, and the next birth
-corrects it.
+Clocks of edge nodes are set while they run, begin at 1970 after a reboot, or stand still. That is why no stamp rejects
+a birth or an expected number, and why each comparison of stamps has a time limit: a wrong one costs a timeout, and the
+next birth corrects it.
 
-Time passes as in the resequencer: ``receive`` first lets fall due what is due at ``now``.
+Time passes as in the resequencer: ``receive`` first handles everything due at ``now``.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ from seriatim.core.sparkplug.rebirth import RebirthGovernor
 from seriatim.core.transition_table import TransitionTable
 
 M = TypeVar("M")
-_make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
+_make = tuple.__new__  # creates named tuples in C: twice as fast as calling their class
 
 MAX_DEATHS = 32
-"""So many deaths of a node are remembered at most: one that ends more sessions within ``reorder_timeout`` has other worries."""
+"""The maximum number of remembered deaths: a node that ends more within ``reorder_timeout`` is broken anyway."""
 
 LEFT_OVER = "stamped before the birth of the session"
-"""Why a message is late that is ahead of what is expected."""
+"""The reason of a late message that is ahead of the expected one."""
 
 
 class NodeState(StrEnum):
@@ -126,10 +126,10 @@ class NodeState(StrEnum):
 
 
 class NodeEvent(StrEnum):
-    ASSUME = "assume"  # data is released although no birth was seen
-    BIRTH = "birth"  # an NBIRTH is taken
-    DEATH = "death"  # the NDEATH of the living session
-    FOLLOW = "follow"  # sync was lost: the node is followed to where it counts
+    ASSUME = "assume"  # data is released without a birth
+    BIRTH = "birth"  # an NBIRTH is accepted
+    DEATH = "death"  # the NDEATH of the live session
+    FOLLOW = "follow"  # sync was lost: continue at the node's number
     CLEAR = "clear"  # forget the node
 
 
@@ -162,7 +162,7 @@ TABLE = TransitionTable(
 
 
 class _Birth(NamedTuple):
-    """What an NBIRTH said. In a session that was resumed, or followed elsewhere, nobody knows its seq and timestamp."""
+    """An NBIRTH. Its seq and timestamp are unknown in a session that was resumed, or continued at another number."""
 
     bd_seq: int
     seq: int | None
@@ -170,7 +170,7 @@ class _Birth(NamedTuple):
 
 
 class _Death(NamedTuple):
-    """An NDEATH that was seen, and the newest stamp of the session that it ended, if it ended one that is known."""
+    """An NDEATH, and the newest stamp of the session that it ended, if that is known."""
 
     bd_seq: int
     arrival: float
@@ -185,12 +185,12 @@ class _Waiting(NamedTuple, Generic[M]):
 
 
 class _Cleared(EdgeMessage[M]):
-    """A message that was discarded with its device while it waited. It keeps its place, and is not given out."""
+    """A message that was discarded with its device while it waited. It keeps its place, and is not released."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedNode(Generic[M]):
-    """Everything that a node's order and its ledger depend on, as plain data. Rebirth requests are not among it."""
+    """Everything that a node's order and its ledger depend on, as plain data, without rebirth requests."""
 
     state: NodeState
     status: Status
@@ -243,7 +243,7 @@ class EdgeNode(Generic[M]):
         self._forget()
 
     def _forget(self) -> None:
-        """Know nothing of the node but how many epochs and messages it had, and when it was asked for a rebirth."""
+        """Forget the node, except its number of epochs and messages, and when a rebirth was requested."""
         self._queue: Resequencer[EdgeMessage[M]] = Resequencer(self._resequencing, self.key)
         self._state = NodeState.UNBORN
         self._status = Status.OFFLINE
@@ -262,7 +262,7 @@ class EdgeNode(Generic[M]):
         self._moved_on = False
         """Whether the session went on where it was while messages waited: then sync is not lost."""
 
-    # -- what it is doing -----------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> NodeState:
@@ -278,7 +278,7 @@ class EdgeNode(Generic[M]):
 
     @property
     def epoch(self) -> int:
-        """How many times sequence numbers began anew."""
+        """How many times sequence numbers restarted."""
         return self._epoch
 
     @property
@@ -292,21 +292,21 @@ class EdgeNode(Generic[M]):
 
     @property
     def held_count(self) -> int:
-        """How many messages wait: ahead of a gap, or for a birth."""
+        """The number of messages that wait: ahead of a gap, or for a birth."""
         return len(self.held())
 
     def held(self) -> list[EdgeMessage[M]]:
-        """What waits: ahead of a gap, in the order of its numbers, and then what waits for a birth."""
+        """The messages that wait: first those ahead of a gap, by number, then those that wait for a birth."""
         held = [item.message for _, item in self._queue.held()] + [waiting.message for waiting in self._waiting]
         return _not_cleared(held)
 
     @property
     def gaps(self) -> tuple[SequenceGap, ...]:
-        """The numbers that are missing before what is held."""
+        """The missing numbers before held messages."""
         return tuple(SequenceGap(first, last) for first, last in self._queue.missing())
 
     def snapshot(self) -> NodeSnapshot[M]:
-        """What is known of the node now."""
+        """The current state of the node."""
         return NodeSnapshot(
             key=self.key,
             status=self._status,
@@ -327,33 +327,33 @@ class EdgeNode(Generic[M]):
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing has happened since the node was made or cleared."""
+        """Whether nothing has happened since the node was created or cleared."""
         return self._state is NodeState.UNBORN and not (self._waiting or self._deaths or self._rebirth.outstanding)
 
     @property
     def forgettable_at(self) -> float:
-        """From when on to forget a node that is blank makes no difference to its rebirths."""
+        """The time from which forgetting a blank node makes no difference to its rebirths."""
         return self._rebirth.begins_anew
 
     @property
     def deadline(self) -> float | None:
-        """When ``advance`` has something to do, or None."""
+        """When ``advance`` has something to do; None: never."""
         return _earliest(self.order_deadline, self._rebirth.due)
 
     @property
     def order_deadline(self) -> float | None:
-        """When ``advance`` releases messages or gives some up, or None. It asks for rebirths at other times, too."""
+        """When ``advance`` releases messages or gives some up; None: never. (Rebirth requests have other times.)"""
         return _earliest(self._queue.deadline, self._waiting_due)
 
     def bookmark(self) -> Bookmark:
-        """Where the node stands, after everything that was given out."""
+        """The node's position, after everything that was released."""
         expected = self._queue.expected
         born = self._state is NodeState.BORN
         return Bookmark(self._given, self._epoch, self.bd_seq or 0, expected or 0, born, self._newest)
 
     @classmethod
     def resume(cls, bookmark: Bookmark, options: NodeOrdering | None = None, key: Hashable = None) -> EdgeNode[M]:
-        """A node as a bookmark left it: stale, because nobody knows what was missed since."""
+        """A node at a bookmark: stale, because it is unknown what was missed since."""
         self = cls(options, key)
         self._given, self._epoch = bookmark.given, bookmark.epoch
         if bookmark.born:
@@ -384,8 +384,8 @@ class EdgeNode(Generic[M]):
 
     @classmethod
     def restore(cls, saved: SavedNode[M], options: NodeOrdering | None = None, key: Hashable = None) -> EdgeNode[M]:
-        """A node that goes on exactly where the saved one was, given the same options; only, it was asked for no rebirth. Under
-        others nothing waits longer than these allow."""
+        """A node that exactly continues the saved one, given the same options, except that no rebirth request is
+        outstanding. With other options nothing waits longer than they allow."""
         self = cls(options, key)
         self._state, self._status, self._devices = saved.state, saved.status, dict(saved.devices)
         self._epoch, self._given, self._newest = saved.epoch, saved.given, saved.newest
@@ -402,7 +402,7 @@ class EdgeNode(Generic[M]):
     # -- commands -------------------------------------------------------------------------------------------------------
 
     def receive(self, message: EdgeMessage[M], now: float) -> list[NodeEffect[M]]:
-        """Take in one message. One that can't be judged raises and changes nothing."""
+        """Process one message. An invalid one raises and changes nothing."""
         check_message(message)
         if (
             message.kind in OF_DATA
@@ -426,7 +426,7 @@ class EdgeNode(Generic[M]):
         return out
 
     def advance(self, now: float) -> list[NodeEffect[M]]:
-        """Let time pass: whatever falls due by ``now`` is decided."""
+        """Let time pass: decide everything that is due by ``now``."""
         out: list[NodeEffect[M]] = []
         if (gap := self._queue.deadline) is not None and gap <= now:
             ask = self._options.send_rebirth_when_timeout
@@ -438,25 +438,25 @@ class EdgeNode(Generic[M]):
         return out
 
     def disconnect(self) -> list[NodeEffect[M]]:
-        """The way to the node is lost: what was online is stale."""
+        """The connection to the node is lost: everything online is stale."""
         self._rebirth.reachable = False
         self._adrift = self._queue.expected is not None
         return self._mark_all(Status.STALE, was=Status.ONLINE)
 
     def reconnect(self, now: float) -> list[NodeEffect[M]]:
-        """The way to the node is there again: a node that is stale is asked for its birth."""
+        """The connection to the node is restored: request the birth of a stale node."""
         self._rebirth.reachable = True
         if self._status is Status.STALE:
             self._rebirth.want("what was sent while there was no connection is unknown")
         return self.advance(now)
 
     def ask(self, reason: str, now: float) -> list[NodeEffect[M]]:
-        """There is another reason for a rebirth, such as a metric that nobody can name."""
+        """There is another reason for a rebirth, such as a metric with an unknown name."""
         self._rebirth.want(reason)
         return self.advance(now)
 
     def clear(self, now: float) -> list[NodeEffect[M]]:
-        """Forget the node. What is held is discarded, with ledger entries."""
+        """Forget the node. Held messages are discarded, with ledger entries."""
         TABLE.check(self._state, NodeEvent.CLEAR, NodeState.UNBORN)
         out: list[NodeEffect[M]] = []
         self._take(self._queue.clear(now), out, ReleasedBy.SESSION_END)
@@ -467,7 +467,8 @@ class EdgeNode(Generic[M]):
         return out
 
     def clear_device(self, device: str, now: float) -> list[NodeEffect[M]]:
-        """Forget the status of a device. What is held of it is discarded, with ledger entries; the node goes on counting."""
+        """Forget the status of a device. Its held messages are discarded, with ledger entries; the node's count
+        continues."""
         discarded = [message for message in self.held() if message.device == device]
         out: list[NodeEffect[M]] = [*self._entries(Reason.DISCARDED, discarded, now, "its device was cleared")]
         if discarded:
@@ -477,7 +478,7 @@ class EdgeNode(Generic[M]):
         return out
 
     def _keep_places_of(self, device: str) -> None:
-        """Mark what waits of a device as cleared, where it waits."""
+        """Mark the waiting messages of a device as cleared, in their places."""
 
         def cleared(message: EdgeMessage[M]) -> EdgeMessage[M]:
             return _Cleared(*message) if message.device == device else message
@@ -508,12 +509,12 @@ class EdgeNode(Generic[M]):
             if status is Status.ONLINE:
                 self._mark(device, Status.STALE, message.timestamp, out)
         self._push(message, now, out)
-        # Should one be left over and have the number of another that is not, the other one comes first.
+        # If a leftover message has the same number as another one, the other one takes precedence.
         for waiting in sorted(coming, key=lambda each: (_is_stamped_before(each.message, birth), each.arrival)):
             self._on_numbered(waiting.message, now, out, ReleasedBy.GAP_FILLED)
 
     def _refusal(self, birth: _Birth, now: float) -> tuple[Reason, str] | None:
-        """Why an NBIRTH is not taken, or None."""
+        """Why an NBIRTH is rejected, or None."""
         stamp = birth.timestamp
         for death in self._recent_deaths(now):
             is_restart = stamp is not None and death.newest is not None and stamp > death.newest
@@ -525,14 +526,14 @@ class EdgeNode(Generic[M]):
         return None
 
     def _take_out(self, is_meant: Callable[[int, Held[EdgeMessage[M]]], bool]) -> list[_Waiting[M]]:
-        """Some of the held messages, no longer held."""
+        """Remove some of the held messages, and return them."""
         meant, others = list[_Waiting[M]](), list[tuple[int, Held[EdgeMessage[M]]]]()
         for seq, item in self._queue.held():
             if is_meant(seq, item):
                 meant.append(_Waiting(item.message, item.arrival))
             else:
                 others.append((seq, item))
-        if meant:  # go on as if only the others had arrived ahead of the expected one, each when it did
+        if meant:  # continue as if only the others had arrived ahead of the expected one, each at its time
             saved = replace(self._queue.save(), now=-inf, held=(), gaps=())
             self._queue = Resequencer.restore(saved, self._resequencing, self.key)
             for seq, item in sorted(others, key=lambda entry: entry[1].arrival):
@@ -540,7 +541,7 @@ class EdgeNode(Generic[M]):
         return meant
 
     def _belongs_to(self, birth: _Birth, seq: int, message: EdgeMessage[M]) -> bool:
-        """Whether a held message is one of the session that begins, and not of the one that ends."""
+        """Whether a held message belongs to the session that begins, and not to the one that ends."""
         if message.timestamp is None or birth.timestamp is None:
             return False
         if message.timestamp != birth.timestamp and not self._was_set_back(birth):
@@ -550,11 +551,11 @@ class EdgeNode(Generic[M]):
         return (seq - birth.seq - 1) % 256 < (seq - self._queue.expected) % 256
 
     def _was_set_back(self, birth: _Birth) -> bool:
-        """Whether the node's clock was set back before this birth, so that stamps before and after it can't be compared."""
+        """Whether the clock was set back before this birth, so that stamps before and after it can't be compared."""
         return self._newest is not None and birth.timestamp is not None and birth.timestamp < self._newest
 
     def _end_session(self, birth: _Birth, now: float, out: list[NodeEffect[M]]) -> list[_Waiting[M]]:
-        """Settle what is held, and what waited and was sent before the birth. Returns what still waits."""
+        """Settle held messages, and waiting ones that were sent before the birth. Returns those that still wait."""
         waiting, is_in_sync = self._waiting, self._is_in_sync()
         ended_at = inf if self._state in (NodeState.BORN, NodeState.ASSUMED) else self._died_at()
         if self._was_set_back(birth):
@@ -572,12 +573,12 @@ class EdgeNode(Generic[M]):
         return [each for each, has_ended in zip(waiting, is_ended, strict=True) if not has_ended]
 
     def _died_at(self) -> float:
-        """When the death of the last session came; what waited then and was sent before the next birth is of that session."""
+        """When the death of the last session came; waiting messages sent before the next birth belong to it."""
         deaths = [death.arrival for death in self._deaths if death.bd_seq == self.bd_seq]
         return deaths[-1] if deaths and self._state is NodeState.DEAD else -inf
 
     def _end_epoch(self, now: float, out: list[NodeEffect[M]]) -> None:
-        """Settle what is held in the epoch that ends."""
+        """Settle the messages held in the epoch that ends."""
         release = self._options.on_session_end is OnEpoch.RELEASE
         self._take(self._queue.flush(now) if release else self._queue.clear(now), out, ReleasedBy.SESSION_END)
 
@@ -601,9 +602,9 @@ class EdgeNode(Generic[M]):
         out.append(Ordered(self.key, self._epoch, None, message))
 
     def _remember_death(self, ended: int, living: int | None, now: float) -> None:
-        """Its birth may still be under way, also when the death itself is ignored."""
+        """Its birth may still arrive, even if the death itself is ignored."""
         if living is not None and _is_ahead(ended, living):
-            return  # announced under the number of the next session, which may come
+            return  # announced under the number of the next session, which may follow
         recent = self._recent_deaths(now)
         known = [death.newest for death in recent if death.bd_seq == ended]
         newest = self._newest if ended == living else known[0] if known else None
@@ -622,7 +623,7 @@ class EdgeNode(Generic[M]):
     def _on_numbered(
         self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]], by: ReleasedBy = ReleasedBy.ORDER
     ) -> None:
-        """``by``: what released the message if it is what is expected."""
+        """``by``: what released the message if it is the expected one."""
         if self._state in (NodeState.UNBORN, NodeState.DEAD):
             self._before_birth(message, now, out)
         elif self._waits_for_a_birth(message):
@@ -643,11 +644,11 @@ class EdgeNode(Generic[M]):
             self._wait(message, now, out)
 
     def _waits_for_a_birth(self, message: EdgeMessage[M]) -> bool:
-        """Whether it is of a session to come, or the node counts elsewhere: neither late nor a copy."""
+        """Whether it belongs to a future session, or the node counts elsewhere: neither late nor a copy."""
         seq, expected = message.seq, self._queue.expected
         assert seq is not None
         assert expected is not None
-        if self._waiting:  # does it follow what waits, by its stamp or, where there are none, by its number?
+        if self._waiting:  # does it follow a waiting message, by its stamp or, without stamps, by its number?
             last = self._waiting[-1].message
             if message.timestamp is None and last.timestamp is None:
                 if seq == ((last.seq or 0) + 1) % 256:
@@ -667,7 +668,7 @@ class EdgeNode(Generic[M]):
         return bool(stamps) and message.timestamp > min(stamps)
 
     def _confirm_beginning(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
-        """The expected number, or anything not stamped before the birth, tells whether the birth's stamp was right."""
+        """The expected number, or any message not stamped before the birth, shows if the birth's stamp was right."""
         born = self._birth.timestamp if self._birth and self._state is NodeState.BORN else None
         if self._began is not None or born is None or message.timestamp is None:
             return
@@ -708,7 +709,7 @@ class EdgeNode(Generic[M]):
     def _begin_epoch_with(
         self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]], by: ReleasedBy
     ) -> None:
-        """Release messages, the first of which says where the node counts, in the order of their numbers as seen from there."""
+        """Release messages in the order of their numbers, relative to the first, which is the node's position."""
         self._epoch, self._began, self._adrift = self._epoch + 1, None, False
         for message in _in_order(messages, messages[0].seq or 0):
             self._push(message, now, out, by)
@@ -718,7 +719,7 @@ class EdgeNode(Generic[M]):
 
     def _wait(self, message: EdgeMessage[M], now: float, out: list[NodeEffect[M]]) -> None:
         if len(self._waiting) >= self._options.capacity:
-            if self._waiting_due is None:  # by policy they are held until a birth, so there is no room to be made
+            if self._waiting_due is None:  # by policy they are held until a birth, so no room can be made
                 out += self._entries(Reason.OVERFLOW, [message], now, "no room to wait for a birth")
                 return
             self._waited_enough(now, out, ReleasedBy.CAPACITY)
@@ -732,7 +733,7 @@ class EdgeNode(Generic[M]):
             self._waiting += self._take_out(lambda _, held: self._is_stamped_after_what_waits(held.message))
 
     def _waited_enough(self, now: float, out: list[NodeEffect[M]], by: ReleasedBy) -> None:
-        """No birth came in time."""
+        """No birth arrived in time."""
         if self._options.send_rebirth_when_timeout:
             self._rebirth.want("messages waited for a birth that did not come")
         self._waiting_due = None
@@ -755,11 +756,11 @@ class EdgeNode(Generic[M]):
         self._waiting, self._waiting_due = [], None
 
     def _is_in_sync(self) -> bool:
-        """Whether the session went on where it was, as far as what was released and what waits tell."""
+        """Whether the session continued, judging by the released and waiting messages."""
         expected, numbers = self._queue.expected, {waiting.message.seq for waiting in self._waiting}
         if self._moved_on or expected is None:
             return True
-        # Stamps tell what is new. Without them, one or two messages before the expected one are taken for copies.
+        # Stamps show what is new. Without them, one or two messages before the expected one are treated as copies.
         copies = 2 if self._adrift else 0
         run = next(count for count in range(257) if (expected - 1 - count) % 256 not in numbers or count == 256)
         return expected in numbers and run <= copies
@@ -772,9 +773,9 @@ class EdgeNode(Generic[M]):
             self._push(message, now, out, by)
 
     def _follow(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]], by: ReleasedBy) -> None:
-        """Go on where the node counts, with messages that are not of the numbers expected.
+        """Continue at the node's number, with messages that were not expected.
 
-        Sync is lost, unless what was held leads up to them: then more than half the circle came behind a gap.
+        Sync is lost, unless the held messages lead up to them: then more than half the circle came after a gap.
         """
         had_held = self._queue.held_count > 0
         self._take(self._queue.flush(now), out, by)
@@ -786,7 +787,7 @@ class EdgeNode(Generic[M]):
             self._begin_epoch_with(messages, now, out, by)
 
     def _drop_and_follow(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]]) -> None:
-        """The same, where what is held and what waited are to be dropped: go on behind it."""
+        """The same, if held and waiting messages are to be dropped: continue after them."""
         had_held = self._queue.held_count > 0
         self._give_gaps_up(now, out)
         if had_held and self._is_still_to_come(messages):
@@ -804,7 +805,7 @@ class EdgeNode(Generic[M]):
         return SEQ.distance(first or 0, self._queue.expected or 0) >= 0
 
     def _give_gaps_up(self, now: float, out: list[NodeEffect[M]]) -> None:
-        """Settle what is held as if the time of every gap were over."""
+        """Settle held messages as if every gap had timed out."""
         for effect in self._queue.advance(inf):
             self._take(
                 [effect._replace(time=now) if isinstance(effect, LedgerEntry) else effect], out, ReleasedBy.TIMEOUT
@@ -812,7 +813,7 @@ class EdgeNode(Generic[M]):
         self._queue = Resequencer.restore(replace(self._queue.save(), now=now), self._resequencing, self.key)
 
     def _lose_sync(self, messages: list[EdgeMessage[M]], now: float, out: list[NodeEffect[M]]) -> None:
-        """Enter what is missing before these messages. Nobody knows any more how the node stands."""
+        """Record what is missing before these messages. The state of the node is unknown from now on."""
         expected, first = self._queue.expected, _in_order(messages, messages[0].seq or 0)[0].seq
         assert expected is not None
         assert first is not None
@@ -831,12 +832,12 @@ class EdgeNode(Generic[M]):
         start = replace(nothing, epoch=self._epoch, expected=expected, horizon=horizon)
         self._queue = Resequencer.restore(start, self._resequencing, self.key)
 
-    # -- what comes out -------------------------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------------------------------
 
     def _take(
         self, effects: list[Effect[EdgeMessage[M]]], out: list[NodeEffect[M]], by: ReleasedBy, *, ask: bool = False
     ) -> None:
-        """Pass on what the resequencer says. ``ask``: whether what it lost is a reason for a rebirth."""
+        """Return the resequencer's effects. ``ask``: whether its losses are a reason for a rebirth."""
         for effect in effects:
             if isinstance(effect, Released):
                 self._release(effect, out, by)
@@ -853,8 +854,8 @@ class EdgeNode(Generic[M]):
                 self._rebirth.want("the node counts elsewhere")
 
     def _as_far_as_known(self, entry: LedgerEntry[EdgeMessage[M]]) -> LedgerEntry[EdgeMessage[M]]:
-        """Numbers repeat, so nobody can say how many are lost. And a bookmark does not say which numbers were given up, so a
-        resumed session can't tell what is late from a copy."""
+        """Numbers repeat, so the number of lost messages is unknown. And a bookmark does not contain the numbers given
+        up, so a resumed session can't distinguish late messages from copies."""
         if entry.reason is Reason.LOST:
             return entry._replace(detail=f"{entry.detail}; {at_least(entry.size)}")
         is_resumed = self._birth is not None and self._birth.seq is None
@@ -873,7 +874,7 @@ class EdgeNode(Generic[M]):
             out.append(ordered)
 
     def _passed_on(self, message: EdgeMessage[M], sequence: int | None, epoch: int, by: ReleasedBy) -> Ordered[M]:
-        """The session goes on with this message."""
+        """The session continues with this message."""
         stamp, flag = message.timestamp, None
         if stamp is not None:
             self._newest = stamp if self._newest is None else max(stamp, self._newest)
@@ -896,7 +897,7 @@ class EdgeNode(Generic[M]):
             out.append(StatusChanged(self.key, device, status, stamp))
 
     def _mark_all(self, status: Status, was: Status | None = None) -> list[NodeEffect[M]]:
-        """Mark the devices, then the node; by the host's time."""
+        """Mark the devices, then the node; with the host's time."""
         out: list[NodeEffect[M]] = []
         for device, before in self._devices.items():
             if was in (None, before):
@@ -926,12 +927,12 @@ def _not_cleared(messages: list[EdgeMessage[M]]) -> list[EdgeMessage[M]]:
 
 
 def at_least(lost: int) -> str:
-    """How many messages are missing when so many numbers are."""
+    """The number of missing messages, as text, given the missing numbers."""
     return f"at least {lost} missing: numbers repeat after 256"
 
 
 def _in_order(messages: Iterable[EdgeMessage[M]], pivot: int) -> list[EdgeMessage[M]]:
-    """By their numbers, as seen from one of them."""
+    """Sorted by their numbers, relative to one of them."""
     return sorted(messages, key=lambda message: SEQ.unwrap(message.seq or 0, pivot))
 
 
@@ -941,7 +942,7 @@ def _is_stamped_before(message: EdgeMessage[M], birth: _Birth) -> bool:
 
 
 def _is_ahead(bd_seq: int, other: int) -> bool:
-    """Whether a session follows another, as far as its number tells."""
+    """Whether a session follows another, as far as its number shows."""
     return 0 < (bd_seq - other) % 256 < 128
 
 

@@ -1,4 +1,4 @@
-"""What an edge node's session machine is told and what it answers: messages, options and effects."""
+"""Types of an edge node's session machine: messages, options and effects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OF_DATA = frozenset({Kind.NDATA, Kind.DDATA})
 
 
 class EdgeMessage(NamedTuple, Generic[M]):
-    """One message of an edge node, as far as its order is concerned. ``body`` is whatever the caller wants back."""
+    """One message of an edge node, as needed for its order. ``body`` is returned to the caller."""
 
     kind: Kind
     body: M
@@ -44,11 +44,11 @@ class EdgeMessage(NamedTuple, Generic[M]):
     """When the node sent it, by the node's own clock; only compared with other stamps of the same node."""
     device: str | None = None
     bd_seq: int | None = None
-    """Which session it speaks of: in NBIRTH and NDEATH only."""
+    """The session that it refers to: in NBIRTH and NDEATH only."""
 
 
 def check_message(message: object) -> None:
-    """Raise InvalidArgument unless ``message`` is one that can be judged. An absent seq is not a zero."""
+    """Raise InvalidArgument unless ``message`` is valid. An absent seq is not a zero."""
     if not isinstance(message, EdgeMessage):
         raise InvalidArgument(f"an edge node's message must be an EdgeMessage, not {type(message).__name__}")
     if not isinstance(message.kind, Kind):
@@ -71,7 +71,7 @@ def _require_number(name: str, value: object, limit: int) -> None:
 
 
 class OnTimeout(StrEnum):
-    """What becomes of the messages behind a gap whose time is over."""
+    """What happens to the messages behind a gap that has timed out."""
 
     RELEASE = "release"
     DROP = "drop"
@@ -79,7 +79,7 @@ class OnTimeout(StrEnum):
 
 
 class BeforeBirth(StrEnum):
-    """What becomes of the data of a node that was never born."""
+    """What happens to data of a node without a birth."""
 
     RELEASE = "release"
     HOLD = "hold"
@@ -87,16 +87,16 @@ class BeforeBirth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeOrdering:
-    """The options of the session machine. Times are in whatever unit ``now`` is in; the defaults mean seconds.
+    """The options of the session machine. Times are in the unit of ``now``; the defaults mean seconds.
 
-    ``reorder_timeout`` is how long a gap, or a message ahead of its session's birth, may wait. ``on_timeout`` says what then
-    becomes of what waited: released in order, dropped, or held until the next birth. ``on_session_end`` says the same for
-    what a death or a birth finds waiting. ``capacity`` bounds the messages that one node may have waiting.
+    ``reorder_timeout`` is how long a gap, or a message ahead of its session's birth, may wait. ``on_timeout`` says what
+    then happens to waiting messages: released in order, dropped, or held until the next birth. ``on_session_end`` says
+    the same for messages that wait at a death or a birth. ``capacity`` limits the waiting messages of one node.
 
-    A rebirth is asked for once, and again only when ``rebirth_backoff`` has passed without a birth, a time that doubles with
-    each request up to ``rebirth_backoff_limit`` and is forgotten after a quiet time twice as long as that limit. After
-    ``rebirth_attempts`` requests without an answer only new trouble makes another. ``rebirths_per_second`` is the limit on
-    storms, over all nodes together; requests beyond it wait their turn. ``max_nodes`` bounds the nodes that are known.
+    A rebirth is requested once, and again only when ``rebirth_backoff`` has passed without a birth, a time that doubles
+    with each request up to ``rebirth_backoff_limit`` and is reset after a quiet time twice as long as that limit. After
+    ``rebirth_attempts`` unanswered requests only new trouble causes another. ``rebirths_per_second`` limits storms,
+    over all nodes together; requests beyond it are queued. ``max_nodes`` limits the known nodes.
     """
 
     reorder_timeout: float = 2.0
@@ -138,7 +138,7 @@ class NodeOrdering:
 
 
 class Status(StrEnum):
-    """How a node or a device stands. *Stale*: it was online, and nobody can say whether it still is."""
+    """The status of a node or a device. *Stale*: it was online, and it is unknown whether it still is."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -146,21 +146,21 @@ class Status(StrEnum):
 
 
 class Flag(StrEnum):
-    """What is to be known about a message that is in order."""
+    """A remark about a message that is in order."""
 
     BEFORE_BIRTH = "before-birth"
     STALE = "stale"
 
 
 class ReleasedBy(StrEnum):
-    """Why a message was released when it was."""
+    """Why a message was released at this moment."""
 
     ORDER = "order"
-    """It was the next one."""
+    """It was the expected one."""
     GAP_FILLED = "gap-filled"
-    """It waited, and what was missing before it came: a number, or its birth."""
+    """It waited, and what was missing before it arrived: a number, or its birth."""
     TIMEOUT = "timeout"
-    """It waited for ``reorder_timeout``, and what was missing did not come."""
+    """It waited for ``reorder_timeout``, and what was missing did not arrive."""
     SESSION_END = "session-end"
     """It waited until its session ended."""
     CAPACITY = "capacity"
@@ -170,7 +170,7 @@ class ReleasedBy(StrEnum):
 class Ordered(NamedTuple, Generic[M]):
     """The next message of a node. NDEATH has no ``sequence``.
 
-    ``epoch`` counts how often its numbers began anew: with each birth, and where the node was found to count elsewhere.
+    ``epoch`` counts how often its numbers restarted: with each birth, and when the node was found to count elsewhere.
     """
 
     key: Hashable
@@ -182,7 +182,7 @@ class Ordered(NamedTuple, Generic[M]):
 
 
 class RebirthRequested(NamedTuple):
-    """Ask the node for a new birth."""
+    """Request a new birth from the node."""
 
     key: Hashable
     reason: str
@@ -190,7 +190,7 @@ class RebirthRequested(NamedTuple):
 
 
 class StatusChanged(NamedTuple):
-    """A node (``device=None``) or a device changed. ``stamp`` is the node's time, or None: take the host's own."""
+    """The status of a node (``device=None``) or a device changed. ``stamp``: the node's time; None: use the host's."""
 
     key: Hashable
     device: str | None
@@ -199,7 +199,7 @@ class StatusChanged(NamedTuple):
 
 
 class DeathIgnored(NamedTuple, Generic[M]):
-    """An NDEATH of no session that is alive."""
+    """An NDEATH without a live session."""
 
     key: Hashable
     detail: str
@@ -208,7 +208,7 @@ class DeathIgnored(NamedTuple, Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage(Generic[M]):
-    """A message that waits, and since when, by the clock of whoever took it in."""
+    """A message that waits, and since when, by the caller's clock."""
 
     message: EdgeMessage[M]
     since: float
@@ -216,7 +216,7 @@ class HeldMessage(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class SequenceGap:
-    """Missing numbers, ``first`` to ``last``. Where they wrap, ``last`` is the smaller one."""
+    """Missing numbers, ``first`` to ``last``. If they wrap, ``last`` is the smaller one."""
 
     first: int
     last: int
@@ -224,7 +224,7 @@ class SequenceGap:
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot(Generic[M]):
-    """What is known of a node at one moment."""
+    """The state of a node at one moment."""
 
     key: Hashable
     status: Status
@@ -233,31 +233,31 @@ class NodeSnapshot(Generic[M]):
     bd_seq: int | None
     """Of its last birth."""
     expected: int | None
-    """The number that is released next; None before the first message."""
+    """The number to be released next; None before the first message."""
     held: tuple[HeldMessage[M], ...]
-    """What waits ahead of a gap, in order."""
+    """Messages ahead of a gap, in order."""
     waiting: tuple[HeldMessage[M], ...]
-    """What waits for a birth."""
+    """Messages that wait for a birth."""
     gaps: tuple[SequenceGap, ...]
-    """What is missing before and between the messages held."""
+    """The numbers missing before and between held messages."""
     deadline: float | None
-    """When the next of what waits is settled by its timeout."""
+    """When the next waiting message times out."""
     rebirth_outstanding: bool
-    """Whether a rebirth is wanted, and did not come yet."""
+    """Whether a rebirth was requested, and has not arrived yet."""
 
 
 NodeEffect: TypeAlias = Ordered[M] | LedgerEntry[EdgeMessage[M]] | RebirthRequested | StatusChanged | DeathIgnored[M]
 
 
 def pack_bits(leading: int, values: Iterable[int], widths: Iterable[int]) -> int:
-    """One number that is greater whenever ``leading`` is, with every other value in its own bits."""
+    """One number that rises whenever ``leading`` does, with every other value in its own bits."""
     for value, width in zip(values, widths, strict=True):
         leading = leading << width | value
     return leading
 
 
 def unpack_bits(packed: int, widths: Sequence[int]) -> list[int]:
-    """What ``pack_bits`` was given: the leading value, then the others."""
+    """The inverse of ``pack_bits``: the leading value, then the others."""
     values: list[int] = []
     for width in reversed(widths):
         values.insert(0, packed & ((1 << width) - 1))
@@ -271,16 +271,17 @@ _BITS = (32, 64, 8, 1, _STAMP_BITS)
 
 
 class Bookmark(NamedTuple):
-    """Where a node stands, to be stored together with its messages. As one number it only grows: ``given`` comes first."""
+    """The position of a node, to be stored together with its messages. As a number it only grows: ``given`` is
+    first."""
 
     given: int
-    """How many messages, ledger entries and ignored deaths were given out, ever."""
+    """The number of messages, ledger entries and ignored deaths that were returned, ever."""
     epoch: int
     bd_seq: int
     expected: int
     born: bool
     newest: int | None = None
-    """The newest stamp since the last birth: what is behind and stamped after it is no copy."""
+    """The newest stamp since the last birth: a message behind with a later stamp is not a copy."""
 
     def pack(self) -> int:
         stamp = 0 if self.newest is None else self.newest + 1
@@ -288,7 +289,7 @@ class Bookmark(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: int) -> Bookmark:
-        if packed >> sum(_BITS) == 0:  # written before there were stamps in it: nobody gives out 2**64 messages
+        if packed >> sum(_BITS) == 0:  # written before stamps were included: no node reaches 2**64 messages
             packed <<= _STAMP_BITS
         given, epoch, bd_seq, expected, born, stamp = unpack_bits(packed, _BITS)
         return cls(given, epoch, bd_seq, expected, bool(born), stamp - 1 if stamp else None)

@@ -1,13 +1,13 @@
 """Many edge nodes: one session machine each, one schedule, and one limit on rebirth requests.
 
-A request that finds the limit reached waits its turn, in the order in which the requests were made, and leaves only if its node
-still wants it then.
+Requests beyond the limit are queued, in the order in which they were made, and leave only if their node still needs
+them.
 
-A node that is cleared is known on, for its epochs and for its backoff, until its room is needed: then it is forgotten, unless
-it has spoken since or was asked for a rebirth so lately that to forget it would begin its backoff anew.
+A cleared node stays known, for its epochs and its backoff, until its room is needed: then it is forgotten, unless it
+has sent something since or was asked for a rebirth so recently that forgetting it would reset its backoff.
 
-``receive`` and ``advance`` are made of parts that are public too (``node``, ``take_due``, ``note``), for callers that guard
-each node by a lock of its own: what a node decides concerns that node alone, and everything else here is short.
+``receive`` and ``advance`` consist of parts that are public too (``node``, ``take_due``, ``note``), for callers with a
+lock per node: what a node decides concerns that node alone, and everything else here is short.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ M = TypeVar("M")
 
 
 class EdgeNodes(Generic[M]):
-    """The session machines of all edge nodes, by key. ``may_forget`` is asked before a node is forgotten."""
+    """The session machines of all edge nodes, by key. ``may_forget`` is called before a node is forgotten."""
 
     def __init__(
         self, options: NodeOrdering | None = None, may_forget: Callable[[Hashable], bool] = lambda _: True
@@ -55,66 +55,66 @@ class EdgeNodes(Generic[M]):
         return key in self._nodes
 
     def __getitem__(self, key: Hashable) -> EdgeNode[M]:
-        """A node that is known; KeyError for any other."""
+        """A known node; KeyError for any other."""
         return self._nodes[key]
 
     @property
     def next_deadline(self) -> float | None:
-        """When ``advance`` has something to do, or None."""
+        """When ``advance`` has something to do; None: never."""
         due = self._deadlines.next()
         if not self._postponed:
             return due
         return self._budget.next if due is None else min(due, self._budget.next)
 
     def receive(self, key: Hashable, message: EdgeMessage[M], now: float) -> list[NodeEffect[M]]:
-        """Take in one message of the node ``key``."""
+        """Process one message of the node ``key``."""
         if (node := self._nodes.get(key)) is None:
             check_message(message)
             node = self._add(key, EdgeNode(self._options, key), now)
         return self._limited(self._noted(node, node.receive(message, now)), now)
 
     def node(self, key: Hashable, now: float) -> EdgeNode[M]:
-        """The node ``key``, known from now on."""
+        """The node ``key``, which is known from now on."""
         return self._nodes.get(key) or self._add(key, EdgeNode(self._options, key), now)
 
     def note(self, node: EdgeNode[M], effects: list[NodeEffect[M]], now: float) -> list[NodeEffect[M]]:
-        """Take notice of what a node decided. Returns its effects without the requests that have to wait their turn."""
+        """Record the effects of a node. Returns them without the requests that are queued."""
         return self._limited(self._noted(node, effects), now)
 
     def advance(self, now: float) -> list[NodeEffect[M]]:
-        """Let time pass: whatever falls due by ``now`` is decided."""
+        """Let time pass: decide everything that is due by ``now``."""
         due, out = self.take_due(now)
         for node in due:
             out += self.note(node, node.advance(now), now)
         return out
 
     def take_due(self, now: float) -> tuple[list[EdgeNode[M]], list[NodeEffect[M]]]:
-        """The nodes that are to be advanced now, which is the caller's to do, and the requests whose turn it is."""
+        """The nodes that the caller must advance now, and the requests that may leave."""
         return [self._nodes[key] for key in self._deadlines.pop_due(now)], self._postponed_requests(now)
 
     def disconnect(self) -> list[NodeEffect[M]]:
-        """The broker is lost: everything that was online is stale."""
+        """The broker is lost: everything online is stale."""
         return [effect for node in self for effect in self._noted(node, node.disconnect())]
 
     def reconnect(self, now: float) -> list[NodeEffect[M]]:
-        """The broker is there again: every node that is stale is asked for its birth."""
+        """The broker is back: request the birth of every stale node."""
         out: list[NodeEffect[M]] = []
         for node in self:
             out += self._noted(node, node.reconnect(now))
         return self._limited(out, now)
 
     def ask(self, key: Hashable, reason: str, now: float) -> list[NodeEffect[M]]:
-        """There is another reason to ask a known node for its birth."""
+        """There is another reason to request the birth of a known node."""
         node = self._nodes[key]
         return self._limited(self._noted(node, node.ask(reason, now)), now)
 
     def resume(self, key: Hashable, bookmark: Bookmark, now: float) -> list[NodeEffect[M]]:
-        """Go on with a node where a bookmark left it. One that was alive then is asked for its birth."""
+        """Continue a node at a bookmark. If it was alive then, its birth is requested."""
         node = self._add(key, EdgeNode.resume(bookmark, self._options, key), now)
         return self._limited(self._noted(node, node.reconnect(now)), now)
 
     def clear(self, key: Hashable, now: float) -> list[NodeEffect[M]]:
-        """Forget what is known of a node; one that is not known is fine."""
+        """Forget a node, if it is known."""
         node = self._nodes.get(key)
         if node is None:
             return []
@@ -123,11 +123,11 @@ class EdgeNodes(Generic[M]):
         return effects
 
     def note_cleared(self, node: EdgeNode[M]) -> None:
-        """A node was cleared: its room can be given to another."""
+        """A node was cleared: its room can be used for another."""
         self._cleared.set(node.key, node.forgettable_at)
 
     def clear_device(self, key: Hashable, device: str, now: float) -> list[NodeEffect[M]]:
-        """Forget what is known of a device; one that is not known is fine."""
+        """Forget a device, if it is known."""
         node = self._nodes.get(key)
         return [] if node is None else self._noted(node, node.clear_device(device, now))
 
@@ -150,7 +150,7 @@ class EdgeNodes(Generic[M]):
                 self._cleared.set(key, now)
 
     def _noted(self, node: EdgeNode[M], effects: list[NodeEffect[M]]) -> list[NodeEffect[M]]:
-        """The effects of a node, whose deadline may have moved."""
+        """The effects of a node; its deadline may have changed."""
         deadline = node.deadline
         if deadline is not None:
             self._deadlines.set(node.key, deadline)
@@ -159,8 +159,8 @@ class EdgeNodes(Generic[M]):
         return effects
 
     def _limited(self, effects: list[NodeEffect[M]], now: float) -> list[NodeEffect[M]]:
-        """The effects without the requests that have to wait their turn."""
-        if RebirthRequested not in map(type, effects):  # as a rule
+        """The effects without the requests that are queued."""
+        if RebirthRequested not in map(type, effects):  # the usual case
             return effects
         out: list[NodeEffect[M]] = []
         for effect in effects:
@@ -171,7 +171,7 @@ class EdgeNodes(Generic[M]):
         return out
 
     def _postponed_requests(self, now: float) -> list[NodeEffect[M]]:
-        """The requests whose turn it is."""
+        """The queued requests that may leave."""
         out: list[NodeEffect[M]] = []
         while self._postponed:
             key = next(iter(self._postponed))

@@ -1,12 +1,12 @@
-"""When a rebirth is asked for: one request outstanding per node, with backoff, and a limit over all nodes.
+"""Rebirth requests: one outstanding per node, with backoff, and a limit over all nodes.
 
 Rules
-    - However many reasons there are, one request is outstanding: it is answered by a birth and by nothing else.
+    - One request is outstanding, for any number of reasons: only a birth answers it.
     - Without an answer it is repeated, each time after twice the time, and given up after ``attempts`` requests.
-    - An answer ends the request, not the backoff: a node that loses messages again and again is not asked more often than the
-      backoff allows. A quiet time of twice the longest backoff begins it anew.
-    - While there is no way to the node nothing is asked, and no attempt is used up.
-    - Over all nodes, requests leave at a limited rate (``RebirthBudget``); the first second's worth may leave at once.
+    - An answer ends the request, not the backoff: a node that loses messages repeatedly is not asked more often than
+      the backoff allows. A quiet time of twice the longest backoff resets it.
+    - While there is no connection to the node nothing is requested, and no attempt is used up.
+    - Over all nodes, requests are sent at a limited rate (``RebirthBudget``), with a burst of one second's worth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seriatim.core.sparkplug.messages import NodeOrdering
 
 
 class RebirthGovernor:
-    """Decides when one node is asked."""
+    """Decides when to send a request to one node."""
 
     __slots__ = ("_allowed", "_delay", "_left", "_options", "_reason", "_sent", "reachable")
 
@@ -37,23 +37,23 @@ class RebirthGovernor:
 
     @property
     def due(self) -> float | None:
-        """When the node is to be asked, or asked again; None when there is no need."""
+        """When the request is to be sent, or repeated; None if there is no need."""
         return self._allowed if self._left and self.reachable else None
 
     @property
     def begins_anew(self) -> float:
-        """When the past makes no difference any more: a quiet time later."""
+        """When the past makes no difference any more: after a quiet time."""
         return self._allowed + 2 * self._options.rebirth_backoff_limit
 
     def want(self, reason: str) -> None:
-        """There is a reason to ask."""
+        """There is a reason for a request."""
         if self._reason is None:
             self._reason, self._left, self._sent = reason, self._options.rebirth_attempts, 0
         else:
             self._left = max(self._left, 1)
 
     def ask(self, now: float) -> tuple[str, int]:
-        """The request leaves now: its reason, and how often it was made."""
+        """The request is sent now. Returns its reason, and the number of attempts."""
         assert self._reason is not None
         if now > self.begins_anew:
             self._delay = self._options.rebirth_backoff
@@ -63,7 +63,7 @@ class RebirthGovernor:
         return self._reason, self._sent
 
     def end(self) -> None:
-        """The node was born, or died: nothing more is asked."""
+        """The node was born, or died: no request is outstanding."""
         self._reason, self._left = None, 0
 
 
@@ -78,10 +78,10 @@ class RebirthBudget:
         self._time = -inf
 
     def take(self, now: float) -> bool:
-        """Whether one more request may leave now."""
+        """Whether one more request may be sent now."""
         self._available = min(self._room, self._available + max(0.0, now - self._time) * self._rate)
         self._time = max(now, self._time)
-        # A bucket that was filled drop by drop is full at a whisker below one.
+        # Small increments add up to slightly less than one.
         if self._available < 1 - 1e-6:
             return False
         self._available -= 1
@@ -89,5 +89,5 @@ class RebirthBudget:
 
     @property
     def next(self) -> float:
-        """When the next request may leave."""
+        """When the next request may be sent."""
         return self._time + max(0.0, 1 - self._available) / self._rate

@@ -76,7 +76,17 @@ CORE_MAY_IMPORT_STANDARD = {
 
 # Inside the core: what all machines use, and which machines build on which others.
 CORE_SHARED = {
-    *("deadlines", "filters", "guarantees", "ranges", "sequence", "text_checks", "traces", "transition_table", "validation"),
+    *(
+        "deadlines",
+        "filters",
+        "guarantees",
+        "ranges",
+        "sequence",
+        "text_checks",
+        "traces",
+        "transition_table",
+        "validation",
+    ),
 }
 CORE_MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(CORE_SHARED, CORE_SHARED),

@@ -39,7 +39,7 @@ def publish(
     check_name("topic", topic)
     attributes = None if attributes is None else copy_attributes(attributes)
     check_message(data, ordering_key, attributes)
-    if not (schema.isascii() and schema.isidentifier()):
+    if not (isinstance(schema, str) and schema.isascii() and schema.isidentifier()):
         raise InvalidArgument(
             f"{schema!r} is not the schema of a store: leave schema out, or pass the one in the store's address (?schema=…)"
         )

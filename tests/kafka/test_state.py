@@ -138,6 +138,8 @@ def test_a_pause_and_a_resumption_that_a_member_without_the_partition_wrote_do_n
 def test_what_nobody_of_us_wrote_is_ignored():
     foreign = [(None, b"{}"), (b"claim/1", b"no json"), (b"claim/1", b"[]"), (b"claim", b"{}"), (b"message/x", b"{}")]
     foreign += [(b"command/1", b'{"other": 1}'), (b"message/1/2", b'{"key": 1}'), (b"\xff", b"{}"), (b"pause/x", b"{}")]
+    endless = b'{"key": "k", "failures": Infinity, "not_before": 0, "error": null}'
+    foreign += [(b"message/1/2", endless), (b"command/1", b"[" * 100_000), (b"pause/1/x", b"{}")]
     memory = PartitionMemory()
     for key, value in foreign:
         if (record := StateRecord.decoded(key, value)) is not None:

@@ -58,7 +58,7 @@ class StateRecord(NamedTuple):
         """Decode a record; None if it is not one of ours."""
         try:
             said = None if value is None else json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if key is None or not (said is None or isinstance(said, dict)):
             return None
@@ -140,7 +140,7 @@ class PartitionMemory:
                 self._forget(record.key)
             else:
                 self._remember(record.key, record.value)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return  # not one of our records
 
     def _forget(self, name: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import Response
 
-from seriatim.engine.broker import Broker, KeyOrder, KeyState
+from seriatim.engine.broker import Broker, KeyInfo, KeyOrder, KeyState
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.overview import is_slow
 from seriatim.engine.reported_status import AuditStatus, HostStatus, PipelineStatus, is_fresh, left_statuses
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from seriatim.console.app import Console
 
 PAGE = 50
+STUCK = 3
 SHOWN_BYTES = 2_000
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -176,10 +178,21 @@ async def _overview(request: Request, search: str = "", page: Annotated[int, Que
         health=await console.looks.share(("health",), broker.health),
         figures=await console.sampler.figures(),
         series=console.sampler.series(),
+        stuck=await console.looks.share(("stuck", search, page), lambda: _stuck_keys(broker, found.worst)),
         search=search,
         page=page,
         is_last=len(found.worst) < PAGE,
     )
+
+
+async def _stuck_keys(broker: Broker, worst: Sequence[SubscriptionStats]) -> list[tuple[str, KeyInfo]]:
+    """The first key that is stuck in each of the worst subscriptions."""
+    found: list[tuple[str, KeyInfo]] = []
+    for one in [one for one in worst if one.blocked_keys or _is_slow(one)][:STUCK]:
+        with suppress(SeriatimError):  # it was deleted meanwhile, or the store is away
+            keys = await broker.list_keys(one.subscription, limit=1, order="trouble" if one.blocked_keys else "oldest")
+            found += [(one.subscription, key) for key in keys]
+    return found
 
 
 async def _topics(request: Request, search: str = "", after: str | None = None) -> Response:

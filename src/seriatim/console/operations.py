@@ -29,6 +29,9 @@ from seriatim.errors import InvalidArgument, PermissionDenied
 MAX_LIMIT = 10_000
 """So many rows are in an answer at most."""
 
+OWNER_HEADER = "Seriatim-Owner"
+"""In the answer of a standby: where the owner of the store has its admin API."""
+
 
 class Operation(NamedTuple):
     """A method of ``Broker`` as an operation of the API."""

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from bench.spark.peer import OUTPUT, Resequencer
 from bench.spark.trace import SCHEMA, Trace
 from seriatim.spark import resequence
+from seriatim.spark.compatibility import shuffle_to
+from seriatim.spark.frames.dispatch import prepared_stream
+from seriatim.spark.frames.preparation import BEGAN, PARTITION, TIME
+from seriatim.spark.frames.resequence import Choices
+from seriatim.spark.frames.stream import partition_of, with_metrics
+from seriatim.spark.tagged import METRICS
 
 Work = Callable[[DataFrame, Trace, str], DataFrame]
 """What is done with a stream; the text is a folder of its own."""
@@ -27,18 +36,67 @@ def limit(stream: DataFrame, _trace: Trace, _folder: str) -> DataFrame:
     return stream.repartition("device")
 
 
+def through_python(stream: DataFrame, trace: Trace, folder: str) -> DataFrame:
+    """The least that anybody has to do who decides in Python: every row goes there, and comes back."""
+    return limit(stream, trace, folder).mapInArrow(unchanged, SCHEMA)
+
+
+def unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
 def resequenced(stream: DataFrame, trace: Trace, folder: str) -> DataFrame:
-    return stream.transform(
-        resequence(
-            key="device",
-            sequence="seq",
-            arrival="arrived",
-            start=0,
-            gap_timeout=trace.gap_timeout,
-            state=f"{folder}/state",
-            partitions=CORES,
-        )
+    return stream.transform(rules(trace, folder))
+
+
+def rules(trace: Trace, folder: str) -> Choices:
+    return resequence(
+        key="device",
+        sequence="seq",
+        arrival="arrived",
+        start=0,
+        gap_timeout=trace.gap_timeout,
+        state=f"{folder}/state",
+        partitions=CORES,
     )
+
+
+# -- step by step -------------------------------------------------------------------------------------------------------
+
+
+def with_partition_and_time(stream: DataFrame, _trace: Trace, _folder: str) -> DataFrame:
+    return _to_its_partition(_with_columns(stream))
+
+
+def with_time_of_batch(stream: DataFrame, _trace: Trace, _folder: str) -> DataFrame:
+    """By the generator that adaptive execution does not remove."""
+    began = F.stack(F.lit(1), F.current_timestamp().cast("double")).alias(BEGAN)
+    return _to_its_partition(_with_columns(stream).select("*", began))
+
+
+def _with_columns(stream: DataFrame) -> DataFrame:
+    partition = partition_of(F.col("device"), CORES).alias(PARTITION)
+    return stream.select("*", F.col("arrived").alias(TIME), partition)
+
+
+def _to_its_partition(rows: DataFrame) -> DataFrame:
+    return shuffle_to(rows, CORES, PARTITION).mapInArrow(unchanged, rows.schema)
+
+
+def unobserved(stream: DataFrame, trace: Trace, folder: str) -> DataFrame:
+    """In order, without figures for listeners."""
+    return with_metrics(*prepared_stream(stream, rules(trace, folder))).filter(F.col("_tag") != METRICS)
+
+
+STEPS: dict[str, Work] = {
+    "read and shuffle": limit,
+    "to Python and back": through_python,
+    "partition and time of each row": with_partition_and_time,
+    "time of the batch": with_time_of_batch,
+    "kernel and state": unobserved,
+    "figures for listeners": resequenced,
+}
+"""Each does one thing more than the one before; the last is all of it."""
 
 
 def by_spark_state(stream: DataFrame, trace: Trace, _folder: str) -> DataFrame:
@@ -50,8 +108,17 @@ def by_spark_state(stream: DataFrame, trace: Trace, _folder: str) -> DataFrame:
     )
 
 
-def seconds(spark: SparkSession, work: Work, trace: Trace) -> float:
-    """What all batches took together, from trigger to commit. Starting the query does not count."""
+class Ran(NamedTuple):
+    """What all batches of a query took together, in seconds: from trigger to commit, and of that in the kernel and for
+    the state, added up over tasks."""
+
+    seconds: float
+    kernel: float
+    state: float
+
+
+def run(spark: SparkSession, work: Work, trace: Trace) -> Ran:
+    """Starting the query does not count."""
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(trace.folder))
     with tempfile.TemporaryDirectory() as folder:
         writer = (
@@ -62,4 +129,8 @@ def seconds(spark: SparkSession, work: Work, trace: Trace) -> float:
         batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
     if sum(batch["numInputRows"] for batch in batches) != trace.rows:
         raise RuntimeError(f"not all of {trace.rows} rows were read")
-    return float(sum(batch["durationMs"]["triggerExecution"] for batch in batches)) / 1000
+    figures = [row[METRICS] for batch in batches for row in batch.observedMetrics.values()]
+    return Ran(
+        sum(batch["durationMs"]["triggerExecution"] for batch in batches) / 1000,
+        *(sum(figure[name] for figure in figures) / 1000 for name in ("kernel_ms", "state_ms")),
+    )

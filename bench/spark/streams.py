@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from bench.spark.peer import OUTPUT, Resequencer
 from bench.spark.trace import SCHEMA, Trace
@@ -19,10 +20,12 @@ from seriatim.spark.frames.dispatch import prepared_stream
 from seriatim.spark.frames.preparation import BEGAN, PARTITION, TIME
 from seriatim.spark.frames.resequence import Choices
 from seriatim.spark.frames.stream import partition_of, with_metrics
-from seriatim.spark.tagged import METRICS
+from seriatim.spark.tagged import LEDGER, METRICS, POSITION, Tag
 
 Work = Callable[[DataFrame, Trace, str], DataFrame]
 """What is done with a stream; the text is a folder of its own."""
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+COLUMNS = [column.split()[0] for column in SCHEMA.split(", ")]
 STORE = "spark.sql.streaming.stateStore"
 PEER_SETTINGS = {
     f"{STORE}.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -70,8 +73,25 @@ def with_partition_and_time(stream: DataFrame, _trace: Trace, _folder: str) -> D
 
 def with_time_of_batch(stream: DataFrame, _trace: Trace, _folder: str) -> DataFrame:
     """By the generator that adaptive execution does not remove."""
-    began = F.stack(F.lit(1), F.current_timestamp().cast("double")).alias(BEGAN)
-    return _to_its_partition(_with_columns(stream).select("*", began))
+    return _to_its_partition(_with_columns(stream).select("*", _time_of_batch()))
+
+
+def _time_of_batch() -> Column:
+    return F.stack(F.lit(1), F.current_timestamp().cast("double")).alias(BEGAN)
+
+
+def with_columns_of_output(stream: DataFrame, trace: Trace, folder: str) -> DataFrame:
+    """Each row comes back as an ordered one, with the columns that a ledger entry would have."""
+    output = prepared_stream(stream, rules(trace, folder))[0].output_schema()
+    return _to_its_partition(_with_columns(stream).select("*", _time_of_batch()), as_if_ordered, output)
+
+
+def as_if_ordered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        added = {"_tag": pa.repeat(str(Tag.ORDERED), len(batch)), POSITION.name: pa.array(range(len(batch)))}
+        added |= {field.name: pa.nulls(len(batch), field.type) for field in LEDGER}
+        columns = {"_tag": added.pop("_tag"), **dict(zip(COLUMNS, batch.select(COLUMNS).columns, strict=True)), **added}
+        yield pa.RecordBatch.from_pydict(columns)
 
 
 def _with_columns(stream: DataFrame) -> DataFrame:
@@ -79,8 +99,8 @@ def _with_columns(stream: DataFrame) -> DataFrame:
     return stream.select("*", F.col("arrived").alias(TIME), partition)
 
 
-def _to_its_partition(rows: DataFrame) -> DataFrame:
-    return shuffle_to(rows, CORES, PARTITION).mapInArrow(unchanged, rows.schema)
+def _to_its_partition(rows: DataFrame, task: Task = unchanged, output: StructType | None = None) -> DataFrame:
+    return shuffle_to(rows, CORES, PARTITION).mapInArrow(task, output or rows.schema)
 
 
 def unobserved(stream: DataFrame, trace: Trace, folder: str) -> DataFrame:
@@ -93,6 +113,7 @@ STEPS: dict[str, Work] = {
     "to Python and back": through_python,
     "partition and time of each row": with_partition_and_time,
     "time of the batch": with_time_of_batch,
+    "columns of the output": with_columns_of_output,
     "kernel and state": unobserved,
     "figures for listeners": resequenced,
 }

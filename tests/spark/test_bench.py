@@ -87,7 +87,7 @@ def test_the_peer_releases_what_the_core_releases(trace):
     assert sum(map(len, by_core.values())) > 15_000
 
 
-@pytest.mark.parametrize("part", ["pipeline", "streaming", "batch", "payloads", "peer", "keys"])
+@pytest.mark.parametrize("part", ["pipeline", "streaming", "batch", "payloads", "io", "peer", "keys"])
 def test_each_part_finds_a_rate_and_a_ratio(spark, tmp_path: Path, part: str):
     bench = Bench(spark, TINY, 1, tmp_path)
     getattr(bench, part)()

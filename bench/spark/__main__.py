@@ -136,10 +136,9 @@ class Bench(Report):
             trace = self.trace(self.size.few, self.size.io_rows)
             bench = PipelineBench(self.spark, trace, Path(folder))
             name = f"pipeline, topic to topic and ledger, {trace.rows:,} JSON messages"
-            works = (bench.plainly, bench.in_order_through_spark, bench.in_order)
-            self._beside_limit(
-                name, "≥ 0.7x", *(Work(trace.rows, run) for run in works), between="order, through Spark"
-            )
+            runs = {f"limit of {name}": bench.plainly, f"{name}, rows through Spark": bench.in_order_through_spark}
+            runs[name] = bench.in_order
+            self._beside_limit({one: Work(trace.rows, run) for one, run in runs.items()}, "≥ 0.7x")
 
     def start(self) -> None:
         """Whole processes, until the first small batch is done."""
@@ -184,13 +183,13 @@ class Bench(Report):
         """Tables: put in order, and audited."""
         for keys in (self.size.few, self.size.many):
             trace = self.trace(keys)
-            for name, goal, between, works in (
-                ("resequence", "≥ 0.92x", "a window", spark_batch.RESEQUENCE),
+            for what, goal, between, (least, same_way, ours) in (
+                ("resequence", "≥ 0.92x", "with a window", spark_batch.RESEQUENCE),
                 ("audit", "≥ 0.95x", "rows to Python", spark_batch.AUDIT),
             ):
-                self._beside_limit(
-                    f"batch {name}, {keys:,} keys", goal, *(self._table(work, trace) for work in works), between=between
-                )
+                name = f"batch {what}, {keys:,} keys"
+                works = {f"limit of {name}": least, f"limit of {name}, {between}": same_way, name: ours}
+                self._beside_limit({one: self._table(work, trace) for one, work in works.items()}, goal)
 
     def _table(self, work: spark_batch.Work, trace: Trace) -> Work:
         def run() -> float:
@@ -200,14 +199,13 @@ class Bench(Report):
 
         return Work(trace.rows, run)
 
-    def _beside_limit(self, name: str, goal: str, *works: Work, between: str) -> None:
-        """The limit, then the limit and what ``between`` names, and ours."""
-        limited = f"limit of {name}"
-        names = [limited, f"limit and {between}, {name}", name]
-        found = self.compare(dict(zip(names, works, strict=True)))
+    def _beside_limit(self, works: dict[str, Work], goal: str) -> None:
+        """The first is the limit, and the last is ours. One between them goes the same way as ours, or another one."""
+        found = self.compare(works)
+        limited, *others = works
         self.add(limited, found.rate(limited))
-        for one in names[1:]:
-            self.add(one, found.rate(one), found.beside(one, limited, "limit"), goal if one == name else "")
+        for name in others:
+            self.add(name, found.rate(name), found.beside(name, limited, "limit"), goal if name == others[-1] else "")
 
     def streaming(self) -> None:
         """Beside the limit, with few keys and with many."""
@@ -219,8 +217,8 @@ class Bench(Report):
             self._memory(peaks, name)
 
     def _stream_beside_limit(self, name: str, trace: Trace, goal: str) -> None:
-        works = (self.stream(work, trace) for work in (limit, through_python, resequenced))
-        self._beside_limit(name, goal, *works, between="to Python and back")
+        works = {f"limit of {name}": limit, f"limit of {name}, to Python and back": through_python, name: resequenced}
+        self._beside_limit({one: self.stream(work, trace) for one, work in works.items()}, goal)
 
     def steps(self) -> None:
         """Where the processor time of a stream goes."""

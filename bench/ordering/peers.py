@@ -103,7 +103,9 @@ async def embedded(address: str, work: Work, journal: Journal) -> Times:
             topic = await pubsub.topic("events").create()
             topic.set_publish_options(PublishOptions(Batching(max_messages=BATCH, max_milliseconds=10)))
             # An immediate retry, as everybody else has it.
-            subscription = await topic.subscription("worker").create(retry=RetryPolicy(min_backoff=0, max_backoff=0))
+            subscription = await topic.subscription("worker").create(
+                enable_message_ordering=True, retry=RetryPolicy(min_backoff=0, max_backoff=0)
+            )
             begun = perf_counter()
             published = [topic.publish(work.payload(number), ordering_key=key) for number, key in enumerate(work.keys)]
             await topic.flush()

@@ -424,7 +424,7 @@ class Broker:
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
-        """Create a topic, and return it."""
+        """Create a topic. Raises AlreadyExists if it exists."""
         raise self.unsupported("create_topic")
 
     async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
@@ -448,7 +448,7 @@ class Broker:
         raise self.unsupported("list_topics")
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """A topic, with its options and the range of its messages."""
+        """A topic and its options."""
         raise self.unsupported("describe_topic")
 
     async def create_subscription(
@@ -479,7 +479,7 @@ class Broker:
         raise self.unsupported("list_subscriptions")
 
     async def describe_subscription(self, name: str) -> SubscriptionInfo:
-        """A subscription, with its options."""
+        """A subscription and its options."""
         raise self.unsupported("describe_subscription")
 
     # -- messages in, messages out --------------------------------------------------------------------------------------
@@ -551,11 +551,11 @@ class Broker:
         raise self.unsupported("move_reader")
 
     async def delete_reader(self, name: str) -> None:
-        """Delete a registered reader: messages are no longer kept for it."""
+        """Delete a reader. Messages that only it retained may then be deleted, too."""
         raise self.unsupported("delete_reader")
 
     async def list_readers(self) -> list[ReaderInfo]:
-        """Registered readers, and the position of each."""
+        """All registered readers, with their positions."""
         raise self.unsupported("list_readers")
 
     # -- operations -----------------------------------------------------------------------------------------------------
@@ -569,7 +569,7 @@ class Broker:
         raise self.unsupported("overview")
 
     async def stats(self, subscription: str) -> SubscriptionStats:
-        """How many messages and keys a subscription has, what they wait for, and the age of the oldest."""
+        """Counts of the messages and keys of a subscription, and the age of its oldest message."""
         raise self.unsupported("stats")
 
     async def wait_until_empty(self, subscription: str) -> None:
@@ -640,7 +640,7 @@ class Broker:
         raise self.unsupported("pause")
 
     async def resume(self, subscription: str) -> None:
-        """Deliver messages of a paused subscription again."""
+        """Deliver the messages of a paused subscription again."""
         raise self.unsupported("resume")
 
     async def dead_letter(
@@ -708,11 +708,11 @@ class Broker:
         raise self.unsupported("update_snapshot")
 
     async def delete_snapshot(self, name: str) -> None:
-        """Delete a snapshot."""
+        """Delete a snapshot. Messages that only it retained may then be deleted, too."""
         raise self.unsupported("delete_snapshot")
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
-        """Snapshots, and when each expires."""
+        """All snapshots."""
         raise self.unsupported("list_snapshots")
 
     # -- documents of front ends ----------------------------------------------------------------------------------------
@@ -726,6 +726,7 @@ class Broker:
         raise self.unsupported("put_document")
 
     async def delete_document(self, kind: str, name: str) -> None:
+        """Delete a document."""
         raise self.unsupported("delete_document")
 
     # -- the store ------------------------------------------------------------------------------------------------------
@@ -735,6 +736,7 @@ class Broker:
         raise self.unsupported("add_outbox")
 
     async def remove_outbox(self, path: str) -> None:
+        """Stop publishing from the outbox of a SQLite file."""
         raise self.unsupported("remove_outbox")
 
     async def health(self) -> StoreHealth:
@@ -757,4 +759,5 @@ class Broker:
         """Announce a close: from now on, nothing waits for long for an unavailable store."""
 
     async def close(self) -> None:
+        """Make everything durable that was accepted, then release the store."""
         raise self.unsupported("close")

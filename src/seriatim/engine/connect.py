@@ -20,7 +20,7 @@ from seriatim.engine.engine import Engine
 from seriatim.engine.link.address import socket_path
 from seriatim.engine.link.remote import Lost, RemoteBroker
 from seriatim.engine.link.server import LinkServer
-from seriatim.engine.link.shared import SharedBroker
+from seriatim.engine.link.takeover import SharedBroker
 from seriatim.engine.uncancelled_wait import until_done
 from seriatim.errors import SeriatimError, StoreBusy, StoreError, StoreFailed, StoreFull, StoreOwned
 from seriatim.log import logger

@@ -27,7 +27,7 @@ from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, PermissionDenied
 
 MAX_LIMIT = 10_000
-"""So many rows are in an answer at most."""
+"""The most rows in an answer."""
 
 
 class Operation(NamedTuple):

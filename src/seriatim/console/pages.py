@@ -22,6 +22,7 @@ from markupsafe import Markup
 from starlette.responses import Response
 
 from seriatim.engine.broker import Broker, KeyInfo, KeyOrder, KeyState
+from seriatim.engine.message_ids import last_page
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.overview import is_slow
 from seriatim.engine.reported_status import (
@@ -248,7 +249,7 @@ async def _topic(request: Request, name: str, start: str = "", key: str = "", af
     broker = console.require_broker()
     topic = await broker.describe_topic(name)
     subscriptions = await console.looks.share(("subscriptions", name, after), lambda: _stats_of(broker, name, after))
-    first = start if start.isdecimal() else str(max(topic.earliest or 0, (topic.next_offset or 0) - PAGE))
+    first = start or last_page(topic.earliest, topic.next_offset, PAGE)
     return _render(
         request,
         "topic.html",

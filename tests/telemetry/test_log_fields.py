@@ -42,7 +42,7 @@ def test_an_error_that_no_handler_raised_is_logged_as_one_of_the_subscription(ca
             subscription = await topic.subscription("s").ensure()
             subscription.on("message", Message.ack)
             subscription.open()
-            await topic.subscription("s").delete()
+            await pubsub.broker.delete_subscription("s")
             async with asyncio.timeout(5):
                 while not caplog.records:  # noqa: ASYNC110 - a log tells nobody
                     await asyncio.sleep(0.01)

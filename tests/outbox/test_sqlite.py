@@ -24,6 +24,7 @@ from seriatim import PubSub, outbox
 from seriatim.engine.engine import Engine
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, NotSupported
 from seriatim.store import open_store
+from seriatim.store.sqlite.outbox_file import OutboxFile
 from seriatim.testing import run_in_virtual_time
 from tests.server.served import server_in_thread
 
@@ -115,6 +116,18 @@ def test_wrong_files_and_connections_are_refused_with_what_to_do(url, app, tmp_p
         for schema in (5, None, "a b", ""):
             with pytest.raises(InvalidArgument, match="is not the schema of a store"):
                 outbox.publish(other, "orders", b"1", schema=cast("str", schema))
+
+
+def test_large_messages_are_read_a_few_at_a_time(url, app):
+    large = "x" * 6 * 1024 * 1024
+    with closing(sqlite3.connect(app)) as file, file:
+        for number in range(4):
+            publish(file, f"{number}{large}")
+        ((reader,),) = file.execute("SELECT name FROM seriatim_outbox_reader")
+    file_of_store = OutboxFile(str(app), reader)
+    assert [row.id for row in file_of_store.read(1)] == [1, 2, 3]
+    assert [row.id for row in file_of_store.read(4)] == [4]
+    assert [data[0] for _, data in stored(url, 4)] == ["0", "1", "2", "3"]
 
 
 def test_what_was_read_and_not_deleted_is_not_read_again(url, app):

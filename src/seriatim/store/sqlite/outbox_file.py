@@ -18,7 +18,7 @@ from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, Store
 from seriatim.store.base import OutboxRow
 from seriatim.store.sqlite.session import BUSY_SECONDS, OUR_MARK
 
-MESSAGES_AT_ONCE = 500
+MESSAGES_AT_ONCE, BYTES_AT_ONCE = 500, 16 * 1024 * 1024
 _TABLES = """
 CREATE TABLE IF NOT EXISTS seriatim_outbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -65,10 +65,13 @@ class OutboxFile(NamedTuple):
                     "count as read. Remove the outbox and add it again"
                 )
             query = "SELECT id, topic, key, data, attributes FROM seriatim_outbox WHERE id >= ? ORDER BY id LIMIT ?"
-            return [
-                OutboxRow(id_, topic, key, data, json.loads(attributes) if attributes else None)
-                for id_, topic, key, data, attributes in file.execute(query, (start, MESSAGES_AT_ONCE))
-            ]
+            rows, size = list[OutboxRow](), 0
+            for id_, topic, key, data, attributes in file.execute(query, (start, MESSAGES_AT_ONCE)):
+                rows.append(OutboxRow(id_, topic, key, data, json.loads(attributes) if attributes else None))
+                size += len(data)
+                if size >= BYTES_AT_ONCE:
+                    break
+            return rows
 
     def forget(self, end: int) -> None:
         """Delete messages below an id."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from seriatim.core.publishing.message_limits import check_message, copy_attributes
 from seriatim.core.text_checks import check_name
+from seriatim.core.validation import require_kind
 from seriatim.errors import FailedPrecondition, InvalidArgument
 
 __all__ = ["publish"]
@@ -42,7 +43,8 @@ def publish(
     check_name("topic", topic)
     attributes = None if attributes is None else copy_attributes(attributes)
     check_message(data, ordering_key, attributes)
-    if not (isinstance(schema, str) and schema.isascii() and schema.isidentifier()):
+    require_kind("schema", str, schema)
+    if not (schema.isascii() and schema.isidentifier()):
         raise InvalidArgument(
             f"{schema!r} is not the schema of a store: leave schema out, or pass the one in the store's address (?schema=…)"
         )
@@ -50,7 +52,8 @@ def publish(
     texts = topic + (ordering_key or "") + "".join(chain.from_iterable(attributes.items() if attributes else ()))
     if "\0" in texts or "\1" in texts:
         raise InvalidArgument("the outbox can't keep the characters 0 and 1 in texts: leave them out")
-    packages = _packages(type(connection))
+    kind: type = type(connection)
+    packages = _packages(kind)
     if "sqlite3" in packages and hasattr(connection, "commit"):
         return _publish_in_file(connection, (topic, ordering_key, data, text))
     if "psycopg" in packages and hasattr(connection, "commit"):

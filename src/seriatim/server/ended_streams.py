@@ -14,14 +14,9 @@ Theory of operation
     them: it checks which connections still exist, when a stream has ended and every ``CHECK_INTERVAL_S`` seconds, and removes
     consumers without leases.
 
-Which client connections still exist.
-
-gRPC doesn't tell a server whether a call was cancelled by its client or ended together with the connection. The operating
-system knows: the kernel's table of TCP connections shows which are established. A killed process has lost its connections
-before gRPC notices.
-
-Where the table can't be read (it exists on Linux only), or a proxy in between keeps its own connection, a client counts as
-connected.
+    gRPC doesn't tell a server whether a call was cancelled by its client or ended together with the connection. The kernel's
+    table of TCP connections shows which are established; a killed process is gone from it before gRPC notices. Where the table
+    can't be read (it exists on Linux only), or a proxy in between keeps its own connection, a client counts as connected.
 """
 
 from __future__ import annotations

@@ -29,6 +29,9 @@ from seriatim.errors import InvalidArgument, PermissionDenied
 MAX_LIMIT = 10_000
 """The most rows in an answer."""
 
+OWNER_HEADER = "Seriatim-Owner"
+"""In the answer of a standby: where the owner of the store has its admin API."""
+
 
 class Operation(NamedTuple):
     """A method of ``Broker`` as an operation of the API."""

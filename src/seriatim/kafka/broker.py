@@ -124,6 +124,8 @@ class KafkaBroker(Catalog):
         if (group := self._groups.pop(name, None)) is not None:
             group.failed(NotFound(f"subscription {name!r} was deleted"))
             await group.close()
+        if (leaving := self._leaving.get(name)) is not None:  # Kafka deletes no group that has members
+            await asyncio.wait([leaving])
         await super().delete_subscription(name)
 
     # -- messages -------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class Outbox:
         self.broker, self.topic = broker, topic
 
     def epochs(self, name: str) -> Epochs:
+        """The epochs of the sending end, kept in the outbox's store."""
         return StoreEpochs(self.broker, self.topic, f"{name} sender")
 
     async def prepare(self, subscription: str, queue: int) -> None:
@@ -175,6 +176,7 @@ class TopicOutput:
         self.broker, self.topic, self.key = broker, topic, key
 
     def epochs(self, name: str) -> Epochs:
+        """The epochs of the receiving end, kept in the topic's store."""
         return StoreEpochs(self.broker, self.topic, f"{name} receiver")
 
     async def begin(self, name: str, on_durable: Deliver | None) -> TopicWriter:
@@ -193,6 +195,7 @@ class TopicWriter:
         self.position = position
 
     async def take(self, run: DeliveredRun, settle: Callable[[int], None]) -> None:
+        """Write a run of messages with its position, in one transaction."""
         end, key = max(self.position, run.end), self._output.key
         messages = [Outgoing(key, message) for message in run.messages]
         await _write(self._output.broker, self._output.topic, self._writer, self.position, end, messages)

@@ -1,8 +1,8 @@
 """The recent events of keys, for operators, in bounded memory.
 
 Rules
-    - Exceptional events are always recorded: failed and expired deliveries, fenced leases, dead letters, operators' actions. The
-      last ``REMEMBERED`` of them are kept, for the whole engine.
+    - Exceptional events are always recorded: failed and expired deliveries, fenced leases, dead letters, and actions of
+      operators. The last ``REMEMBERED`` of them are kept, for the whole engine.
     - Superseded messages are always recorded: the last ``SUPERSEDED`` of each subscription.
     - Ordinary deliveries and acks are recorded for watched keys only: those with problems, and those that somebody looked at.
       The last ``WATCHED_EVENTS`` of each key are kept, and the last ``WATCHED_KEYS`` keys of each subscription.

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from seriatim.server.consumers import ConsumerRegistry, Member
+from seriatim.server.consumers import ConsumerRegistry, RegisteredConsumer
 
 CHECK_INTERVAL_S = 0.5
 
@@ -48,11 +48,11 @@ class EndedStreams:
     def __init__(self, members: ConsumerRegistry, max_per_client: int) -> None:
         self._members = members
         self._max_per_client = max_per_client
-        self._ended: dict[int, tuple[Member, Client]] = {}  # by the member's number: the oldest first
+        self._ended: dict[int, tuple[RegisteredConsumer, Client]] = {}  # by the member's number: the oldest first
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
-    def add(self, member: Member, client: Client) -> None:
+    def add(self, member: RegisteredConsumer, client: Client) -> None:
         """A client has ended its stream."""
         if client.releases_on_close or not member.consumer.outstanding:
             self._members.leave(member)

@@ -338,7 +338,7 @@ def test_a_message_that_the_api_cannot_take_fails_alone():
             kinds = [type(one) for one in published]
             assert kinds == [str, str, NotSupported, PublishingPaused, str, NotSupported, str, str]
             assert topic.paused_keys() == ("a",)
-            handled = []
+            handled = list[bytes]()
             while len(handled) < 5:
                 for message in await subscription.pull(10, timeout=5):
                     handled.append(message.data)

@@ -1127,12 +1127,9 @@ def test_a_static_member_that_comes_again_remembers_what_it_wrote_in_its_last_ru
                 if run == 0:
                     await subscribed(pubsub, "again", "again")
                 subscription = pubsub.subscription("again")
-
-                def take(message) -> None:
-                    seen.append((message.ordering_key, message.data))
-                    message.ack()
-
-                subscription.on("message", take)
+                subscription.on(
+                    "message", lambda message: (seen.append((message.ordering_key, message.data)), message.ack())
+                )  # type: ignore[func-returns-value]
                 subscription.open()
                 produce(kafka, "again", [(b"other", b"%d" % run)])
                 await until(lambda: ("other", b"%d" % run) in seen)  # noqa: B023 - it is awaited here

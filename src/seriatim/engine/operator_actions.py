@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from seriatim.engine.engine import Engine
 
 PIECE = 2_000
-"""How many keys are examined before other work has its turn."""
+"""So many keys are looked at before others have their turn."""
 
 OLDEST_KEYS = 20_000
 """How many keys, at most, are searched for the oldest message of a subscription."""

@@ -31,7 +31,7 @@ from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, ResourceExhausted
-from seriatim.server.consumers import INVALID, ConsumerRegistry, Failures, Member, check_seconds, is_final
+from seriatim.server.consumers import INVALID, ConsumerRegistry, Failures, RegisteredConsumer, check_seconds, is_final
 from seriatim.server.options import ServerOptions
 from seriatim.server.push_delivery import require_pullable
 from seriatim.server.resources import Resources
@@ -80,7 +80,9 @@ class Stream:
             ack_deadline=float(first.stream_ack_deadline_seconds),
         )
 
-    async def run(self, requests: AsyncIterator[Any], write: Write, ended: Callable[[Member], None]) -> None:
+    async def run(
+        self, requests: AsyncIterator[Any], write: Write, ended: Callable[[RegisteredConsumer], None]
+    ) -> None:
         """Serve until the client hangs up, then call ``ended`` with its consumer. Raises if anything else ends the stream."""
         await require_pullable(self._broker, self._name)
         self._member = self._members.join(self._name, self._consumer)

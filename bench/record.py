@@ -22,6 +22,7 @@ from tests.proof import commit_at_work, commit_of, joined_note, tree_at_work
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "benchmarks"
+IMAGES = ROOT / "docs" / "images"
 PAGES = sorted((ROOT / "docs").glob("*/*.md"))
 BLOCK = re.compile(r"(<!-- benchmark: (?P<name>[a-z_]+) -->\n).*?(<!-- end of benchmark -->)", re.DOTALL)
 
@@ -124,6 +125,8 @@ def _shown(run: Run | None, name: str) -> str:
         "|" + "".join("--:|" if isinstance(run.rows[0][column], int | float) else "---|" for column in columns),
         *(f"| {' | '.join(_cell(row[column]) for column in columns)} |" for row in run.rows),
     ]
+    if (IMAGES / f"{name}.svg").exists():
+        lines += ["", f"![The figures of the table, drawn](../images/{name}.svg)"]
     return "\n".join(lines)
 
 

@@ -67,6 +67,13 @@ def test_what_was_not_measured_is_a_dash():
     assert "| a – | – | 1.00 + 2.00 |" in record.rewrite(PAGE, [run])
 
 
+def test_a_page_shows_the_picture_of_a_run_if_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "IMAGES", tmp_path)
+    assert "![" not in record.rewrite(PAGE, [RUN])
+    (tmp_path / "core.svg").write_text("<svg/>")
+    assert record.rewrite(PAGE, [RUN]).endswith("(../images/core.svg)\n<!-- end of benchmark -->\nafter")
+
+
 def test_without_a_run_a_page_says_how_to_make_one():
     assert "`python -m bench.core --record` writes one" in record.rewrite(PAGE, [])
 

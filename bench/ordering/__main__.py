@@ -31,10 +31,10 @@ from time import monotonic
 from bench.ordering.participants import PARTICIPANTS, Participant
 from bench.ordering.picture import drawn
 from bench.ordering.work import QUICK_SCENARIOS, SCENARIOS, Objection, Scenario, Work, judge
-from bench.record import ROOT, Recorder
+from bench.record import IMAGES, ROOT, Recorder
 from bench.report import add_record_option
 
-PICTURE = ROOT / "docs" / "images" / "ordering.svg"
+PICTURE = IMAGES / "ordering.svg"
 BEFORE = ", before"
 TIMEOUT_S = 60.0
 """A run that takes longer has no figure."""

@@ -28,8 +28,8 @@ from seriatim.sparkplug.mqtt_address import MqttAddress
 from seriatim.sparkplug.payload import REBIRTH
 from seriatim.sparkplug.rebirth_request import ask_for_rebirth
 from seriatim.sparkplug.topics import NodeId, parse_node
+from tests.cli.sparkplug.test_host import host_process
 from tests.sparkplug.plant import TOPIC, ear_on, host_on, node_on, run_bounded, stored_in, until
-from tests.sparkplug.test_command import host_process
 
 
 def test_a_host_says_that_it_is_connected_and_connected_again(mosquitto, store):

@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
 from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import Attachment, Broker
 from seriatim.engine.consumer import Consumer
+from seriatim.engine.outcomes import tell_future
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
 from seriatim.server.options import MAX_ACK_DEADLINE_S
 
@@ -144,17 +146,8 @@ def check_seconds(seconds: int) -> None:
 
 def _ack(member: Member, lease: Lease) -> asyncio.Future[None]:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_durable(error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
     try:
-        member.attachment.ack(lease, on_durable)
+        member.attachment.ack(lease, partial(tell_future, done))
     except StaleLease as error:
-        on_durable(error)
+        tell_future(done, error)
     return done

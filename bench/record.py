@@ -133,7 +133,9 @@ def _shown(run: Run | None, name: str) -> str:
         f"load {run.load[0]} at the beginning and {run.load[1]} at the end. "
         f"Every reading is in `docs/benchmarks/{_file(run)}`. {joined_note([(run.date, run.commit)])}"
     ).rstrip()
-    return f"{circumstances}\n\n{_table(run.rows)}"
+    drawn = (IMAGES / f"{name}.svg").exists()
+    picture = f"\n\n![The figures of the table, drawn](../images/{name}.svg)" if drawn else ""
+    return f"{circumstances}\n\n{_table(run.rows)}{picture}"
 
 
 def _table(rows: Sequence[Mapping[str, Cell]]) -> str:
@@ -143,8 +145,6 @@ def _table(rows: Sequence[Mapping[str, Cell]]) -> str:
         "|" + "".join("--:|" if isinstance(rows[0][column], int | float) else "---|" for column in columns),
         *(f"| {' | '.join(_cell(row[column]) for column in columns)} |" for row in rows),
     ]
-    if (IMAGES / f"{name}.svg").exists():
-        lines += ["", f"![The figures of the table, drawn](../images/{name}.svg)"]
     return "\n".join(lines)
 
 

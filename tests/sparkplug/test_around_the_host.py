@@ -9,6 +9,7 @@ import re
 import ssl
 import time
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -239,7 +240,7 @@ def test_asking_needs_a_broker_that_lets_us_in(tmp_path):
         asyncio.run(ask_for_rebirth(MqttAddress.parse("mqtt://127.0.0.1:9"), NodeId("g", "n")))
 
 
-def reading(*packets: str, sock: object = None) -> tuple[SimpleNamespace, Inbox, Mock]:
+def reading(*packets: str, sock: object = None) -> tuple[Any, Inbox, Mock]:
     """A client whose socket has these packets, one for each read; nothing more arrives then."""
     inbox, left = Inbox(Counts()), list(packets)
 

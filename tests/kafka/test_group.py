@@ -12,7 +12,7 @@ from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import SubscriptionInfo
 from seriatim.engine.consumer import Record
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import StaleLease
+from seriatim.errors import StaleLease, StoreLost
 from seriatim.kafka import group as groups
 from seriatim.kafka.group import Group
 from seriatim.kafka.member import Assigned
@@ -139,3 +139,12 @@ def test_a_command_that_comes_while_a_partition_begins_is_carried_out_after_thos
         assert pauses[-1].value is None
 
     play(scenario)
+
+
+def test_log_records_name_the_subscription_in_a_field(play, caplog):
+    async def scenario(group: Group, _: Producer) -> None:
+        group.failed(StoreLost("Kafka is away"))
+
+    play(scenario)
+    (record,) = caplog.records
+    assert (record.getMessage(), record.__dict__["subscription"]) == ("subscription 's': Kafka is away", "s")

@@ -78,7 +78,8 @@ class Outcomes:
         if host.life.ended is not None:
             raise host.life.ended
         lanes, rides, acked, now = host.lanes, self._commit.is_open, 0, self._engine.now()
-        settled, lost = self._acks if rides else [], list[Lease]()
+        settled: list[int] = self._acks if rides else []
+        lost: list[Lease] = []
         for lease in leases:
             try:
                 through = lease.behind[-1] if lease.behind else lease.offset

@@ -205,7 +205,8 @@ class Stream:
     def _next_messages(self, counts_attempts: bool) -> list[bytes]:
         """Messages for one response, serialized; none if the leases of all waiting messages were lost."""
         pending, member, names, size = self._pending, self._member, self._resources.subscriptions, 0
-        is_held, sending, messages = member.attachment.holds, self._sending.append, list[bytes]()
+        is_held, sending = member.attachment.holds, self._sending.append
+        messages: list[bytes] = []
         while pending and size < RESPONSE_FULL_BYTES:
             delivered = pending.popleft()
             lease, record = delivered

@@ -208,7 +208,8 @@ class Batcher(Generic[M]):
 
     def due(self, now: float) -> tuple[Batch[M], ...]:
         """Send the batches that are ripe."""
-        delay, sent = self._options.max_milliseconds / 1000, list[Batch[M]]()
+        delay = self._options.max_milliseconds / 1000
+        sent: list[Batch[M]] = []  # list[Batch[M]]() takes ten times as long, here and below
         self._ripen(list(takewhile(lambda line: line.opened + delay <= now, self._filling.values())), sent)
         return tuple(sent)
 
@@ -239,11 +240,12 @@ class Batcher(Generic[M]):
         key = self._land(number)
         if key is None:
             return ()
-        line, sent = self._lines[key], list[Batch[M]]()
+        line = self._lines[key]
         if line.state is _SENDING:
             line.state = LineState.PAUSED if key in self.paused else _IDLE
             del self._lines[key]
             return ()
+        sent: list[Batch[M]] = []
         line.state = _FILLING
         if line.sealed:
             self._send(line, *line.sealed.popleft(), sent)

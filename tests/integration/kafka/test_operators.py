@@ -233,8 +233,17 @@ def test_wrong_arguments_of_operators_are_named_and_do_no_harm(run: Callable[[Sc
     run(scenario)
 
 
-def test_a_subscription_that_was_just_closed_can_be_deleted(run: Callable[[Scenario], None]):
+def test_a_subscription_that_was_just_closed_can_be_deleted(
+    run: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
+):
     """Closing does not wait for the group to be left; deleting does."""
+    close = Group.close
+
+    async def close_slowly(group: Group) -> None:
+        await asyncio.sleep(2)
+        await close(group)
+
+    monkeypatch.setattr(Group, "close", close_slowly)
 
     async def scenario(pubsub: PubSub) -> None:
         subscription = await subscribed(pubsub)

@@ -12,7 +12,7 @@ from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import SubscriptionInfo
 from seriatim.engine.consumer import Record
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import StaleLease
+from seriatim.errors import StaleLease, StoreLost
 from seriatim.kafka import group as groups
 from seriatim.kafka.broker import open_kafka
 from seriatim.kafka.catalog import Catalog
@@ -160,3 +160,12 @@ def test_a_subscription_is_deleted_when_its_group_has_been_left(monkeypatch: pyt
 
     asyncio.run(scenario())
     assert left == [True]
+
+
+def test_log_records_name_the_subscription_in_a_field(play, caplog):
+    async def scenario(group: Group, _: Producer) -> None:
+        group.failed(StoreLost("Kafka is away"))
+
+    play(scenario)
+    (record,) = caplog.records
+    assert (record.getMessage(), record.__dict__["subscription"]) == ("subscription 's': Kafka is away", "s")

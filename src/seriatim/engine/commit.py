@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -373,11 +373,10 @@ class Commit:
         beside += [guarded.records for guarded in self._guarded if guarded.refusal is None]
         if not beside:
             return self._records
-        together = {log: list(records) for log, records in self._records.items()}
-        for each in beside:
-            for log, records in each.items():
-                together.setdefault(log, []).extend(records)
-        return {log: sorted(records, key=_OFFSET) for log, records in together.items()}
+        parts: dict[Log, list[Sequence[Record]]] = {}
+        for log, records in chain(*(each.items() for each in (self._records, *beside))):
+            parts.setdefault(log, []).extend([records] if records else [])
+        return {log: _in_order(each) for log, each in parts.items()}
 
     def finish(self) -> None:
         """It is durable: tell everybody, in the order in which it was written. What a call deletes was still there for
@@ -459,6 +458,15 @@ class Commit:
 
 
 _OFFSET, _PLACE = attrgetter("offset"), attrgetter("place")
+
+
+def _in_order(parts: list[Sequence[Record]]) -> list[Record]:
+    """The messages of a log. Each part is in order, and nearly always the parts are, too."""
+    parts.sort(key=lambda records: records[0].offset)
+    together = list(chain.from_iterable(parts))
+    if any(before[-1].offset > after[0].offset for before, after in pairwise(parts)):
+        together.sort(key=_OFFSET)
+    return together
 
 
 def _log_refusal(error: BaseException) -> None:

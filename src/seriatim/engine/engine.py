@@ -522,10 +522,10 @@ class Engine(Broker):
         return self._store.url == "memory://"
 
     async def add_outbox(self, path: str) -> None:
-        await self._outbox.add_file(path)
+        await self.finish(self._outbox.add_file(path))
 
     async def remove_outbox(self, path: str) -> None:
-        await self._outbox.remove_file(path)
+        await self.finish(self._outbox.remove_file(path))
 
     # -- figures --------------------------------------------------------------------------------------------------------
 

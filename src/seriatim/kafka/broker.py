@@ -22,7 +22,6 @@ from seriatim.core.text_checks import reason_of
 from seriatim.core.validation import MAX_INTEGER, one_of, require_whole, shown
 from seriatim.engine.broker import (
     Attachment,
-    Broker,
     DeadLetter,
     DeadLetterGroup,
     Explanation,
@@ -64,7 +63,7 @@ EMPTY_POLL_S = 0.2
 """How often it is looked whether a subscription is empty."""
 
 
-def open_kafka(url: str) -> Broker:
+def open_kafka(url: str) -> KafkaBroker:
     """The broker at a ``kafka://`` address. It connects on the first call."""
     try:
         return KafkaBroker(Address.parse(url))

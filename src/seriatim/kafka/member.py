@@ -68,8 +68,8 @@ SERIAL_BITS = 32
 """Of an epoch: the bits above are the group's generation, in which a member may be assigned a partition again."""
 MAX_FINISHING_S = 30.0
 """How long a revoked partition may finish what is in flight, at most."""
-PATIENCE = 1.6
-"""How often that time the event loop has for it, until everything is committed as well."""
+CLOSING_FACTOR = 1.6
+"""How much longer than that the event loop may take until everything is committed as well."""
 
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - its name in the library
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
@@ -140,7 +140,7 @@ class Member:
     async def close(self) -> None:
         """Leave the group. Messages in flight may finish; a Kafka that does not answer is not waited for."""
         self._is_closing = True
-        limit = self._loop.time() + self._finishing * PATIENCE + CALL_TIMEOUT_S
+        limit = self._loop.time() + self._finishing * CLOSING_FACTOR + CALL_TIMEOUT_S
         for thread in self._threads:
             await asyncio.to_thread(thread.join, max(0.0, limit - self._loop.time()))
         if any(thread.is_alive() for thread in self._threads):
@@ -319,7 +319,7 @@ class Member:
             work.close()
             return
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        deadline = time.monotonic() + self._finishing * PATIENCE
+        deadline = time.monotonic() + self._finishing * CLOSING_FACTOR
         while not future.done() and time.monotonic() < deadline:
             self._serve_commits(BUSY_POLL_S)
         error = future.exception() if future.done() else TimeoutError()

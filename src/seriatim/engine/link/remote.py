@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from math import inf
@@ -64,6 +65,9 @@ GREETING_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 10.0
 """How long whoever closes waits for an owner that answers nothing."""
 
+MAX_UNAWAITED = 1_000
+"""How many acks that nobody waits for are remembered. A refusal comes within a round trip."""
+
 Lost = Callable[[SeriatimError], None]
 """Called once, when an owner ended or went away."""
 
@@ -80,6 +84,7 @@ class RemoteBroker(CallingBroker):
         self._answers = 0  # how many calls were answered
         self._acks: list[Ack] = []  # what is sent at the end of this turn
         self._acked: dict[int, OnDurable] = {}
+        self._unawaited: deque[tuple[int, str, Lease]] = deque(maxlen=MAX_UNAWAITED)  # a refusal names its message
         self._channels: dict[int, RemoteAttachment] = {}
         self._closed: SeriatimError | None = None
         self._ended = asyncio.Event()
@@ -131,7 +136,7 @@ class RemoteBroker(CallingBroker):
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
         """A subscription that does not exist is reported to the consumer."""
         self._check()
-        attachment = RemoteAttachment(self, next(self._ids), consumer)
+        attachment = RemoteAttachment(self, next(self._ids), subscription, consumer)
         self._channels[attachment.channel] = attachment
         limits = consumer.max_messages, consumer.max_bytes, consumer.ack_deadline, consumer.batch
         self.send(Attach(attachment.channel, subscription, *limits))
@@ -180,15 +185,17 @@ class RemoteBroker(CallingBroker):
         self._send_acks()
         self._connection.send(frame)
 
-    def ack(self, channel: int, lease: Lease, on_durable: OnDurable | None) -> None:
+    def ack(self, by: RemoteAttachment, lease: Lease, on_durable: OnDurable | None) -> None:
         """Send an ack, together with others that are said in the same turn of the loop and before anything else."""
         self._connection.refuse_in_child()
         number = next(self._ids)
         if not self._acks:
             asyncio.get_running_loop().call_soon(self._send_acks)
-        self._acks.append(Ack(channel, lease.offsets[-1], lease.token, number, tell=on_durable is not None))
+        self._acks.append(Ack(by.channel, lease.offsets[-1], lease.token, number, tell=on_durable is not None))
         if on_durable is not None:
             self._acked[number] = on_durable
+        else:
+            self._unawaited.append((number, by.subscription, lease))
 
     def _send_acks(self) -> None:
         if self._acks:
@@ -283,7 +290,12 @@ class RemoteBroker(CallingBroker):
         elif (on_durable := self._acked.pop(refusal.id, None)) is not None:
             on_durable(error)
         else:
-            logger.warning("an ack was refused: %s", error)
+            fields = (
+                {"subscription": name, "ordering_key": lease.key, "message_id": str(lease.offsets[-1])}
+                for number, name, lease in self._unawaited
+                if number == refusal.id
+            )
+            logger.warning("an ack was refused: %s", error, extra=next(fields, None))
 
     def _take(self, number: int) -> tuple[Verb, asyncio.Future[Any]]:
         self._answers += 1
@@ -313,9 +325,10 @@ class RemoteBroker(CallingBroker):
 class RemoteAttachment:
     """A consumer of this process at work on a subscription of another."""
 
-    def __init__(self, remote: RemoteBroker, channel: int, consumer: Consumer) -> None:
+    def __init__(self, remote: RemoteBroker, channel: int, subscription: str, consumer: Consumer) -> None:
         self._remote = remote
         self.channel = channel
+        self.subscription = subscription
         self.consumer = consumer
         # The owner says it with every delivery, which is before anybody needs to know.
         self.ack_deadline = SubscriptionOptions().ack_deadline
@@ -334,7 +347,7 @@ class RemoteAttachment:
             self._leases[lease.token] = held._replace(offset=left[0], behind=left[1:])
         else:
             self._let_go(lease)
-        self._remote.ack(self.channel, lease, on_durable)
+        self._remote.ack(self, lease, on_durable)
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         if delay is not None:

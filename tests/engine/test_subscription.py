@@ -13,7 +13,7 @@ from seriatim.engine.committer import RETRY_PAUSE_S
 from seriatim.engine.consumer import TURN
 from seriatim.engine.deliveries import SLICE
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import DamagedStore, FailedPrecondition, StoreFailed
+from seriatim.errors import DamagedStore, StoreFailed
 from seriatim.store.base import Record, TroubleRow
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down, work_off
 
@@ -154,28 +154,6 @@ def test_a_consumer_finds_its_own_leases_and_no_others(run_memory):
         assert first.consumer.lease(lease.token) == lease
         assert second.consumer.lease(lease.token) is None
         assert first.consumer.lease(lease.token + 1) is None
-
-    run_memory(scenario)
-
-
-def test_a_consumer_of_batches_gets_one_lease_for_several_messages(run_memory):
-    async def scenario(engine):
-        await prepare(engine)
-        got = Collector(batch=2)
-        engine.attach("s", got.consumer)
-        await publish(engine, "1", "2", "3")
-        first, second = await got.wait(2)
-        assert first.lease.token == second.lease.token
-
-    run_memory(scenario)
-
-
-def test_a_consumer_of_batches_is_refused_where_there_are_none(run_memory):
-    async def scenario(engine):
-        subscription = await prepare(engine, PIPELINED)
-        with pytest.raises(FailedPrecondition, match=r"^subscription 's' has a window of 2, and batches "):
-            engine.attach("s", Collector(batch=2).consumer)
-        assert len(subscription.deliveries) == 0
 
     run_memory(scenario)
 

@@ -133,12 +133,23 @@ def test_when_handing_out_fails_that_is_logged_and_it_is_tried_again_after_a_pau
 def test_every_consumer_has_its_turn_although_the_first_has_room_for_everything(run_memory):
     async def scenario(engine):
         await prepare(engine)
-        consumers = [Collector(), Collector(), Collector()]
+        consumers = [Collector(), Collector()]
         for one in consumers:
             engine.attach("s", one.consumer)
-        await publish(engine, *map(str, range(3 * TURN)), key=None)
+        await publish(engine, *map(str, range(2 * TURN)), key=None)
         await settle_down(engine)
-        assert [len(one.got) for one in consumers] == [TURN] * 3
+        assert [len(one.got) for one in consumers] == [TURN] * 2
+
+    run_memory(scenario)
+
+
+def test_messages_that_nobody_takes_wait_in_silence(run_memory, caplog):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1")
+        await settle_down(engine)
+        assert caplog.messages == []
+        assert await work_off(engine, 1) == [b"1"]
 
     run_memory(scenario)
 

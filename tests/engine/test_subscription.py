@@ -34,6 +34,14 @@ def test_a_subscription_says_what_it_is(run_memory):
     run_memory(scenario)
 
 
+def test_a_new_subscription_repeats_no_token_of_an_earlier_opening_of_the_store(run_memory):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        assert subscription.lanes.next_token == engine.first_token() > 1
+
+    run_memory(scenario)
+
+
 def test_without_ordering_a_delayed_message_holds_up_nothing_of_its_key(run_memory):
     async def scenario(engine):
         await prepare(engine, SubscriptionOptions())

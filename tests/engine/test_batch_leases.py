@@ -203,7 +203,7 @@ def test_options_that_rule_batches_out_are_refused_and_later_ones_make_batches_o
         await publish(engine, *"34")
         await got.wait(4)
         assert batches(got.got) == ["12", "3", "4"]
-        with pytest.raises(FailedPrecondition, match="window of 3"):
+        with pytest.raises(FailedPrecondition, match=r"^subscription 's' has a window of 3"):
             engine.attach("s", Collector(batch=5).consumer)
 
     run(scenario)

@@ -681,6 +681,7 @@ def test_how_long_a_key_waits_is_judged_in_one_moment(monkeypatch) -> None:
         await prepare(engine, replace(ORDERED, tenant_limit=1, ack_deadline=60))
         await publish(engine, "a", "b", key="t/2")
         await publish(engine, "c", key="t/1")
+        await engine.seek_to_message("s", "0")  # from then on nobody has paused anything
         attachment = engine.attach("s", got.consumer)
         attachment.ack((await got.wait(1))[0].lease)
         await got.wait(2)

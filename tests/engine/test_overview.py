@@ -62,6 +62,7 @@ def test_the_oldest_message_is_found_among_all_subscriptions_and_puts_its_own_be
             await publish(engine, *"12", topic=f"t-{age:.0f}")
             engine.topic(f"t-{age:.0f}").settled([0, 1])  # they are not in memory any more
         monkeypatch.setattr(engine, "now", lambda: time)
+        await engine.skip("s-100", "k")
         for _ in range(2):
             found = await engine.overview(limit=MANY + 2)
             assert found.oldest_age == 300.0

@@ -777,3 +777,17 @@ def test_under_load_nothing_is_lost_or_settled_twice_and_order_is_kept(run, disk
                 last_seen = number
 
     run(scenario)
+
+
+def test_a_consumer_that_lost_its_leases_with_the_store_has_room_for_as_many_bytes_again(run, disk):
+    async def scenario(engine):
+        got = Collector(max_bytes=1)
+        engine.attach("s", got.consumer)
+        await engine.publish("t", [Outgoing("k", b"1")])
+        await got.wait(1)
+        disk.commits = [False]
+        with pytest.raises(OutcomeUnknown):
+            await engine.publish("t", [Outgoing("another", b"2")])
+        assert (await got.wait(2))[1].record.data == b"1"
+
+    run(scenario)

@@ -13,7 +13,7 @@ from seriatim.engine.committer import RETRY_PAUSE_S
 from seriatim.engine.consumer import TURN
 from seriatim.engine.deliveries import SLICE
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import DamagedStore, FailedPrecondition, StoreFailed
+from seriatim.errors import DamagedStore, StoreFailed
 from seriatim.store.base import Record, TroubleRow
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down, work_off
 
@@ -30,6 +30,14 @@ def test_a_subscription_says_what_it_is(run_memory):
         subscription = await prepare(engine)
         assert subscription.info() == SubscriptionInfo("s", "t", ORDERED)
         assert len(subscription.deliveries) == 0
+
+    run_memory(scenario)
+
+
+def test_a_new_subscription_repeats_no_token_of_an_earlier_opening_of_the_store(run_memory):
+    async def scenario(engine):
+        subscription = await prepare(engine)
+        assert subscription.lanes.next_token == engine.first_token() > 1
 
     run_memory(scenario)
 
@@ -133,12 +141,23 @@ def test_when_handing_out_fails_that_is_logged_and_it_is_tried_again_after_a_pau
 def test_every_consumer_has_its_turn_although_the_first_has_room_for_everything(run_memory):
     async def scenario(engine):
         await prepare(engine)
-        consumers = [Collector(), Collector(), Collector()]
+        consumers = [Collector(), Collector()]
         for one in consumers:
             engine.attach("s", one.consumer)
-        await publish(engine, *map(str, range(3 * TURN)), key=None)
+        await publish(engine, *map(str, range(2 * TURN)), key=None)
         await settle_down(engine)
-        assert [len(one.got) for one in consumers] == [TURN] * 3
+        assert [len(one.got) for one in consumers] == [TURN] * 2
+
+    run_memory(scenario)
+
+
+def test_messages_that_nobody_takes_wait_in_silence(run_memory, caplog):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1")
+        await settle_down(engine)
+        assert caplog.messages == []
+        assert await work_off(engine, 1) == [b"1"]
 
     run_memory(scenario)
 
@@ -154,28 +173,6 @@ def test_a_consumer_finds_its_own_leases_and_no_others(run_memory):
         assert first.consumer.lease(lease.token) == lease
         assert second.consumer.lease(lease.token) is None
         assert first.consumer.lease(lease.token + 1) is None
-
-    run_memory(scenario)
-
-
-def test_a_consumer_of_batches_gets_one_lease_for_several_messages(run_memory):
-    async def scenario(engine):
-        await prepare(engine)
-        got = Collector(batch=2)
-        engine.attach("s", got.consumer)
-        await publish(engine, "1", "2", "3")
-        first, second = await got.wait(2)
-        assert first.lease.token == second.lease.token
-
-    run_memory(scenario)
-
-
-def test_a_consumer_of_batches_is_refused_where_there_are_none(run_memory):
-    async def scenario(engine):
-        subscription = await prepare(engine, PIPELINED)
-        with pytest.raises(FailedPrecondition, match=r"^subscription 's' has a window of 2, and batches "):
-            engine.attach("s", Collector(batch=2).consumer)
-        assert len(subscription.deliveries) == 0
 
     run_memory(scenario)
 

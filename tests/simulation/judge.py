@@ -73,12 +73,10 @@ def _judge_history(world: World, sub: str, letters: Sequence[DeadLetter]) -> Ite
         events = _by_offset(world, events)
     ids = {event.id: (event.key, event.number) for event in events if event.id and event.sub in ("", sub)}
     dead = [ids[letter.id] for letter in letters if letter.id in ids]
-    anomalies = check(events, Promises(sub, _max_attempts(world, sub)), dead)
+    anomalies = check(events, Promises(sub, _max_attempts(world, sub)), [*dead, *_superseded(world, sub)])
     judged = _judged(world, sub)
     for anomaly in anomalies:
-        is_excused = (anomaly.kind == "reordered" and _was_undone(world, sub, anomaly.key)) or (
-            anomaly.kind == "lost" and _was_superseded(world, sub, anomaly.number)
-        )
+        is_excused = anomaly.kind == "reordered" and _was_undone(world, sub, anomaly.key)
         if anomaly.kind in judged and not is_excused:
             yield f"{anomaly.kind}: {sub} {anomaly.key} {anomaly.number}: {anomaly.detail}"
     if judged > ALWAYS:
@@ -87,14 +85,12 @@ def _judge_history(world: World, sub: str, letters: Sequence[DeadLetter]) -> Ite
             yield f"acked and dead-lettered: {sub} {key} {number}"
 
 
-def _was_superseded(world: World, sub: str, number: int) -> bool:
-    """Whether a message was left behind by a newer one of its key. Whether it had to be, ``rules.py`` says."""
-    data = str(number).encode()
-    return any(
-        (sub, offset) in world.leases.superseded
-        for (topic, offset), record in world.disk.log.items()
-        if (topic, record.data) == (SUBSCRIPTIONS[sub], data)
-    )
+def _superseded(world: World, sub: str) -> Iterator[tuple[str, int]]:
+    """The messages that were left behind by newer ones of their keys. Whether they had to be, ``rules.py`` says."""
+    for name, offset in world.leases.superseded:
+        if name == sub:
+            record = world.disk.log[SUBSCRIPTIONS[sub], offset]
+            yield str(record.key), int(record.data)
 
 
 def _was_undone(world: World, sub: str, key: str) -> bool:

@@ -214,12 +214,14 @@ class _Judge:
             yield f"given out too early: {lease} after {before}, and {seconds} s had to pass"
 
     def _delay_after(self, lease: Given) -> float:
-        """How long a message has to wait after a failure."""
+        """How long a message has to wait after a failure. After the last one it waits for an operator alone."""
+        policy = self._policy
+        if policy.on_exhausted is OnExhausted.PAUSE and policy.is_exhausted(lease.attempt):
+            return 0.0
         if lease.said is not None and lease.said.delay is not None:
             return lease.said.delay
         if lease.ended_by not in ("nacked", "expired") or not self._is_steady:
             return 0.0
-        policy = self._policy
         return float(min(policy.max_backoff, policy.min_backoff * 2 ** (lease.attempt - 1)))
 
     def _judge_attempt(self, before: Sequence[Given], lease: Given) -> Iterator[str]:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 
 import pytest
 
 from seriatim import RetryPolicy
 from seriatim.engine.broker import DeadLetter
-from seriatim.engine.engine import EPOCH_BITS
+from seriatim.engine.engine import EPOCH_BITS, Engine
 from seriatim.options import OnExhausted
+from seriatim.store import open_store
 from seriatim.store.base import Record
+from seriatim.testing import run_in_virtual_time
+from tests.engine.conftest import Collector, prepare, publish
+from tests.simulation.judge import judge
 from tests.simulation.letters import INTERRUPTED, judge_letters
 from tests.simulation.operations import Operation
 from tests.simulation.program import LIMITED, STRICT
 from tests.simulation.rules import judge_leases
 from tests.simulation.run import draw
 from tests.simulation.shrink import kind_of
-from tests.simulation.truth import Ending, Given, Said, Superseded
+from tests.simulation.truth import Ending, Given, Leases, Said, Superseded
 from tests.simulation.world import Published, World
 
 RETRY = RetryPolicy(min_backoff=1.0, max_backoff=8.0)
@@ -107,6 +113,38 @@ def test_a_message_waits_for_the_delay_of_a_nack_also_after_a_crash() -> None:
     assert story(6, 2, 2).findings() == ["given out too early"]
     assert story(6, 1, 2).findings() == []  # the nack was not written
     assert story(6, 2, 1).operate("retry", 3, NEVER).findings() == []
+
+
+def test_a_message_that_used_up_its_attempts_waits_for_an_operator_and_no_longer() -> None:
+    def findings(max_attempts: int) -> list[str]:
+        retry = replace(RETRY, max_attempts=max_attempts, on_exhausted=OnExhausted.PAUSE, min_backoff=5.0)
+        failed = Story(limited=retry).lease(1, "nacked", 2, sub=LIMITED, said=Said(None, "plain"))
+        resumed = failed.operate("resume_key", 3, 4, sub=LIMITED)
+        return resumed.lease(5, sub=LIMITED, attempt=min(2, max_attempts)).findings(LIMITED)
+
+    assert findings(max_attempts=1) == []
+    assert findings(max_attempts=3) == ["given out too early"]
+
+
+def test_a_lease_that_is_over_has_expired_whoever_notices() -> None:
+    async def scenario() -> None:
+        engine, got = Engine(open_store("memory://")), Collector()
+        leases = Leases(asyncio.get_running_loop().time, count().__next__, engine.now, 0.0, print, lambda _: None)
+        await engine.start()
+        with leases.observed():
+            subscription = await prepare(engine)
+            engine.attach("s", got.consumer)
+            await publish(engine, "1")
+            await got.wait(1)
+            assert subscription.deliveries._timer is not None
+            subscription.deliveries._timer.cancel()  # its process was stopped, and goes on with something else
+            await asyncio.sleep(100)
+            await engine.explain("s", "k")
+        (given,) = leases.given.values()
+        assert given.ended_by == "expired"
+        await engine.close()
+
+    run_in_virtual_time(scenario())
 
 
 def test_no_more_messages_of_a_tenant_are_out_than_it_may_have() -> None:
@@ -231,6 +269,22 @@ def test_where_only_the_latest_is_kept_a_message_leaves_when_a_newer_one_is_due_
     other = Latest().superseded(5)
     other.world.disk.log["events", 1] = Record(1, "another", b"2", {}, 3.0)
     assert other.findings() == ["superseded without reason"]
+
+
+def test_an_operator_who_gave_up_waiting_may_have_taken_out_the_latest_message() -> None:
+    def findings(*superseded: int) -> list[str]:
+        story = Latest()
+        story.world.fates[1] = 1, True
+        for number in (1, 2):
+            story.world.record("a", "publish", key="k", number=number)
+            story.world.record("a", "published", key="k", number=number, id=str(number - 1))
+        story.world.record("b", "take-out", sub=STRICT, key="k")
+        for offset in superseded:
+            story.world.leases.superseded[STRICT, offset] = Superseded(offset + 1, 5.0, 5)
+        return [finding for finding in judge(story.world, {STRICT: []}) if finding.startswith("lost")]
+
+    assert findings(0) == []
+    assert findings() == ["lost: strict k 2: confirmed, and never settled"]
 
 
 def test_where_only_the_latest_is_kept_a_message_is_not_given_out_once_a_newer_one_is_due() -> None:

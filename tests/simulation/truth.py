@@ -171,7 +171,8 @@ class Leases:
     @contextmanager
     def _owner_observed(self) -> Iterator[None]:
         """What the owner gives out, and how that ends."""
-        give, hand_over, ring, let_go = Deliveries._give, Deliveries._hand_over, Deliveries._ring, Consumer.let_go
+        give, hand_over, let_go = Deliveries._give, Deliveries._hand_over, Consumer.let_go
+        let_time_pass = Deliveries.let_time_pass
 
         def note_giving(deliveries: Deliveries, consumer: Any, leases: Any) -> int:
             self._subscribed[consumer] = name = deliveries._host.name
@@ -191,13 +192,13 @@ class Leases:
 
         def note_expiry(deliveries: Deliveries) -> None:
             with self._because(Cause("expired")):
-                ring(deliveries)
+                let_time_pass(deliveries)
             self._check_expired()
 
         with (
             patch.object(Deliveries, "_give", note_giving),
             patch.object(Deliveries, "_hand_over", note_handing_over),
-            patch.object(Deliveries, "_ring", note_expiry),
+            patch.object(Deliveries, "let_time_pass", note_expiry),  # of the timer, and of whoever looks
             patch.object(Consumer, "let_go", note_end),
         ):
             yield

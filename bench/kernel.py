@@ -3,13 +3,16 @@
 The mix: rows of 100 bytes, 10 % displaced, 2 % duplicated, 0.5 % missing, in batches of 500,000, with a gap timeout. Every
 round runs the same batches through the kernel, through a bare numpy sort by key and number, and (a slice of them) through the
 core's resequencer, so that a noisy moment of the machine hits all three. Only the ratios mean anything on another machine.
+Memory is kept as in the workers of our sessions.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from time import process_time
@@ -24,6 +27,7 @@ from seriatim.core.resequencing.options import ResequenceOptions, Start
 from seriatim.core.resequencing.resequencer import Resequencer
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.kernel import Kernel
+from seriatim.spark.local.session import _SETTINGS as SETTINGS
 
 KEYS = (1_000, 100_000, 1_000_000)
 ROWS = 2_000_000
@@ -162,7 +166,16 @@ def measure(keys: int, rows: int, rounds: int, timeout: float, fewest: float | N
     return figure, {f"{name}, kernel": seconds, f"{name}, sort": sorting, f"{name}, core, a row": core}
 
 
+def keep_memory_like_a_worker() -> None:
+    """Begin again with the allocators' settings, which are read once."""
+    prefix = "spark.executorEnv."
+    wanted = {name.removeprefix(prefix): value for name, value in SETTINGS.items() if name.startswith(prefix)}
+    if not wanted.items() <= os.environ.items():
+        os.execve(sys.executable, [sys.executable, "-m", "bench.kernel", *sys.argv[1:]], {**os.environ, **wanted})
+
+
 def main() -> None:
+    keep_memory_like_a_worker()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--rounds", type=int, default=3)

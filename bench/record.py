@@ -2,7 +2,8 @@
 
 A benchmark that is called with ``--record`` writes a file to docs/benchmarks. ``make docs`` puts the newest one of each on its
 page, between the marks ``<!-- benchmark: NAME -->`` and ``<!-- end of benchmark -->``; a test fails when a page is stale. So no
-figure in such a block is typed by hand, and what it was computed from can be looked at.
+figure in such a block is typed by hand, and what it was computed from can be looked at. Between ``<!-- worked out: NAME -->``
+and ``<!-- end of worked out -->`` is a table that is computed from the same run (``CALCULATIONS``).
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench import state_in_large
 from tests.proof import commit_at_work, commit_of, joined_note, tree_at_work
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "benchmarks"
 PAGES = sorted((ROOT / "docs").glob("*/*.md"))
 BLOCK = re.compile(r"(<!-- benchmark: (?P<name>[a-z_]+) -->\n).*?(<!-- end of benchmark -->)", re.DOTALL)
+WORKED_OUT = re.compile(r"(<!-- worked out: (?P<name>[a-z_]+) -->\n).*?(<!-- end of worked out -->)", re.DOTALL)
 
 UNKNOWN = re.compile(r"\bnan\b( \+ nan\b)?")
 """Figures that were not known when a run was written."""
+
+NONE_YET = "No run is on record yet: `python -m bench.{name} --record` writes one, and `make docs` puts it here."
 
 Cell = str | float | int
 
@@ -102,27 +107,40 @@ def runs(folder: Path = FOLDER) -> list[Run]:
 
 
 def rewrite(page: str, on_record: Sequence[Run]) -> str:
-    """The page with the newest run of each benchmark that it has a block for."""
+    """The page with the newest run of each benchmark that it has a block for, and what is worked out from it."""
     newest = {run.name: run for run in on_record}
-    return BLOCK.sub(lambda match: f"{match[1]}{_shown(newest.get(match['name']), match['name'])}\n{match[3]}", page)
+    page = BLOCK.sub(lambda match: f"{match[1]}{_shown(newest.get(match['name']), match['name'])}\n{match[3]}", page)
+    return WORKED_OUT.sub(
+        lambda match: f"{match[1]}{_worked_out(newest.get(match['name']), match['name'])}\n{match[3]}", page
+    )
+
+
+CALCULATIONS = {"spark_state": state_in_large.worked_out}
+"""What is computed from a run, by the name of its benchmark: rows of a table."""
+
+
+def _worked_out(run: Run | None, name: str) -> str:
+    return NONE_YET.format(name=name) if run is None else _table(list(CALCULATIONS[name](run.rows)))
 
 
 def _shown(run: Run | None, name: str) -> str:
     if run is None:
-        return f"No run is on record yet: `python -m bench.{name} --record` writes one, and `make docs` puts it here."
-    columns = list(run.rows[0])
+        return NONE_YET.format(name=name)
     circumstances = (
         f"`{run.command}` on {run.date[:16].replace('T', ' ')} UTC at commit {commit_of(run.date, run.commit, run.tree)}: "
         f"{run.machine}; "
         f"load {run.load[0]} at the beginning and {run.load[1]} at the end. "
         f"Every reading is in `docs/benchmarks/{_file(run)}`. {joined_note([(run.date, run.commit)])}"
     ).rstrip()
+    return f"{circumstances}\n\n{_table(run.rows)}"
+
+
+def _table(rows: Sequence[Mapping[str, Cell]]) -> str:
+    columns = list(rows[0])
     lines = [
-        circumstances,
-        "",
         f"| {' | '.join(columns)} |",
-        "|" + "".join("--:|" if isinstance(run.rows[0][column], int | float) else "---|" for column in columns),
-        *(f"| {' | '.join(_cell(row[column]) for column in columns)} |" for row in run.rows),
+        "|" + "".join("--:|" if isinstance(rows[0][column], int | float) else "---|" for column in columns),
+        *(f"| {' | '.join(_cell(row[column]) for column in columns)} |" for row in rows),
     ]
     return "\n".join(lines)
 

@@ -41,6 +41,8 @@ class Figure:
     median_batch_ms: float
     slowest_batch_ms: float
     median_batch_cpu_ms: float
+    median_pages_read: int
+    """Of 4 KiB; a batch that merges segments reads more."""
     first_version_seconds: float
     bytes_per_key: float
     bytes_per_changed_key: float
@@ -62,15 +64,17 @@ def measure(folder: Path, keys: int, batches: int = BATCHES) -> tuple[Figure, li
     run_batch(files, 0, rows_of(np.arange(keys), sequence, 0.0))
     first_seconds = perf_counter() - begun
     first_bytes = size_of(folder, 0)
-    times, cpu, written, segments = [], [], [], []
+    times, cpu, written, segments, pages = [], [], [], [], []
     for batch in range(1, batches + 1):
         chosen = np.sort(random.choice(keys, ROWS, replace=False))
         sequence[chosen] += np.where(random.random(ROWS) < 0.05, 2, 1)  # some open a gap, and are held
         table = rows_of(chosen, sequence[chosen], float(batch))
         begun, used = perf_counter(), process_time()
-        segments.append(run_batch(files, batch, table))
+        after, read = run_batch(files, batch, table)
         times.append(1e3 * (perf_counter() - begun))
         cpu.append(1e3 * (process_time() - used))
+        segments.append(after)
+        pages.append(read)
         written.append(size_of(folder, batch))
     figure = Figure(
         keys=keys,
@@ -79,6 +83,7 @@ def measure(folder: Path, keys: int, batches: int = BATCHES) -> tuple[Figure, li
         median_batch_ms=round(median(times), 1),
         slowest_batch_ms=round(max(times), 1),
         median_batch_cpu_ms=round(median(cpu), 1),
+        median_pages_read=round(median(pages)),
         first_version_seconds=round(first_seconds, 2),
         bytes_per_key=round(first_bytes / keys, 1),
         bytes_per_changed_key=round(sum(written) / (batches * ROWS), 1),
@@ -88,11 +93,13 @@ def measure(folder: Path, keys: int, batches: int = BATCHES) -> tuple[Figure, li
     return figure, times
 
 
-def run_batch(files: LocalFiles, batch: int, table: pa.Table) -> int:
+def run_batch(files: LocalFiles, batch: int, table: pa.Table) -> tuple[int, int]:
+    """How many segments there are then, and how many pages of those before were read."""
     folder = StateFolder(files, query="q", partitions=1)
     known = folder.open(0, batch, lambda: KERNEL.new_partition(table.schema))
+    before = list(known.partition.segments)
     folder.commit(known, 0, batch, KERNEL.run(known.partition, table, None))
-    return len(known.partition.segments)
+    return len(known.partition.segments), sum(int(segment.body._is_checked.sum()) for segment in before)  # noqa: SLF001
 
 
 def size_of(folder: Path, batch: int) -> int:

@@ -304,6 +304,13 @@ def test_kernels_state_and_declared_pipelines_need_no_spark():
     )
 
 
+def test_putting_a_table_in_order_loads_nothing_that_only_streams_need():
+    loaded = loaded_with("seriatim.spark.frames.dispatch", parts=4)
+    assert "seriatim.spark.frames.dispatch" in loaded
+    assert not {"seriatim.spark.frames.stream", "seriatim.spark.frames.ticks"} & loaded
+    assert not [name for name in loaded if name.startswith("seriatim.spark.state")]
+
+
 def test_the_tasks_of_a_stream_load_no_broker_and_no_store():
     loaded = loaded_with("seriatim.spark.frames.stream", "seriatim.spark.edge_nodes.order_nodes", parts=2)
     assert not {"seriatim.engine", "seriatim.store", "seriatim.client"} & loaded

@@ -62,6 +62,19 @@ def test_a_page_says_when_a_commit_was_joined_into_a_later_one_and_names_the_tre
     assert "joined" not in shown
 
 
+def test_what_a_page_works_out_comes_from_the_newest_run():
+    page = "<!-- worked out: spark_state -->\nold\n<!-- end of worked out -->\nafter"
+    assert "`python -m bench.spark_state --record` writes one" in record.rewrite(page, [])
+    of_many = {"keys": 1_000_000, "batch_rows": 1_000, "median_batch_ms": 31.2, "median_pages_read": 5_000}
+    of_many |= {"first_version_seconds": 2.87, "bytes_per_key": 25.0, "bytes_per_changed_key": 122.0}
+    run = Run(**{**vars(RUN), "name": "spark_state", "rows": [{**of_many, "keys": 10, "bytes_per_key": 99.0}, of_many]})
+    shown = record.rewrite(page, [run])
+    assert shown.endswith("<!-- end of worked out -->\nafter")
+    assert "| disk, one full version | 25 bytes | 2.5 GB |" in shown
+    assert "| 5.0 pages of 4 KiB | mapped pages, which the system may drop: 20 MB of one partition |" in shown
+    assert "| 122 bytes | 100,000 keys per batch: 12 MB |" in shown
+
+
 def test_what_was_not_measured_is_a_dash():
     run = Run(**{**vars(RUN), "rows": [{"work": "a nan", "server": "nan + nan", "banana": "1.00 + 2.00"}]})
     assert "| a – | – | 1.00 + 2.00 |" in record.rewrite(PAGE, [run])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 from pyspark.sql import SparkSession
@@ -18,14 +19,15 @@ from bench.report import Found, Report, options
 from bench.spark import __doc__ as about
 from bench.spark import streams
 from bench.spark.pipeline import PipelineBench, start_up
-from bench.spark.processes import Peaks, processor_seconds
-from bench.spark.streams import CORES, by_spark_state, limit, resequenced
+from bench.spark.processes import MEGABYTE, Peaks, Spent, processor_seconds
+from bench.spark.streams import CORES, STEPS, Ran, by_spark_state, limit, resequenced, through_python
 from bench.spark.trace import PAYLOAD_BYTES, Trace, trace_in
 from seriatim.spark.local.session import local_session
+from seriatim.spark.topics.source import ROWS_PER_BATCH
 
-TABLE = ("pipeline", "start", "streaming", "batch", "payloads", "backlog")
-"""What users wait for, and how much memory they need: the parts that are measured by default."""
-PARTS = (*TABLE, "peer", "keys", "io")
+TABLE = ("pipeline", "start", "streaming", "steps", "batch", "payloads", "io", "backlog")
+"""What users wait for, where the time goes, and how much memory that needs: the parts that are measured by default."""
+PARTS = (*TABLE, "peer", "keys")
 SETTINGS = {"spark.driver.memory": "2g"}
 
 
@@ -109,7 +111,7 @@ class Bench(Report):
         return trace_in(self.cache, keys, rows, min(self.size.batch, rows), payload)
 
     def stream(self, work: streams.Work, trace: Trace) -> Work:
-        return Work(trace.rows, lambda: streams.seconds(self.spark, work, trace))
+        return Work(trace.rows, lambda: streams.run(self.spark, work, trace).seconds)
 
     def compare(self, works: dict[str, Work]) -> Compared:
         """Everybody has a first turn that does not count: it compiles, and starts Python."""
@@ -121,7 +123,7 @@ class Bench(Report):
         def turn(name: str) -> float:
             before = processor_seconds()
             rate = works[name].rows / works[name].run()
-            by_processor.values[name].append(works[name].rows / (processor_seconds() - before))
+            by_processor.values[name].append(works[name].rows / processor_seconds().since(before).total)
             return rate
 
         return Compared(self.rounds({name: partial(turn, name) for name in works}), by_processor)
@@ -134,7 +136,9 @@ class Bench(Report):
             trace = self.trace(self.size.few, self.size.io_rows)
             bench = PipelineBench(self.spark, trace, Path(folder))
             name = f"pipeline, topic to topic and ledger, {trace.rows:,} JSON messages"
-            self._beside_limit(name, Work(trace.rows, bench.plainly), Work(trace.rows, bench.in_order), "≥ 0.7x")
+            runs = {f"limit of {name}": bench.plainly, f"{name}, rows through Spark": bench.in_order_through_spark}
+            runs[name] = bench.in_order
+            self._beside_limit({one: Work(trace.rows, run) for one, run in runs.items()}, "≥ 0.7x")
 
     def start(self) -> None:
         """Whole processes, until the first small batch is done."""
@@ -143,18 +147,20 @@ class Bench(Report):
             url = PipelineBench(self.spark, trace, Path(folder)).url
             works = start_up(trace, url, Path(folder))
             found = self.rounds(works)
-        ratio = found.ratio("seriatim pipeline run", "bare session")
-        self.add("bare session, start to first batch", f"{found.of('bare session'):.1f} s")
-        took = f"{found.of('seriatim pipeline run'):.1f} s"
-        self.add("seriatim pipeline run, start to first batch", took, f"{ratio:.2f}x bare session", "≤ 1.3x")
+        before: list[str] = []
+        for name in works:
+            beside = ", ".join(f"{found.ratio(name, other):.2f}x {other}" for other in before)
+            goal = "≤ 1.3x bare session" if name == "seriatim pipeline run" else ""
+            self.add(f"{name}, start to first batch", f"{found.of(name):.1f} s", beside, goal)
+            before.append(name)
 
     def payloads(self) -> None:
         """Streams with larger payloads, as many bytes as fit the time."""
         for payload in (1_000, 10_000):
             trace = self.trace(self.size.few, self.size.payload_bytes // payload, payload)
-            name = f"streaming resequence, payloads of {payload:,} bytes"
-            goal = "not below 100 bytes"
-            self._beside_limit(name, self.stream(limit, trace), self.stream(resequenced, trace), goal)
+            self._stream_beside_limit(
+                f"streaming resequence, payloads of {payload:,} bytes", trace, "not below 100 bytes"
+            )
 
     def backlog(self) -> None:
         """The memory that a topic's backlog takes, with as many rows in a batch as by default."""
@@ -164,20 +170,26 @@ class Bench(Report):
             self.say(f"a backlog of {trace.rows:,} messages")
             with Peaks() as peaks:
                 seconds = bench.in_order()
-        self.add(f"backlog of {trace.rows:,} messages", f"{trace.rows / seconds:,.0f} rows/s")
-        self._memory(peaks, trace.keys)
+            in_batch = min(trace.rows, ROWS_PER_BATCH)
+            share = in_batch * bench.row_bytes() / MEGABYTE
+        name = f"backlog of {trace.rows:,} messages"
+        self.add(name, f"{trace.rows / seconds:,.0f} rows/s")
+        self.readings[name] = [trace.rows / seconds]
+        self._memory(
+            peaks, name, f"{peaks.workers / share:.1f}x the rows of a batch ({in_batch:,} rows, {share:,.1f} MB)"
+        )
 
     def batch(self) -> None:
         """Tables: put in order, and audited."""
         for keys in (self.size.few, self.size.many):
             trace = self.trace(keys)
-            for name, least, ours, goal in (
-                ("resequence", spark_batch.resequence_limit, spark_batch.resequenced, "≥ 0.92x"),
-                ("audit", spark_batch.audit_limit, spark_batch.audited, "≥ 0.95x"),
+            for what, goal, between, (least, same_way, ours) in (
+                ("resequence", "≥ 0.92x", "with a window", spark_batch.RESEQUENCE),
+                ("audit", "≥ 0.95x", "rows to Python", spark_batch.AUDIT),
             ):
-                self._beside_limit(
-                    f"batch {name}, {keys:,} keys", self._table(least, trace), self._table(ours, trace), goal
-                )
+                name = f"batch {what}, {keys:,} keys"
+                works = {f"limit of {name}": least, f"limit of {name}, {between}": same_way, name: ours}
+                self._beside_limit({one: self._table(work, trace) for one, work in works.items()}, goal)
 
     def _table(self, work: spark_batch.Work, trace: Trace) -> Work:
         def run() -> float:
@@ -187,11 +199,13 @@ class Bench(Report):
 
         return Work(trace.rows, run)
 
-    def _beside_limit(self, name: str, least: Work, ours: Work, goal: str) -> None:
-        limited = f"limit of {name}"
-        found = self.compare({limited: least, name: ours})
+    def _beside_limit(self, works: dict[str, Work], goal: str) -> None:
+        """The first is the limit, and the last is ours. One between them goes the same way as ours, or another one."""
+        found = self.compare(works)
+        limited, *others = works
         self.add(limited, found.rate(limited))
-        self.add(name, found.rate(name), found.beside(name, limited, "limit"), goal)
+        for name in others:
+            self.add(name, found.rate(name), found.beside(name, limited, "limit"), goal if name == others[-1] else "")
 
     def streaming(self) -> None:
         """Beside the limit, with few keys and with many."""
@@ -199,13 +213,39 @@ class Bench(Report):
             trace = self.trace(keys)
             with Peaks() as peaks:
                 name = f"streaming resequence, {keys:,} keys"
-                goal = "≥ 0.75x" if keys == self.size.few else "≥ 0.72x"
-                self._beside_limit(name, self.stream(limit, trace), self.stream(resequenced, trace), goal)
-            self._memory(peaks, keys)
+                self._stream_beside_limit(name, trace, "≥ 0.75x" if keys == self.size.few else "≥ 0.72x")
+            self._memory(peaks, name)
 
-    def _memory(self, peaks: Peaks, keys: int) -> None:
-        figure = f"{peaks.workers:,.0f} MB in {CORES} workers"
-        self.add(f"memory, at most, {keys:,} keys", figure, f"{peaks.java:,.0f} MB in Java")
+    def _stream_beside_limit(self, name: str, trace: Trace, goal: str) -> None:
+        works = {f"limit of {name}": limit, f"limit of {name}, to Python and back": through_python, name: resequenced}
+        self._beside_limit({one: self.stream(work, trace) for one, work in works.items()}, goal)
+
+    def steps(self) -> None:
+        """Where the processor time of a stream goes."""
+        trace = self.trace(self.size.many)
+        spent: dict[str, list[Spent]] = {name: [] for name in STEPS}
+        ran: dict[str, list[Ran]] = {name: [] for name in STEPS}
+
+        def turn(name: str) -> float:
+            before = processor_seconds()
+            ran[name].append(streams.run(self.spark, STEPS[name], trace))
+            spent[name].append(processor_seconds().since(before))
+            return spent[name][-1].total
+
+        for name in STEPS:
+            self.say(f"step: {name}, to warm up")
+            turn(name)
+        self.rounds({f"step: {name}": partial(turn, name) for name in STEPS})
+        for name in STEPS:
+            java, python = (median(seconds) for seconds in zip(*spent[name][1:], strict=True))
+            _, kernel, state = (median(seconds) for seconds in zip(*ran[name][1:], strict=True))
+            within = f"kernel {kernel:.1f} s and state {state:.1f} s by the clock of its tasks" if kernel else ""
+            self.add(f"step: {name}", f"{java:.1f} s Java, {python:.1f} s Python", within)
+            self.readings[f"step: {name}, Java"] = [one.java for one in spent[name][1:]]
+
+    def _memory(self, peaks: Peaks, what: str, times: str = "") -> None:
+        figure, java = f"{peaks.workers:,.0f} MB in {CORES} workers", f"{peaks.java:,.0f} MB in Java"
+        self.add(f"memory, at most, {what}", figure, ", ".join(filter(None, (times, java))))
 
     def peer(self) -> None:
         """Beside Spark's own state for Python, which gets fewer rows of as many fewer keys: a key has as many in a batch."""
@@ -230,14 +270,16 @@ class Bench(Report):
         first = next(iter(works))
         for name in works:
             self.add(name, found.rate(name), found.beside(name, first, "fewest"), "≥ 1/1.3x")
-        self._memory(peaks, self.size.most)
+        self._memory(peaks, f"streaming resequence over up to {self.size.most:,} keys")
 
     def io(self) -> None:
         """Topics, read and written."""
         goals = {"source": "≥ 0.6x", "sink": "≥ 0.25x"}
         for found in spark_io.compare_both(self.spark, self.size.io_rows):
+            name = {"source": "topic into noop", "sink": "rows into a topic"}[found.name]
             figure = f"{found.rows / found.by_spark:,.0f} rows/s"
-            self.add(f"broker {found.name}", figure, f"{found.ratio:.2f}x plain loop", goals[found.name])
+            self.add(name, figure, f"{found.ratio:.2f}x plain loop", goals[found.name])
+            self.readings |= {f"{name}, best, s": [found.by_spark], f"{name}, plain loop, best, s": [found.by_loop]}
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
+from typing import NamedTuple
 
 EVERY = 0.1
 MEGABYTE = 2**20
@@ -45,13 +46,37 @@ class Peaks:
             self.java, self.workers = max(self.java, java), max(self.workers, workers)
 
 
-def processor_seconds() -> float:
+class Spent(NamedTuple):
+    """Seconds of a processor."""
+
+    java: float
+    python: float
+
+    @property
+    def total(self) -> float:
+        return self.java + self.python
+
+    def since(self, before: Spent) -> Spent:
+        return Spent(self.java - before.java, self.python - before.python)
+
+
+def processor_seconds() -> Spent:
     """What all of them have spent so far, also those that have ended."""
-    ticks = 0
+    java = python = 0
     for process in _descendants(os.getpid()):
         with suppress(OSError):
-            ticks += sum(map(int, _status(process)[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+            own, of_ended = _ticks(process)
+            is_java = _name(process) == "java"
+            java += own if is_java else 0
+            python += of_ended if is_java else own + of_ended  # Java starts no Java
+    hertz = os.sysconf("SC_CLK_TCK")
+    return Spent(java / hertz, python / hertz)
+
+
+def _ticks(process: int) -> tuple[int, int]:
+    """Those of a process, and those of its children that have ended."""
+    own, system, of_ended, system_of_ended = map(int, _status(process)[11:15])
+    return own + system, of_ended + system_of_ended
 
 
 def _descendants(root: int) -> list[int]:

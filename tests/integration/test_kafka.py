@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -49,7 +50,6 @@ partitions = 2
 [[sink]]
 format = "kafka"
 options = {{ kafka.bootstrap.servers = "{bootstrap}", topic = "{target}" }}
-{sink}
 
 [[sink]]
 what = "ledger"
@@ -67,9 +67,7 @@ def topics(spark, kafka) -> Topics:
 def declare(folder: Path, **words: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "pipeline.toml"
-    path.write_text(
-        DECLARATION.format_map({"number": JSON_NUMBER, "options": "", "sink": "", **words}), encoding="utf-8"
-    )
+    path.write_text(DECLARATION.format_map({"number": JSON_NUMBER, "options": "", **words}), encoding="utf-8")
     return path
 
 
@@ -134,26 +132,29 @@ def test_the_page_about_kafka_is_true(spark, topics, kafka, tmp_path, monkeypatc
     assert by_key(list(only_new(topics.read("readings-ordered")))) == IN_ORDER
 
 
-def test_avro_values_are_read_and_written(spark, topics, kafka, tmp_path):
+def test_avro_values_are_read_and_written_as_the_page_says(spark, topics, kafka, tmp_path, monkeypatch):
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.avro.functions import from_avro, to_avro
 
-    schema = '{"type": "record", "name": "reading", "fields": [{"name": "n", "type": "long"}]}'
-    topics.make(2, "avro", "avro-ordered", "avro-ordered-ledger")
+    monkeypatch.setenv("KAFKA", kafka.bootstrap)
+    topics.make(2, "avro", "avro-retried", "avro-ordered", "avro-ledger")
+    schema = '{"type": "record", "name": "sample", "fields": [{"name": "n", "type": "long"}]}'
     numbers = spark.createDataFrame([(b"fan", n) for n in (3, 1, 2)], "key BINARY, n BIGINT")
     rows = numbers.select("key", to_avro(F.struct("n"), schema).alias("value")).collect()
     topics.publish("avro", [(bytes(row.key), bytes(row.value)) for row in rows])
-    path = declare(
-        tmp_path,
-        source="avro",
-        target="avro-ordered",
-        bootstrap=kafka.bootstrap,
-        number=f"from_avro(value, '{schema}', map()).n".replace('"', '\\"'),
-        sink=f"""columns = {{ key = "device", value = '''to_avro(named_struct('n', n), '{schema}')''' }}""",
-    )
+
+    (declaration,) = [block.body for block in blocks_of(PAGE) if block.file]
+    (fragment,) = [block.body for block in blocks_of(PAGE) if "from_avro" in block.body]
+    read, written = fragment.removeprefix("[source]\n").split("[[sink]]\n")
+    sink = 'options = { kafka.bootstrap.servers = "${KAFKA}", topic = "readings-ordered" }\n'
+    assert schema in read
+    assert sink in declaration
+    path = tmp_path / "avro.toml"
+    declaration = declaration.replace(sink, f"{sink}\n{written}\n")
+    declaration = re.sub(r"select = \[.*?\n\]\n", lambda _: read, declaration, flags=re.DOTALL)
+    path.write_text(declaration.replace("readings", "avro"))
     run(spark, path)
-    written = topics.read("avro-ordered")
-    out = spark.createDataFrame([(record.value,) for record in written], "value BINARY")
+    out = spark.createDataFrame([(record.value,) for record in topics.read("avro-ordered")], "value BINARY")
     assert [row.n for row in out.select(from_avro("value", schema).alias("r")).select("r.n").collect()] == [1, 2, 3]
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from seriatim.engine.broker import Outgoing
 from seriatim.errors import FailedPrecondition
+from seriatim.spark.pipeline import load
 from seriatim.spark.pipeline.declaration import Source
 from seriatim.spark.pipeline.exactly_once import SinkBatch, has_connector, write
 from seriatim.spark.pipeline.run import read
+from tests.integration import connectors
+from tests.spark.topics.stored_topics import ask, make_topics
+from tests.test_docs import ROOT, blocks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,3 +106,33 @@ def test_a_table_that_was_written_without_the_connector_goes_on_with_it(spark, t
     add(rows(spark, 4, 8), sink, 1)
     assert not write_batch(rows(spark, 4, 8), path, 1, writer=WRITER, rows=4)
     assert contents(spark, sink) == [*range(8)]
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg"])
+def test_the_pipeline_of_a_page_runs_with_the_connector(spark, tmp_path, format_):
+    """What the page says without the connector, with its sink and settings for the connector."""
+    blocks = blocks_of(ROOT / f"docs/how-to/write-{format_}-tables.md")
+    (readings,) = [block.body.splitlines() for block in blocks if block.file == "readings.jsonl"]
+    (declaration,) = [block.body.partition("[[sink]]")[0] for block in blocks if block.file == "pipeline.toml"]
+    (with_connector,) = [block.body for block in blocks if block.language == "toml" and block.file is None]
+    ordered_rows, _, settings = with_connector.partition("[spark]")
+    ledger = ordered_rows.replace("[[sink]]", '[[sink]]\nwhat = "ledger"').replace(".ordered", ".ledger")
+    path = tmp_path / "pipeline.toml"
+    path.write_text(f"{declaration}{ordered_rows}{ledger}[spark]{settings}")
+    pipeline = load(path)
+
+    needed = pipeline.declaration.filled_in().spark
+    assert needed.pop("spark.jars.packages") in {connectors.DELTA[0], connectors.ICEBERG[0]}
+    elsewhere = {"spark.sql.catalog.lake.type", "spark.sql.catalog.lake.uri"}  # here the catalog is a folder
+    assert [name for name in needed.keys() - elsewhere if needed[name] not in spark.conf.get(name, "")] == []
+
+    url = f"sqlite:///{tmp_path}/seriatim.db"
+    make_topics(url, "raw")
+    messages = [Outgoing(json.loads(line)["device"], line.encode(), None) for line in readings]
+    ask(url, lambda broker: broker.publish("raw", messages))
+    catalog = "lake" if format_ == "iceberg" else "spark_catalog"
+    spark.sql(f"CREATE SCHEMA IF NOT EXISTS {catalog}.plant")
+    assert pipeline.begin(spark).wait(300)
+    in_order = spark.table(f"{catalog}.plant.ordered").orderBy("_position").collect()
+    assert [(row.device, row.n) for row in in_order] == [("pump", 1), ("pump", 2), ("pump", 3)]
+    assert [row["_reason"] for row in spark.table(f"{catalog}.plant.ledger").collect()] == ["duplicate"]

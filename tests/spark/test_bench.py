@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from bench.spark.__main__ import Bench, Size
 from bench.spark.peer import Lane
-from bench.spark.streams import CORES
+from bench.spark.streams import CORES, STEPS
 from bench.spark.trace import Trace, trace_in
 from seriatim.core.resequencing.options import Released, ResequenceOptions, Start
 from seriatim.core.resequencing.resequencer import Resequencer
@@ -86,7 +87,7 @@ def test_the_peer_releases_what_the_core_releases(trace):
     assert sum(map(len, by_core.values())) > 15_000
 
 
-@pytest.mark.parametrize("part", ["pipeline", "streaming", "payloads", "peer", "keys"])
+@pytest.mark.parametrize("part", ["pipeline", "streaming", "batch", "payloads", "io", "peer", "keys"])
 def test_each_part_finds_a_rate_and_a_ratio(spark, tmp_path: Path, part: str):
     bench = Bench(spark, TINY, 1, tmp_path)
     getattr(bench, part)()
@@ -101,8 +102,17 @@ def test_the_memory_of_a_backlog_is_found_with_its_rate(spark, tmp_path: Path):
     bench.backlog()
     rate, memory = bench.rows
     assert rate.work == f"backlog of {TINY.backlog:,} messages"
+    assert f"x the rows of a batch ({TINY.backlog:,} rows, 0.1 MB), " in memory.beside
     assert float(rate.figure.split()[0].replace(",", "")) > 0
     assert memory.figure.endswith(f" MB in {CORES} workers")
+
+
+def test_the_steps_of_a_stream_are_told_apart(spark, tmp_path: Path):
+    bench = Bench(spark, TINY, 1, tmp_path)
+    bench.steps()
+    assert [row.work for row in bench.rows] == [f"step: {name}" for name in STEPS]
+    assert all(re.fullmatch(r"\d+\.\d s Java, \d+\.\d s Python", row.figure) for row in bench.rows)
+    assert [row.beside.partition(" ")[0] for row in bench.rows] == [""] * (len(STEPS) - 1) + ["kernel"]
 
 
 def _ratio(beside: str) -> float:

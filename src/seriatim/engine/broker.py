@@ -437,8 +437,8 @@ class Broker:
         raise self.unsupported("delete_topic")
 
     async def retire_topic(self, name: str) -> None:
-        """Delete a topic, but keep its messages for its subscriptions: its log remains, under a name that begins with
-        ``RETIRED``, until the last of them is deleted."""
+        """Delete a topic, but keep its messages for its subscriptions: its log remains, under another name,
+        until the last of them is deleted."""
         raise self.unsupported("retire_topic")
 
     async def list_topics(
@@ -588,12 +588,12 @@ class Broker:
         skip: int = 0,
     ) -> list[KeyInfo]:
         """Keys that have messages or are paused, in this order, after the first ``skip``; optionally only those in one state,
-        or containing a text. If more than ``RANKED_KEYS`` match, only that many are sorted: blocked ones first, then those that
+        or containing a text. If more than 10,000 match, only that many are sorted: blocked ones first, then those that
         have not been empty for the longest time."""
         raise self.unsupported("list_keys")
 
     async def group_keys(self, subscription: str, limit: int = 100) -> list[KeyGroup]:
-        """Paused and delayed keys grouped by reason, the largest groups first. If there are more than ``RANKED_KEYS``, those
+        """Paused and delayed keys grouped by reason, the largest groups first. If there are more than 10,000, those
         that have been blocked for the longest time are grouped."""
         raise self.unsupported("group_keys")
 
@@ -607,7 +607,7 @@ class Broker:
 
     async def superseded(self, subscription: str, key: str | None = None, limit: int = 100) -> list[SupersededMessage]:
         """Messages that were superseded by newer ones (``keep="latest"``), the latest first, of one key or of all (None).
-        The last ``SUPERSEDED`` of each subscription are remembered, until the engine ends."""
+        The last 10,000 of each subscription are remembered, until the engine ends."""
         raise self.unsupported("superseded")
 
     async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[PeekedMessage]:

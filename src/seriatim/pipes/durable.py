@@ -22,6 +22,7 @@ from seriatim.core.pipes.sender import PipeSender
 from seriatim.engine.broker import Attachment, Broker, Outgoing, WriterMove
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.outcomes import tell_future
 from seriatim.errors import AlreadyExists, FailedPrecondition, OutcomeUnknown, StaleLease
 from seriatim.log import logger
 from seriatim.pipes.chain import Deliver
@@ -216,12 +217,7 @@ async def _write(broker: Broker, topic: str, writer: str, start: int, end: int, 
 
 def _answer(batch: Sequence[tuple[bytes, asyncio.Future[None]]], error: BaseException | None) -> None:
     for _, done in batch:
-        if done.cancelled():
-            continue
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+        tell_future(done, error)
 
 
 def _writer(name: str) -> str:

@@ -21,7 +21,6 @@ from seriatim.spark.frames import table_by_sql
 from seriatim.spark.frames.columns import found_in
 from seriatim.spark.frames.preparation import Preparation
 from seriatim.spark.frames.resequence import FIRST, LOWEST, Choices, StreamOptions
-from seriatim.spark.frames.stream import put_stream_in_order
 from seriatim.spark.frames.table_by_kernel import FOREVER, put_table_in_order
 from seriatim.spark.identity import BatchIdentity
 from seriatim.spark.kernel.kernel import Kernel
@@ -36,6 +35,8 @@ _JUDGED_BY_ARRIVAL = ("gap_timeout", "on_gap", "on_late", "on_epoch", "capacity"
 def put_in_order(frame: DataFrame, choices: Choices, batch: BatchIdentity | None = None) -> DataFrame:
     """The tagged frame. A static frame that is a ``batch`` of a stream is treated like the stream."""
     if frame.isStreaming or batch is not None:
+        from seriatim.spark.frames.stream import put_stream_in_order
+
         return put_stream_in_order(*prepared_stream(frame, choices, batch), batch)
     roles = found_in(frame, choices.roles)
     _refuse_on_table(choices)

@@ -19,6 +19,7 @@ explanation given for it in bench/mutation/survivors_<package>.toml. A survivor 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -71,8 +72,24 @@ class Target:
 
     @property
     def source(self) -> str:
-        """A fingerprint of the source, which tells whether a result is about it."""
-        return hashlib.sha256((ROOT / self.path).read_bytes()).hexdigest()[:12]
+        """A fingerprint of the code, which tells whether a result is about it."""
+        return fingerprint((ROOT / self.path).read_text())
+
+
+def fingerprint(source: str) -> str:
+    """A fingerprint of the code alone: comments, docstrings and layout make no difference, nor does the version of Python."""
+    return hashlib.sha256(repr(_plain(ast.parse(source))).encode()).hexdigest()[:12]
+
+
+def _plain(node: object) -> object:
+    if isinstance(node, ast.AST):
+        fields = [(name, _plain(value)) for name, value in ast.iter_fields(node) if value is not None and value != []]
+        return type(node).__name__, fields
+    return [_plain(one) for one in node if not _is_docstring(one)] if isinstance(node, list) else node
+
+
+def _is_docstring(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 @dataclass(frozen=True)
@@ -357,7 +374,7 @@ def every_result() -> list[Result]:
 
 
 def stale() -> list[Target]:
-    """The targets whose source is not the one that their result is about."""
+    """The targets whose code is not the one that their result is about, as far as is known."""
     kept = {package: results(package) for package in packages()}
     return [
         target
@@ -367,10 +384,11 @@ def stale() -> list[Target]:
 
 
 def staleness() -> str:
-    """How many results are of an earlier source. Which ones, the tables say."""
+    """How many results are about earlier code. Which ones, the tables say."""
     return (
-        f"Of {len(every_result())} results {len(stale())} are about an earlier source: that module has changed since "
-        '("changed" in the tables). `make mutate ONLY=--stale` runs these again.'
+        f'Of {len(every_result())} results {len(stale())} are marked "changed": the code of that module has changed since, '
+        "or the source that was\nmutated is no longer in the history, so that nobody can tell. Comments and docstrings do not "
+        "count. `make mutate ONLY=--stale` runs\nthese again."
     )
 
 

@@ -17,6 +17,9 @@ BLOCK = re.compile(r"(<!-- records: (?P<kind>[a-z]+) -->\n).*?(<!-- end of recor
 MEND, PLANTED = "mend or planted fault", "planted faults"
 """A column of the records of mends that were taken out, and how their figures begin."""
 
+OBJECTIONS = {"anomalies", "objections", "objections of the audit", "findings", "failed seeds"}
+"""What a run is for: that there were none is said, too."""
+
 DRAWN = re.compile(r" --(seed|images|damages|seconds) \d+")
 
 SHOWN_RUNS = 12
@@ -49,7 +52,7 @@ def _totals(records: Sequence[Record]) -> Iterator[str]:
         for name, figure in record.figures.items():
             if not isinstance(figure, str) and not name.startswith(PLANTED):  # the same ones in every run
                 totals[name] += figure
-    words = [counted(total, _named(name)) for name, total in totals.items() if total]
+    words = [counted(total, _named(name)) for name, total in totals.items() if total or name in OBJECTIONS]
     yield f"**In all**: {_length(records, counting)}; {', '.join(words)}."
 
 

@@ -69,6 +69,15 @@ def test_a_relative_xdg_folder_is_ignored(tmp_path, monkeypatch, home):
     assert load(environ={"XDG_CONFIG_HOME": "xdg"}).values.store == "home"
 
 
+def test_a_user_without_a_home_has_no_file(tmp_path, monkeypatch):
+    def fail(_: str) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", fail)  # as in a container that runs as any number
+    assert load(environ={}, directory=tmp_path).values == Config()
+
+
 def test_a_named_file_that_does_not_exist_is_an_error(tmp_path):
     with pytest.raises(NotFound, match=r"no configuration file '.*absent.toml'; create it"):
         load(tmp_path / "absent.toml", environ={})

@@ -11,7 +11,7 @@ A page's blocks run in order, in one empty folder and one namespace:
 
 Two programs would change the machine instead of showing something. ``pip install 'seriatim[...]'`` is checked: there are such
 extras. ``make TARGET`` is run as far as saying what it would do. Blocks of ``sh`` that need what no test has are marked
-``not-run`` and counted: their commands exist and understand their options. Some pages are run by tests of their own.
+``not-run`` and counted. Some pages are run by tests of their own.
 
 A page that speaks of ``DATABASE_URL`` finds the address of an empty database of PostgreSQL in that variable.
 """
@@ -62,8 +62,8 @@ PROGRAMS_RUN_BY = {
     "docs/how-to/use-spark-connect.md": "tests/integration/test_connect.py",
 }
 """Pages with a program in a file of its own that needs more than a page has, and the tests that run it."""
-NOT_RUN = 2
-"""A packed environment for a cluster, and a demo of minutes."""
+NOT_RUN = 1
+"""A packed environment for a cluster: pip would download Spark for it."""
 PATIENCE = 60.0
 
 
@@ -225,29 +225,8 @@ def test_blocks_of_toml_are_toml():
                 tomllib.loads(block.body)
 
 
-def test_shell_blocks_that_are_not_run_are_few_and_name_commands_and_options_that_exist(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    excused = [block for page in PAGES for block in blocks_of(page) if block.info == "sh not-run"]
-    assert len(excused) == NOT_RUN
-    for line in [line for block in excused for line in lines_of(block.body) if line.startswith("seriatim ")]:
-        for file in re.findall(r"\S+\.pem", line):
-            Path(file).touch()
-        assert_understood(shlex.split(line, comments=True)[1:])
-
-
-def assert_understood(arguments: list[str]) -> None:
-    """Every word names a command, or an option or argument that it takes."""
-    context = click.Context(cli, info_name="seriatim")
-    while isinstance(context.command, click.Group) and not arguments[0].startswith("-"):
-        child = context.command.get_command(context, arguments[0])
-        assert child is not None, arguments
-        context, arguments = click.Context(child, context, arguments[0]), arguments[1:]
-    context.command.make_context(context.info_name, list(arguments), context.parent)
-
-
-def test_a_misspelt_option_of_a_command_that_is_not_run_is_noticed():
-    with pytest.raises(click.NoSuchOption):
-        assert_understood(["demo", "--devises", "7"])
+def test_shell_blocks_that_are_not_run_are_few():
+    assert len([block for page in PAGES for block in blocks_of(page) if block.info == "sh not-run"]) == NOT_RUN
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

@@ -30,13 +30,30 @@ def test_the_page_is_written_from_the_results():
     assert mutate.PAGE.read_text() == mutate.page(), "the results or the sources changed: run 'make docs'"
 
 
-def test_the_page_says_which_results_are_about_an_earlier_source(monkeypatch):
+@pytest.mark.parametrize(
+    ("source", "is_the_same"),
+    [
+        ('"""Words."""\n\nLIMIT = 3\n"""What it is."""\n\ndef f(x):\n    return x + 1\n', True),
+        ('LIMIT = 3  # at most\n\n\ndef f(\n    x,\n):\n    """What it does."""\n    return x + 1\n', True),
+        ("LIMIT = 4\ndef f(x):\n    return x + 1\n", False),
+        ("LIMIT = 3\ndef f(x):\n    return x + 1.0\n", False),
+        ("LIMIT = 3\ndef f(x):\n    return x - 1\n", False),
+        ("LIMIT = 3\ndef f(x, y=None):\n    return x + 1\n", False),
+        ("LIMIT = 3\ndef f(x):\n    return 'x + 1'\n", False),
+    ],
+)
+def test_comments_and_docstrings_do_not_make_a_result_stale_and_code_does(source, is_the_same):
+    known = mutate.fingerprint("LIMIT = 3\ndef f(x):\n    return x + 1\n")
+    assert (mutate.fingerprint(source) == known) is is_the_same
+
+
+def test_the_page_says_which_results_are_about_earlier_code(monkeypatch):
     kept = mutate.results("core")
     current = {name: replace(result, source=mutate.targets()[f"core.{name}"].source) for name, result in kept.items()}
     current["filters"] = replace(current["filters"], source="another")
     monkeypatch.setattr(mutate, "results", lambda package: current if package == "core" else {})
     page = mutate.page()
-    assert f"Of {len(current)} results 1 are about an earlier source" in page
+    assert f'Of {len(current)} results 1 are marked "changed"' in page
     assert [line.split("`")[1] for line in page.splitlines() if ", changed |" in line] == ["filters"]
 
 

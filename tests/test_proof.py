@@ -59,6 +59,11 @@ def test_figures_of_one_kind_are_added_up_and_findings_are_listed_once(tmp_path)
     assert "old" not in page
 
 
+def test_that_nothing_was_objected_to_is_said(tmp_path):
+    write_record("kafka", command="a", seconds=60, figures={"kills": 7, "anomalies": 0, "cuts": 0}, folder=tmp_path)
+    assert "**In all**: 1 run, 0.0 hours; 7 kills, 0 anomalies." in rewrite(_page_of("kafka"), read_records(tmp_path))
+
+
 def test_only_the_latest_runs_and_the_latest_table_of_a_command_are_shown(tmp_path):
     for number in range(SHOWN_RUNS + 2):
         table: list[dict[str, Figure]] = [{"module": f"row {number}", "mutants": number}]

@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import griffe
 import pytest
 
 from docs import public_api
-from docs.api_reference import MODULES, SOURCE, public_paths
+from docs.api_reference import MODULES, SOURCE, find, public_paths, returned
 from tests.test_docs import PAGES, ROOT, blocks_of, page_id
 
 PUBLIC = {*MODULES, *(path for module in MODULES for path in public_paths(module))}
@@ -64,3 +65,36 @@ def test_an_import_of_something_private_is_noticed():
 def test_no_public_function_takes_options_without_types():
     found = [line for line in public_api.page().splitlines() if re.search(r"\*\*\w+(: Any\b|[,)])", line)]
     assert found == []
+
+
+def test_everything_public_has_a_docstring():
+    assert [path for found in on_the_page() for path in without_docstring(found)] == []
+
+
+def on_the_page() -> Iterator[griffe.Object]:
+    for module in MODULES:
+        public = public_paths(module)
+        yield from map(find, [*public, *returned(public, set())])
+
+
+def without_docstring(found: griffe.Object) -> Iterator[str]:
+    """A member needs none if the class it is inherited from describes it, and an attribute only if it is a property."""
+    if (found.is_class or found.is_function) and not found.docstring:
+        yield found.path
+    if isinstance(found, griffe.Class):
+        classes = [found, *found.mro()]
+        for name in dict.fromkeys(name for each in classes for name in each.members if not name.startswith("_")):
+            members = [each.members[name] for each in classes if name in each.members]
+            targets = [each.final_target if isinstance(each, griffe.Alias) else each for each in members]
+            is_called = targets[0].is_function or "property" in targets[0].labels
+            if is_called and targets[0].path.startswith("seriatim.") and not any(each.docstring for each in targets):
+                yield targets[0].path
+
+
+def test_a_member_without_a_docstring_is_noticed():
+    found = find("seriatim.engine.broker.Broker")
+    described, found.members["close"].docstring = found.members["close"].docstring, None
+    try:
+        assert list(without_docstring(found)) == ["seriatim.engine.broker.Broker.close"]
+    finally:
+        found.members["close"].docstring = described

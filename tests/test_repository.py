@@ -19,6 +19,7 @@ from tests.needs import needs_program
 ROOT = Path(__file__).parent.parent
 LOCK = ROOT / "requirements/dev.lock"
 INTEGRATION_LOCK = ROOT / "requirements/integration.lock"
+ORDERING_LOCK = ROOT / "requirements/ordering.lock"
 
 # Written so that no pattern matches its own text.
 REGISTRY_ADDRESSES = re.compile(r"pypi[.]org|pythonhosted[.]org|npmjs[.](?:org|com)|maven[.]org|/simple[/](?:\s|$)")
@@ -72,11 +73,18 @@ def test_a_path_of_a_machine_would_be_found(line):
     assert MACHINE_PATHS.search(line)
 
 
-@pytest.mark.parametrize("lock", [LOCK, INTEGRATION_LOCK], ids=lambda path: path.stem)
+@pytest.mark.parametrize("lock", [LOCK, INTEGRATION_LOCK, ORDERING_LOCK], ids=lambda path: path.stem)
 def test_the_lock_names_no_place_to_download_from(lock):
     text = lock.read_text()
     assert "://" not in text
     assert not re.search(r"^\s*(?:-i|-f|--(?!hash=))", text, re.MULTILINE)
+
+
+def test_the_clients_of_other_servers_bring_no_other_version_of_what_is_locked_beside_them():
+    locked, more = (
+        dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock.read_text(), re.MULTILINE)) for lock in (LOCK, ORDERING_LOCK)
+    )
+    assert {name: version for name, version in more.items() if locked.get(name, version) != version} == {}
 
 
 @pytest.mark.parametrize(("lock", "packages"), [(LOCK, 10), (INTEGRATION_LOCK, 2)], ids=["dev", "integration"])

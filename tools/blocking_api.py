@@ -36,11 +36,14 @@ INTERNAL = {
 """Public names of async classes that only the client itself uses."""
 
 ATTRIBUTES = {
-    "Topic": {"name": "str"},
-    "Subscription": {"name": "str", "topic": "Topic | None"},
-    "MessageStream": {"is_closed": "bool"},
+    "Topic": {"name": ("str", "The name of the topic.")},
+    "Subscription": {
+        "name": ("str", "The name of the subscription."),
+        "topic": ("Topic | None", "Its topic. None if it was opened by its own name alone."),
+    },
+    "MessageStream": {"is_closed": ("bool", "Whether ``close`` was called.")},
 }
-"""What the async classes set when they are made."""
+"""What the async classes set when they are made, with types and docstrings."""
 
 HEADER = '''"""The blocking API: the classes of the async API for programs without an event loop.
 
@@ -155,7 +158,7 @@ def _class(module: ModuleType, name: str) -> ast.ClassDef:
     made = ast.parse(f"class {name}(Facade[{home}.{name}]):\n    __slots__ = ()").body[0]
     assert isinstance(made, ast.ClassDef)
     made.body = [_docstring(source), *made.body]
-    made.body += [_reader(attribute, kind) for attribute, kind in ATTRIBUTES.get(name, {}).items()]
+    made.body += [_reader(attribute, *about) for attribute, about in ATTRIBUTES.get(name, {}).items()]
     for member in source.body:
         if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and member.name not in INTERNAL.get(name, ()):
             made.body += _method(name, member)
@@ -168,8 +171,9 @@ def _docstring(node: ast.AST) -> ast.stmt:
     return ast.Expr(ast.Constant(re.sub(r"\b[Aa]n async (?=context|iterator)", lambda an: an[0][0] + " ", text)))
 
 
-def _reader(name: str, kind: str) -> ast.stmt:
-    return ast.parse(f"@property\ndef {name}(self) -> {kind}:\n    return self._wrap(self._target.{name})").body[0]
+def _reader(name: str, kind: str, about: str) -> ast.stmt:
+    body = f'    """{about}"""\n    return self._wrap(self._target.{name})'
+    return ast.parse(f"@property\ndef {name}(self) -> {kind}:\n{body}").body[0]
 
 
 def _method(owner: str, source: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.stmt]:

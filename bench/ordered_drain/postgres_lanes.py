@@ -1,9 +1,12 @@
-"""PostgreSQL with lanes by hand: the best recipe that we know for one message in flight per key.
+"""PostgreSQL by hand: recipes for one message in flight per key, as plain SQL.
 
-Messages stand in a table by key and number, and each key has a row in ``lanes``. A worker locks the lanes that nobody holds
-(FOR UPDATE SKIP LOCKED), deletes the first message of each of them and gets it back, works it off, and commits: the commit is
-the ack, and a crash before it gives everything back. One statement and one commit for up to a thousand messages, one of each
-key.
+- ``SKIP_LOCKED``, the fastest that we know: each key has a row in ``lanes``. A worker locks the lanes that nobody holds (FOR
+  UPDATE SKIP LOCKED), deletes the first message of each of them and gets it back, works it off, and commits: the commit is the
+  ack, and a crash before it gives everything back. One statement and one commit for up to a thousand messages, one of each key.
+- ``PGMQ``, what pgmq does when it reads the heads of groups: the first message of each key becomes invisible for a while, up to
+  a thousand of them at a time, which is committed; when they are worked off, they are deleted.
+- ``PROCRASTINATE``, what procrastinate does for jobs with a lock: the first message that is not done, and has none of its key
+  before it, is marked as being worked off, alone; it is deleted when that is done.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,23 +26,79 @@ from typing import Any
 
 from bench.ordered_drain.workload import BACKLOG, BATCH, Workload, check_order
 
-SCHEMA = """
-CREATE TABLE messages (id bigint PRIMARY KEY, key text NOT NULL, data bytea NOT NULL);
-CREATE INDEX ON messages (key, id);
-CREATE TABLE lanes (key text PRIMARY KEY);
-"""
+
+@dataclass(frozen=True)
+class Recipe:
+    """How messages are taken, and acknowledged."""
+
+    name: str
+    schema: str
+    take: str
+    """Takes the number of messages at most, and returns the id, key and data of each."""
+    done: str | None = None
+    """Deletes the messages with the ids that it takes. Without it they are deleted when they are taken, and the commit acks."""
+    at_once: int = 1_000
+
+
 PUBLISH = """
 INSERT INTO messages (id, key, data) SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bytea[])
 """
-TAKE = """
+_DELETE = "DELETE FROM messages WHERE id = ANY(%s)"
+SKIP_LOCKED = Recipe(
+    "SKIP LOCKED",
+    """
+CREATE TABLE messages (id bigint PRIMARY KEY, key text NOT NULL, data bytea NOT NULL);
+CREATE INDEX ON messages (key, id);
+CREATE TABLE lanes (key text PRIMARY KEY);
+""",
+    """
 WITH free AS MATERIALIZED (SELECT key FROM lanes FOR UPDATE SKIP LOCKED),
 heads AS MATERIALIZED (
     SELECT head.id FROM free CROSS JOIN LATERAL (
         SELECT id FROM messages WHERE messages.key = free.key ORDER BY id LIMIT 1
-    ) head LIMIT 1000
+    ) head LIMIT %s
 )
 DELETE FROM messages USING heads WHERE messages.id = heads.id RETURNING messages.id, messages.key, messages.data
-"""
+""",
+)
+PGMQ = Recipe(
+    "pgmq's way",
+    """
+CREATE TABLE messages (id bigint PRIMARY KEY, key text NOT NULL, vt timestamptz NOT NULL DEFAULT clock_timestamp(),
+                       read_ct int NOT NULL DEFAULT 0, data bytea NOT NULL);
+CREATE INDEX ON messages (key, id);
+""",
+    """
+WITH heads AS MATERIALIZED (SELECT min(id) AS id FROM messages GROUP BY key),
+visible AS MATERIALIZED (
+    SELECT messages.id FROM heads JOIN messages USING (id) WHERE messages.vt <= clock_timestamp()
+    LIMIT %s FOR UPDATE OF messages SKIP LOCKED
+)
+UPDATE messages SET vt = clock_timestamp() + interval '60 seconds', read_ct = read_ct + 1
+FROM visible WHERE messages.id = visible.id RETURNING messages.id, messages.key, messages.data
+""",
+    _DELETE,
+)
+PROCRASTINATE = Recipe(
+    "procrastinate's way",
+    """
+CREATE TABLE messages (id bigint PRIMARY KEY, key text NOT NULL, doing bool NOT NULL DEFAULT false, data bytea NOT NULL);
+CREATE INDEX ON messages (key, id);
+CREATE INDEX ON messages (id) WHERE NOT doing;
+CREATE UNIQUE INDEX ON messages (key) WHERE doing;
+""",
+    """
+WITH first AS MATERIALIZED (
+    SELECT id FROM messages AS job WHERE NOT doing AND NOT EXISTS (
+        SELECT FROM messages AS earlier WHERE earlier.key = job.key AND earlier.id < job.id
+    ) ORDER BY id LIMIT %s FOR UPDATE OF job SKIP LOCKED
+)
+UPDATE messages SET doing = true FROM first WHERE messages.id = first.id
+RETURNING messages.id, messages.key, messages.data
+""",
+    _DELETE,
+    at_once=1,
+)
 # The table is empty when its statistics are taken and full a moment later: without this the planner sorts all that waits for
 # each key whenever a plan is made at the wrong moment, and the recipe is ten to fifty times slower.
 PLANNER = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_sort=off"
@@ -83,17 +143,22 @@ def running_server() -> Iterator[str]:
         yield f"postgresql://postgres@/postgres?host={folder}"
 
 
-def rate(url: str, workload: Workload, workers: int = 2) -> float:
+def prepare(connection: Any, recipe: Recipe, keys: Iterable[str]) -> None:
+    """New tables, with no messages in them."""
+    connection.execute("DROP TABLE IF EXISTS messages, lanes")
+    connection.execute(recipe.schema)
+    if recipe is SKIP_LOCKED:
+        connection.execute("INSERT INTO lanes SELECT unnest(%s::text[])", (sorted(set(keys)),))
+    connection.execute("VACUUM ANALYZE")
+
+
+def rate(url: str, workload: Workload, recipe: Recipe, workers: int = 2) -> float:
     """Messages per second from the first publish until the last ack is durable."""
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS messages, lanes")
-        connection.execute(SCHEMA)
-        with connection.cursor() as cursor:
-            cursor.executemany("INSERT INTO lanes VALUES (%s)", [(key,) for key in sorted(set(workload.keys))])
-        connection.execute("VACUUM ANALYZE")
-    drain = _Drain(url, workload)
+        prepare(connection, recipe, workload.keys)
+    drain = _Drain(url, workload, recipe)
     threads = [threading.Thread(target=drain.publish), *(threading.Thread(target=drain.work) for _ in range(workers))]
     begin = perf_counter()
     for thread in threads:
@@ -106,8 +171,9 @@ def rate(url: str, workload: Workload, workers: int = 2) -> float:
 
 
 class _Drain:
-    def __init__(self, url: str, workload: Workload) -> None:
+    def __init__(self, url: str, workload: Workload, recipe: Recipe) -> None:
         self._url = url
+        self._recipe = recipe
         self._messages = workload.messages
         self._batches = workload.batches()
         self._acked = 0
@@ -130,12 +196,17 @@ class _Drain:
     def work(self) -> None:
         import psycopg
 
-        with psycopg.connect(self._url, options=PLANNER) as connection:
+        recipe = self._recipe
+        alone = recipe.done is not None  # a statement is a transaction
+        with psycopg.connect(self._url, options=PLANNER, autocommit=alone) as connection:
             while self._acked < self._messages:
-                taken = connection.execute(TAKE, prepare=True).fetchall()
+                taken = connection.execute(recipe.take, (recipe.at_once,), prepare=True).fetchall()
+                ids = sorted(id_ for id_, _, _ in taken)
                 with self._lock:
-                    # Before the commit, which lets others have the lanes: here is where a handler would run.
-                    self.numbers += [id_ for id_, _, _ in sorted(taken)]
+                    # Before the commit, which lets others have the next messages: here is where a handler would run.
+                    self.numbers += ids
+                if recipe.done is not None and ids:
+                    connection.execute(recipe.done, (ids,), prepare=True)
                 connection.commit()
                 with self._lock:
                     self._acked += len(taken)

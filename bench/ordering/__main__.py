@@ -1,6 +1,6 @@
 """Ordered work, ours and others': the same messages, keys and handlers on every server, and a judge of every run.
 
-    python -m bench.ordering [--quick] [--only NAME …] [--before COMMIT] [--minutes 15] [--record]
+    python -m bench.ordering [--quick] [--only NAME …] [--before COMMIT] [--minutes 45] [--record]
 
 Every run publishes its messages (200 bytes, 1,000 keys) and works them off in one process of its own, which writes down when
 each message began, failed and was done. The judge reads that journal: each key's messages must be done in the order of
@@ -8,8 +8,8 @@ publishing, one at a time, every one once. **A run that it objects to has no fig
 
 Participants have turns within each round, so that a noisy moment hits all of them; figures are medians of the rounds. How many
 messages they get depends on how fast they were before: a run lasts about a second. ``--before`` runs ours at another commit
-beside ours as it is here. ``--record`` writes the table with every reading to docs/benchmarks, and draws
-docs/images/ordering.svg. Whoever is not installed is left out and named.
+in the same rounds, and shows the ratio beside our figures. ``--record`` writes the table with every reading to
+docs/benchmarks, and draws docs/images/ordering.svg. Whoever is not installed is left out and named.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from bench.record import ROOT, Recorder
 from bench.report import add_record_option
 
 PICTURE = ROOT / "docs" / "images" / "ordering.svg"
+BEFORE = ", before"
 TIMEOUT_S = 60.0
 """A run that takes longer has no figure."""
 
@@ -50,7 +51,7 @@ class Size:
     scenarios: Sequence[Scenario]
 
 
-FULL, QUICK = Size(300, 20_000, 1.0, 3, 15.0, SCENARIOS), Size(100, 100, 0.0, 1, 2.0, QUICK_SCENARIOS)
+FULL, QUICK = Size(300, 20_000, 1.0, 5, 45.0, SCENARIOS), Size(100, 100, 0.0, 1, 2.0, QUICK_SCENARIOS)
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Bench:
         try:
             if number == 0:
                 rate, published = self._run(participant, address, Work(scenario, self._size.first, self._name()))
-                wanted = min(int(rate * self._size.seconds), int(published * 2 * self._size.seconds))
+                wanted = int(min(rate, published) * self._size.seconds)
                 result.messages = max(self._size.first, min(self._size.most, wanted))
                 if self._size.rounds == 1:
                     result.rates.append(rate)
@@ -139,12 +140,20 @@ class Bench:
 
     def _say(self, scenario: Scenario) -> None:
         for name in self._participants:
-            print(f"{scenario.name} · {name} · {shown(self.results[name, scenario.name])}", file=sys.stderr, flush=True)
+            print(f"{scenario.name} · {name} · {self._cell(name, scenario)}", file=sys.stderr, flush=True)
+
+    def _cell(self, name: str, scenario: Scenario) -> str:
+        result = self.results[name, scenario.name]
+        before = self.results.get((f"{name}{BEFORE}", scenario.name))
+        if result.figure is None or before is None or before.figure is None:
+            return shown(result, self._size.rounds)
+        ratio = median(now / then for now, then in zip(result.rates, before.rates, strict=False))
+        return f"{shown(result, self._size.rounds)} ({ratio:.2f}x before)"
 
     def rows(self, left_out: dict[str, str]) -> list[dict[str, str]]:
         found = [
             {"who": name, "version and settings": participant.about()}
-            | {scenario.name: shown(self.results[name, scenario.name]) for scenario in self._size.scenarios}
+            | {scenario.name: self._cell(name, scenario) for scenario in self._size.scenarios}
             for name, participant in self._participants.items()
         ]
         return found + [
@@ -162,9 +171,11 @@ class Bench:
         return found
 
 
-def shown(result: Result) -> str:
-    figure = result.figure
-    return f"{figure:,.0f}/s" if figure is not None else f"no figure: {result.objection}"
+def shown(result: Result, rounds: int) -> str:
+    if (figure := result.figure) is None:
+        return f"no figure: {result.objection}"
+    of_rounds = f" ({len(result.rates)} of {rounds} rounds)" if len(result.rates) < rounds else ""
+    return f"{figure:,.0f}/s{of_rounds}"
 
 
 @contextmanager
@@ -192,7 +203,7 @@ def taking_part(only: list[str] | None, before: Path | None) -> tuple[dict[str, 
             continue
         there[name] = participant
         if before is not None and participant.is_ours:
-            there[f"{name}, before"] = participant.at(before)
+            there[f"{name}{BEFORE}"] = participant.at(before)
     return there, left_out
 
 
@@ -203,7 +214,7 @@ def main() -> None:
         "--only", action="append", metavar="NAME", help="those whose name contains this; may be given several times"
     )
     parser.add_argument("--before", metavar="COMMIT", help="also measure ours at another commit")
-    parser.add_argument("--minutes", type=float, help="begin no run later than this (15, or 2 with --quick)")
+    parser.add_argument("--minutes", type=float, help="begin no run later than this (45, or 2 with --quick)")
     parser.add_argument(
         "--picture", type=Path, help="where to draw the picture; with --record docs/images/ordering.svg"
     )

@@ -114,6 +114,13 @@ PARTICIPANTS: dict[str, Participant] = {
         lambda: f"commit {commit_at_work()}, Python {sys.version.split()[0]}; SQLite, fsync of every commit",
         is_ours=True,
     ),
+    "ours on PostgreSQL": Participant(
+        "embedded",
+        postgres_lanes.running_server,
+        postgres_lanes.is_missing,
+        lambda: f"commit {commit_at_work()}; {_postgres()}",
+        is_ours=True,
+    ),
     "ours, served": Participant(
         "pubsub",
         _served,

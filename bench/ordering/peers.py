@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
+from bench.ordered_drain.postgres_lanes import PGMQ, PUBLISH, SKIP_LOCKED, Recipe, prepare
 from bench.ordering.work import Journal, Work
 
 Times = tuple[float, float]
@@ -85,8 +86,9 @@ def _number(data: bytes) -> int:
 # -- ours ---------------------------------------------------------------------------------------------------------------
 
 
-async def embedded(_: str, work: Work, journal: Journal) -> Times:
-    """The public API on a new SQLite file: a topic, a subscription with the default options, an async handler."""
+async def embedded(address: str, work: Work, journal: Journal) -> Times:
+    """The public API, on a new SQLite file, or on PostgreSQL in a schema of its own: a topic, a subscription with the default
+    options, an async handler."""
     from seriatim import Batching, Message, PublishOptions, PubSub, RetryPolicy
 
     async def handle(message: Message) -> None:
@@ -96,11 +98,14 @@ async def embedded(_: str, work: Work, journal: Journal) -> Times:
             message.nack()
 
     with TemporaryDirectory(prefix="bench-ordering-") as folder:
-        async with PubSub(f"sqlite:///{Path(folder) / 'store.db'}") as pubsub:
+        url = f"{address}&schema={work.run.replace('-', '_')}" if address else f"sqlite:///{Path(folder) / 'store.db'}"
+        async with PubSub(url) as pubsub:
             topic = await pubsub.topic("events").create()
             topic.set_publish_options(PublishOptions(Batching(max_messages=BATCH, max_milliseconds=10)))
             # An immediate retry, as everybody else has it.
-            subscription = await topic.subscription("worker").create(retry=RetryPolicy(min_backoff=0, max_backoff=0))
+            subscription = await topic.subscription("worker").create(
+                enable_message_ordering=True, retry=RetryPolicy(min_backoff=0, max_backoff=0)
+            )
             begun = perf_counter()
             published = [topic.publish(work.payload(number), ordering_key=key) for number, key in enumerate(work.keys)]
             await topic.flush()
@@ -279,49 +284,21 @@ def _batches(work: Work) -> Iterator[range]:
 
 # -- PostgreSQL ---------------------------------------------------------------------------------------------------------
 
-_SCHEMA = """
-CREATE TABLE messages (id bigint PRIMARY KEY, key text NOT NULL, vt timestamptz NOT NULL DEFAULT clock_timestamp(),
-                       read_ct int NOT NULL DEFAULT 0, data bytea NOT NULL);
-CREATE INDEX ON messages (key, id);
-CREATE TABLE lanes (key text PRIMARY KEY);
-"""
-_PUBLISH = "INSERT INTO messages (id, key, data) SELECT * FROM unnest(%s::bigint[], %s::text[], %s::bytea[])"
-_TAKE_LANES = """
-WITH free AS MATERIALIZED (SELECT key FROM lanes FOR UPDATE SKIP LOCKED),
-heads AS MATERIALIZED (
-    SELECT head.id FROM free CROSS JOIN LATERAL (
-        SELECT id FROM messages WHERE messages.key = free.key ORDER BY id LIMIT 1
-    ) head LIMIT %s
-)
-DELETE FROM messages USING heads WHERE messages.id = heads.id RETURNING messages.id, messages.data
-"""
-_TAKE_HEADS = """
-WITH heads AS (
-    SELECT id FROM messages AS head WHERE vt <= clock_timestamp() AND NOT EXISTS (
-        SELECT FROM messages AS earlier WHERE earlier.key = head.key AND earlier.id < head.id
-    ) ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED
-)
-UPDATE messages SET vt = clock_timestamp() + interval '60 seconds', read_ct = read_ct + 1
-FROM heads WHERE messages.id = heads.id RETURNING messages.id, messages.data
-"""
 _TAKEN = 200
 
 
-async def _filled(address: str, work: Work) -> float:
+def _filled(address: str, work: Work, recipe: Recipe) -> float:
     """A table with all messages; returns how long publishing took."""
     import psycopg
 
-    async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
-        await connection.execute("DROP TABLE IF EXISTS messages, lanes")
-        await connection.execute(_SCHEMA)
-        keys = sorted(set(work.keys))
-        await connection.execute("INSERT INTO lanes SELECT unnest(%s::text[])", (keys,))
+    with psycopg.connect(address, autocommit=True) as connection:
+        prepare(connection, recipe, work.keys)
         begun = perf_counter()
         for batch in _batches(work):
             payloads = [work.payload(number) for number in batch]
-            await connection.execute(_PUBLISH, (list(batch), [work.keys[number] for number in batch], payloads))
+            connection.execute(PUBLISH, (list(batch), [work.keys[number] for number in batch], payloads))
         seconds = perf_counter() - begun
-        await connection.execute("VACUUM ANALYZE messages")
+        connection.execute("VACUUM ANALYZE messages")
     return seconds
 
 
@@ -331,45 +308,37 @@ async def _until_done(journal: Journal, number: int) -> int:
     return number
 
 
-async def _with_workers(worker: Callable[[], Awaitable[None]], count: int) -> float:
-    begun = perf_counter()
-    await asyncio.gather(*(worker() for _ in range(count)))
-    return perf_counter() - begun
-
-
 async def skip_locked(address: str, work: Work, journal: Journal) -> Times:
     """Two workers lock free lanes, delete the first message of each, work them off, and commit, which is the ack."""
-    import psycopg
-
-    async def worker() -> None:
-        async with await psycopg.AsyncConnection.connect(address) as connection:
-            while journal.done < work.messages:
-                taken = await (await connection.execute(_TAKE_LANES, (_TAKEN,), prepare=True)).fetchall()
-                await asyncio.gather(*(_until_done(journal, number) for number, _ in sorted(taken)))
-                await connection.commit()
-                if not taken:
-                    await asyncio.sleep(0.001)
-
-    return await _filled(address, work), await _with_workers(worker, 2)
+    return await _work_off(address, work, journal, SKIP_LOCKED)
 
 
 async def pgmq(address: str, work: Work, journal: Journal) -> Times:
     """As pgmq reads grouped messages: the head of each key becomes invisible for a while, and is deleted when it is done."""
+    return await _work_off(address, work, journal, PGMQ)
+
+
+async def _work_off(address: str, work: Work, journal: Journal, recipe: Recipe) -> Times:
     import psycopg
 
     async def worker() -> None:
-        async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+        alone = recipe.done is not None  # a statement is a transaction
+        async with await psycopg.AsyncConnection.connect(address, autocommit=alone) as connection:
             while journal.done < work.messages:
-                taken = await (await connection.execute(_TAKE_HEADS, (_TAKEN,), prepare=True)).fetchall()
+                taken = await (await connection.execute(recipe.take, (_TAKEN,), prepare=True)).fetchall()
                 done: Sequence[int] = await asyncio.gather(
-                    *(_until_done(journal, number) for number, _ in sorted(taken))
+                    *(_until_done(journal, number) for number, *_ in sorted(taken))
                 )
-                if done:
-                    await connection.execute("DELETE FROM messages WHERE id = ANY(%s)", (list(done),), prepare=True)
-                else:
+                if recipe.done is not None and done:
+                    await connection.execute(recipe.done, (list(done),), prepare=True)
+                await connection.commit()
+                if not taken:
                     await asyncio.sleep(0.001)
 
-    return await _filled(address, work), await _with_workers(worker, 2)
+    publishing = _filled(address, work, recipe)
+    begun = perf_counter()
+    await asyncio.gather(worker(), worker())
+    return publishing, perf_counter() - begun
 
 
 async def procrastinate(address: str, work: Work, journal: Journal) -> Times:

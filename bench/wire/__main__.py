@@ -20,6 +20,13 @@ from bench.wire.meter import Reading
 from bench.wire.servers import Served
 
 STREAMS = (1, 4)
+GOALS = {
+    "publish, batches of 100": "≥ 2.5x emulator",
+    "deliver and ack, uniform": "≥ 12x emulator, ≥ 1x Redis",
+    "deliver and ack, Zipf": "1x the bound",
+    "our asyncio client, uniform": "≥ 3x the official client",
+    "publish and consume at once, uniform": "≥ 0.8x Redis",
+}
 Works = dict[str, Callable[[], Reading]]
 Work = Callable[[Served], Coroutine[Any, Any, Reading]]
 
@@ -154,12 +161,14 @@ def _measure(
     ours = readings.pop("ours")
     beside = [f"{_rate(theirs):,.0f}/s {who} ({_ratio(ours, theirs):.2f}x)" for who, theirs in readings.items()]
     typical = sorted(ours)[len(ours) // 2]
-    print(f"{name:40} {_rate(ours):>9,.0f}/s  {'  '.join(beside)}")
+    goal = GOALS.get(name, "")
+    print(f"{name:40} {_rate(ours):>9,.0f}/s  {'  '.join(beside)}  {goal}".rstrip())
     print(f"{'':40} processors, busy + waited for: server {typical.server}, client {typical.client}", flush=True)
     return {
         "work": name,
         "rate": f"{_rate(ours):,.0f}/s",
         "beside": ", ".join(beside),
+        "goal": goal,
         "server": str(typical.server),
         "client": str(typical.client),
     }

@@ -17,7 +17,8 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -112,15 +113,16 @@ def _find_file(path: Path | None, environ: Mapping[str, str], directory: Path) -
                 f"there is no configuration file '{named}'; create it, or correct --config or {FILE_VARIABLE}"
             )
         return named
-    return next((known for known in (directory / LOCAL_FILE, _user_file(environ)) if known.is_file()), None)
+    known = directory / LOCAL_FILE, *_user_file(environ)
+    return next((file for file in known if file.is_file()), None)
 
 
-def _user_file(environ: Mapping[str, str]) -> Path:
+def _user_file(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Nothing for a user without a home, as in some containers."""
     folder = Path(environ.get("XDG_CONFIG_HOME", ""))
-    # The XDG specification says to ignore a relative path.
-    if not folder.is_absolute():
-        folder = Path.home() / ".config"
-    return folder / "seriatim" / "config.toml"
+    with suppress(RuntimeError):
+        # The XDG specification says to ignore a relative path.
+        yield (folder if folder.is_absolute() else Path.home() / ".config") / "seriatim" / "config.toml"
 
 
 def _read_file(path: Path) -> dict[str, object]:

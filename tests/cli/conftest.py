@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from seriatim.cli.main import cli
 
 Run = Callable[..., Result]
-OnDurable = Callable[..., Any]
+Answers = Callable[..., Any]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
@@ -44,7 +44,7 @@ def seriatim(tmp_path, monkeypatch, logger_as_it_was) -> Run:
 
 
 @pytest.fixture
-def told(seriatim) -> OnDurable:
+def told(seriatim) -> Answers:
     """Run a command that must work, with ``--json``, and give what it says: a value, or a list of those of each line."""
 
     def run(*args: str, stdin: str | bytes | None = None) -> Any:

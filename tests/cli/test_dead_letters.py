@@ -25,6 +25,23 @@ def test_they_are_listed_page_by_page(told, letters):
     assert second["id"] == "1"
 
 
+def test_one_is_shown_with_its_data(seriatim, told, letters):
+    shown = told("dead-letters", "show", "billing", "1")
+    assert (shown["id"], shown["key"], shown["data"], shown["error"]) == ("1", "a", "a2", "poison")
+    lines = dict(
+        line.split(maxsplit=1) for line in seriatim("dead-letters", "show", "billing", "1").stdout.splitlines()
+    )
+    assert (lines["data"], lines["attempts"], lines["error"]) == ("a2", "0", "poison")
+
+
+def test_one_that_waits_in_its_key_is_no_dead_letter(seriatim, letters):
+    result = seriatim("dead-letters", "show", "billing", "2")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "error: subscription 'billing' has no dead letter 2: see 'seriatim dead-letters list billing'\n"
+    )
+
+
 def test_all_of_them_go_back_to_their_places(told, letters):
     outcome = told("dead-letters", "redrive", "billing", "--all")
     assert [(row["id"], row["redriven"], row["new_id"]) for row in outcome] == [("0", True, "0"), ("1", True, "1")]

@@ -42,7 +42,7 @@ def test_retrying_a_key_that_is_paused_says_that_resuming_delivers_it(told, seri
     told("keys", "pause", "billing", "a", "--reason", "looking into it")
     said = seriatim("keys", "retry", "billing", "a").stdout
     assert said.startswith("key a: no longer waits for its time, but paused: looking into it; ")
-    assert said.endswith("resuming the key moves it (see 'keys resume' and 'subscriptions resume')\n")
+    assert said.endswith("resume the key to continue (see 'keys resume' and 'subscriptions resume')\n")
     told("messages", "publish", "orders", "c1", "--key", "c", "--delay", "1h")
     told("subscriptions", "pause", "billing")
     assert "but the subscription is paused" in seriatim("keys", "retry", "billing", "c").stdout

@@ -116,7 +116,14 @@ def test_an_interrupt_at_the_question_is_an_interrupt(start, told, orders):
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        (("topics", "create", "orders"), "topic 'orders' already exists"),
+        (
+            ("topics", "create", "orders"),
+            "topic 'orders' already exists: to change its options, use 'seriatim topics up",
+        ),
+        (
+            ("subscriptions", "create", "orders", "billing"),
+            "subscription 'billing' already exists: choose another name, or use 'seriatim subscriptions update billing'",
+        ),
         (("topics", "delete", "nope", "--yes"), "topic 'nope' does not exist"),
         (("subscriptions", "create", "nope", "s"), "topic 'nope' does not exist"),
         (("messages", "pull", "nope"), "subscription 'nope' does not exist"),

@@ -122,7 +122,7 @@ def test_ac_006_a_message_without_a_key_is_not_blocked(run):
 def test_ac_007_subscriptions_are_ordered_independently(run):
     async def scenario(pubsub):
         topic, one = await ordered(pubsub)
-        two = await topic.subscription("sub-2").create(enable_message_ordering=True)
+        two = await topic.subscription("sub-2").create()
         received = [Received(), Received()]
         for subscription, got in zip((one, two), received, strict=True):
             subscription.on("message", got.add_and_ack)

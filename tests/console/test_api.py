@@ -24,6 +24,7 @@ from seriatim.engine import operator_actions, overview
 from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Outgoing, StoreCheck
 from seriatim.engine.connect import open_broker
+from seriatim.engine.consumer import Consumer
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, StoreFailed
@@ -150,6 +151,36 @@ def test_the_overview_has_figures_of_the_whole_store_and_who_is_worst_off(consol
     assert console.api("overview", search="nothing").json["worst"] == []
 
 
+def test_the_overview_names_keys_that_are_stuck_and_says_why(fresh):
+    def stuck() -> list[str]:
+        page = fresh.ask("/").text.partition('<ul id="stuck">')[2].partition("</ul>")[0]
+        return [" ".join(re.sub(r"<[^>]*>", "", one).split()) for one in page.split("<li>")[1:]]
+
+    (said,) = stuck()
+    assert re.fullmatch(
+        r"order-2 of shipping, message 2 from [\d.]+ s ago: paused: the customer complained, since .* UTC; resume the key to "
+        r"continue\.",
+        said,
+    )
+
+    async def slow(engine: Engine) -> None:
+        for key in ("order-2", "order-3"):
+            await engine.dead_letter("shipping", key, rest=True)
+        await engine.resume_key("shipping", "order-2")
+        now = engine.now
+        engine.now = lambda: now() + 120  # type: ignore[method-assign]
+        engine.attach("shipping", Consumer(lambda _: None))  # it hangs
+        while (await engine.explain("shipping", "order-0")).waits_for != "outcome":  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+    fresh.run(slow)
+    fresh.server.console.looks.clear()
+    (said,) = stuck()
+    assert said.startswith(
+        "order-0 of shipping, message 0 from 2 min 0 s ago: message 0 is in flight (attempt 1), since"
+    )
+
+
 def test_the_overview_speaks_of_subscriptions_that_it_does_not_show(fresh, monkeypatch):
     async def crowd(engine: Engine) -> None:
         for number in range(60):
@@ -165,7 +196,7 @@ def test_the_overview_speaks_of_subscriptions_that_it_does_not_show(fresh, monke
     page = fresh.ask("/").text
     assert page.count('/subscription?name=deserted"') == 1, "only on top"
     assert 'Nobody consumes, although messages wait: <a href="/subscription?name=shipping"' in page
-    assert re.search(r"Oldest waiting</span><strong>2 h 0 min", page)
+    assert re.search(r"Oldest</span><strong>2 h 0 min", page)
 
 
 def test_the_overview_shows_how_the_store_is(fresh):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from bench.console import leave_all_statuses
+from seriatim.console import pages, samples
 from seriatim.engine import reported_status
 from seriatim.engine.engine import Engine
 from seriatim.engine.reported_status import (
+    MAX_GAP_KEYS,
     MAX_REPORT_BYTES,
     AuditedSide,
     BatchStatus,
@@ -57,7 +63,7 @@ def test_the_latest_status_of_each_program_is_shown(tmp_path):
         assert (pipeline["ledger"], len(pipeline["batches"])) == ({"lost": 1, "duplicate": 18}, 9)
         page = console.ask("/pipelines").text
         assert "batch 7, 2026-01-18 03:00:00 UTC: 100 in order, 1 lost, 0 late, 2 duplicate, 0 other" in page
-        assert page.count('<rect class="lost"') == 2, "in the strip of all, and in that of the key"
+        assert page.count('<path class="lost"') == 2, "in the strip of all, and in that of the key"
         assert "device-&lt;b&gt;4&lt;/b&gt;" in page
         assert "numbers 17 to 19" in page
         assert "number 4<" in page
@@ -69,6 +75,45 @@ def test_the_latest_status_of_each_program_is_shown(tmp_path):
         assert page.count("at least <time") == 1, "when the host saw it first"
         assert "requested" in page
         assert "This host has said nothing since" in page
+
+
+def test_nodes_that_need_attention_come_first_and_the_others_page_by_page(tmp_path):
+    async def many(engine: Engine) -> None:
+        devices = {f"d{n:02}": "online" for n in range(30)} | {"d29": "offline"}
+        nodes = [NodeStatus(f"g{n % 2}/n-{n:03}", "online", NOW, 0, False, devices) for n in range(120)]
+        nodes[70:72] = replace(nodes[70], status="offline"), replace(nodes[71], held=3)
+        await leave_status(engine, HostStatus("plant", "telemetry", datetime.now(UTC), True, nodes, 120))
+
+    with running(tmp_path, many) as console:
+        pages = [re.findall(r"<code>g./(n-\d+)", console.ask("/sparkplug", page=page).text) for page in (1, 2, 3)]
+        assert [len(page) for page in pages] == [50, 50, 20]
+        assert {"n-070", "n-071"} <= set(pages[0])
+        assert len({node for page in pages for node in page}) == 120
+        first, last = (console.ask("/sparkplug", page=page).text for page in (1, 3))
+        assert "120 edge nodes, 1 offline, 119 online." in first
+        assert "Group g0, 60 nodes" in first
+        assert ('rel="next"' in first, 'rel="next"' in last) == (True, False)
+        found = console.ask("/sparkplug", search="-070").text
+        assert re.findall(r"<code>g./(n-\d+)", found) == ["n-070"]
+        assert ("d29 <" in found, "d20 <" in found, "and 20 more" in found) == (True, False, True)
+
+
+def test_the_pages_of_the_largest_statuses_are_small_and_hold_up_nobody(tmp_path, monkeypatch):
+    """Strips of thousands of columns are not drawn in the thread that delivers, and not again for each viewer."""
+    drawn_in = list[str]()
+
+    def watched(*given):
+        drawn_in.append(threading.current_thread().name)
+        return strip(*given)
+
+    strip = pages.strip
+    monkeypatch.setattr(pages, "strip", watched)
+    monkeypatch.setattr(samples, "SPARED", 1_000_000)  # as long as results are shared at most
+    with running(tmp_path, leave_all_statuses) as console:
+        for path in ("/pipelines", "/pipelines", "/sparkplug"):
+            assert len(console.ask(path).text) < 1024 * 1024, path
+    assert len(drawn_in) == 3 * (1 + MAX_GAP_KEYS)
+    assert "console" not in drawn_in, "the thread of the engine"
 
 
 def test_the_verdict_of_an_audit_is_shown_before_and_after_and_its_report_can_do_nothing(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 
 from seriatim.core.lanes.explanation import WaitsFor
 from seriatim.core.lanes.types import OnExhausted, ReleaseAfter, RetryMode, RetryPolicy
+from seriatim.engine.broker import Outgoing
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.engine import Engine
 from seriatim.engine.options import SubscriptionOptions
@@ -100,6 +101,40 @@ def test_a_key_says_why_it_waits(run, monkeypatch):
         assert re.fullmatch(r"the subscription is paused \(waiting since .* UTC\); it needs an operator", why)
 
     monkeypatch.setattr("seriatim.engine.operator_actions.PIECE", 2)
+    run(scenario)
+
+
+def test_pages_of_keys_continue_each_other_and_look_closely_only_at_what_they_show(run, monkeypatch):
+    """That is what keeps them cheap: to look closely at a key takes several times longer than to rank it."""
+    looked_at, ranked = list[str | None](), list[str | None]()
+
+    async def scenario(engine):
+        await prepare(engine)
+        await engine.publish("t", [Outgoing(f"k{number % 90:02}", b"x") for number in range(180 + 17)])
+        lanes = engine.get_subscription("s").lanes
+        monkeypatch.setattr(lanes, "view", lambda key, view=lanes.view: looked_at.append(key) or view(key))
+        values = lanes.sort_values
+        monkeypatch.setattr(lanes, "sort_values", lambda key: ranked.append(key) or values(key))
+
+        for order, rank in (
+            ("oldest", lambda key: int(key.head)),
+            ("deepest", lambda key: (-key.depth, int(key.head))),
+            ("trouble", lambda key: (key.state != "paused", int(key.head))),
+        ):
+            everything = await engine.list_keys("s", order=order)
+            assert [key.key for key in everything] == [key.key for key in sorted(everything, key=rank)]
+            looked_at.clear()
+            pages = [await engine.list_keys("s", order=order, limit=10, skip=skip) for skip in (0, 10)]
+            assert [key.key for page in pages for key in page] == [key.key for key in everything][:20]
+            assert len(looked_at) <= (10 + 20) * len(everything) / 30, "those that a page may show after each piece"
+        for number in range(20, 32):
+            await engine.pause_key("s", f"k{number}")
+        ranked.clear()
+        assert [key.key for key in await engine.list_keys("s", limit=12)] == [f"k{number}" for number in range(20, 32)]
+        assert len(ranked) == 12, "blocked keys come first: while they are enough, no other is looked at"
+        assert [key.key for key in await engine.list_keys("s", limit=13)][12:] == ["k00"]
+
+    monkeypatch.setattr("seriatim.engine.operator_actions.PIECE", 30)
     run(scenario)
 
 

@@ -410,7 +410,7 @@ def test_a_dead_letter_that_the_store_refuses_is_reported_to_whoever_asked_for_i
     async def scenario(engine):
         got, _ = await leased(engine)
         with monkeypatch.context() as refusing:
-            for store in ("sql.transaction", "memory"):
+            for store in ("sql.write_operations", "memory"):
                 refusing.setattr(f"seriatim.store.{store}.checked_letters", raise_value_error)
             with pytest.raises(ValueError, match="not this"):
                 await engine.dead_letter("s", "k", "why")
@@ -426,7 +426,7 @@ def test_an_ack_that_the_store_refuses_is_reported_and_others_are_taken(run, cap
         got, attachment = await leased(engine)
         told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         with monkeypatch.context() as refusing:
-            for store in ("sql.transaction", "memory"):
+            for store in ("sql.write_operations", "memory"):
                 refusing.setattr(f"seriatim.store.{store}.encode_offsets", raise_value_error)
             attachment.ack(got.got[0].lease, told.set_result)
             assert str(await told) == "not this"
@@ -441,7 +441,7 @@ def test_an_ack_that_the_store_refuses_is_reported_and_others_are_taken(run, cap
 
 
 def test_an_operator_hears_that_what_he_asked_for_is_refused(run, monkeypatch):
-    for store in ("sql.transaction", "memory"):
+    for store in ("sql.write_operations", "memory"):
         monkeypatch.setattr(f"seriatim.store.{store}.require_pause", raise_value_error)
 
     async def scenario(engine):

@@ -10,9 +10,10 @@ import pytest
 from seriatim.core.lanes.types import OnExhausted, RetryMode, RetryPolicy
 from seriatim.engine.broker import Outgoing, SubscriptionInfo
 from seriatim.engine.committer import RETRY_PAUSE_S
+from seriatim.engine.consumer import TURN
 from seriatim.engine.deliveries import SLICE
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import DamagedStore, StoreFailed
+from seriatim.errors import DamagedStore, FailedPrecondition, StoreFailed
 from seriatim.store.base import Record, TroubleRow
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, reads_held_up, settle_down, work_off
 
@@ -84,6 +85,97 @@ def test_what_happens_to_messages_is_counted(run_memory):
         counts = subscription.counts
         assert (counts.delivered, counts.redelivered) == (8, 5)
         assert (counts.acked, counts.nacked, counts.expired) == (2, 3, 2)
+
+    run_memory(scenario)
+
+
+def test_a_new_message_is_not_counted_as_delivered_again_while_another_is_in_trouble(run_memory):
+    async def scenario(engine):
+        subscription, got = await prepare(engine), Collector()
+        attachment = engine.attach("s", got.consumer)
+        await publish(engine, "failing")
+        attachment.nack((await got.wait(1))[0].lease, 60)
+        await publish(engine, "new", key="another")
+        await got.wait(2)
+        assert (subscription.counts.delivered, subscription.counts.redelivered) == (2, 0)
+
+    run_memory(scenario)
+
+
+# -- consumers ----------------------------------------------------------------------------------------------------------
+
+
+def test_when_handing_out_fails_that_is_logged_and_it_is_tried_again_after_a_pause(run_memory, caplog):
+    async def scenario(engine):
+        await prepare(engine)
+        await publish(engine, "1")
+        began, got, room = asyncio.get_running_loop().time(), Collector(), Collector().consumer.room
+        failures = [ValueError("not now")]
+
+        def fail_once() -> int:
+            if failures:
+                raise failures[0]
+            return room()
+
+        got.consumer.room = fail_once
+        engine.attach("s", got.consumer)
+        await settle_down(engine)
+        (record,) = caplog.records
+        assert record.getMessage() == "handing out messages failed, and is tried again: ValueError('not now')"
+        assert record.exc_info
+        assert record.exc_info[1] is failures.pop()
+        await got.wait(1)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(RETRY_PAUSE_S)
+
+    run_memory(scenario)
+
+
+def test_every_consumer_has_its_turn_although_the_first_has_room_for_everything(run_memory):
+    async def scenario(engine):
+        await prepare(engine)
+        consumers = [Collector(), Collector(), Collector()]
+        for one in consumers:
+            engine.attach("s", one.consumer)
+        await publish(engine, *map(str, range(3 * TURN)), key=None)
+        await settle_down(engine)
+        assert [len(one.got) for one in consumers] == [TURN] * 3
+
+    run_memory(scenario)
+
+
+def test_a_consumer_finds_its_own_leases_and_no_others(run_memory):
+    async def scenario(engine):
+        await prepare(engine)
+        first, second = Collector(), Collector()
+        engine.attach("s", first.consumer)
+        await publish(engine, "1")
+        lease = (await first.wait(1))[0].lease
+        engine.attach("s", second.consumer)
+        assert first.consumer.lease(lease.token) == lease
+        assert second.consumer.lease(lease.token) is None
+        assert first.consumer.lease(lease.token + 1) is None
+
+    run_memory(scenario)
+
+
+def test_a_consumer_of_batches_gets_one_lease_for_several_messages(run_memory):
+    async def scenario(engine):
+        await prepare(engine)
+        got = Collector(batch=2)
+        engine.attach("s", got.consumer)
+        await publish(engine, "1", "2", "3")
+        first, second = await got.wait(2)
+        assert first.lease.token == second.lease.token
+
+    run_memory(scenario)
+
+
+def test_a_consumer_of_batches_is_refused_where_there_are_none(run_memory):
+    async def scenario(engine):
+        subscription = await prepare(engine, PIPELINED)
+        with pytest.raises(FailedPrecondition, match=r"^subscription 's' has a window of 2, and batches "):
+            engine.attach("s", Collector(batch=2).consumer)
+        assert len(subscription.deliveries) == 0
 
     run_memory(scenario)
 
@@ -213,6 +305,24 @@ def test_a_read_that_fails_is_reported_and_tried_again_after_a_pause(run_memory,
         assert [str(failure) for failure in got.failures] == ["not now"]
         assert asyncio.get_running_loop().time() - began == pytest.approx(RETRY_PAUSE_S)
         assert (one.record.data, one.lease.attempt) == (b"1", 1)
+
+    run_memory(scenario)
+
+
+def test_a_message_that_is_taken_out_while_it_is_read_holds_up_none_of_those_read_with_it(run_memory):
+    async def scenario(engine):
+        await prepare(engine)
+        for key in ("a", "b"):
+            await publish(engine, key, key=key)
+        forget_recent(engine, 0, 1)
+        got = Collector()
+        with reads_held_up(engine):
+            engine.attach("s", got.consumer)
+            await settle_down(engine)
+            await engine.skip("s", "a")
+        (one,) = await got.wait(1)
+        assert one.record.data == b"b"
+        assert got.fenced == [0]
 
     run_memory(scenario)
 

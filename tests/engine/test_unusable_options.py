@@ -180,7 +180,7 @@ def test_options_that_are_no_object_are_unusable_as_a_whole(values):
 
 
 def test_times_that_an_earlier_version_stored_can_be_waited_for(with_store, monkeypatch):
-    for module in ("memory", "sql.transaction"):
+    for module in ("memory", "sql.write_operations"):
         monkeypatch.setattr(f"seriatim.store.{module}.require_times", lambda _: None)
         monkeypatch.setattr(f"seriatim.store.{module}.checked_troubles", list)
 

@@ -17,7 +17,7 @@ import pytest
 from seriatim.spark import held, repartition_state
 from seriatim.spark.state.binding import read_binding
 from seriatim.spark.state.files import ArrowFiles, files_at, location_for_tasks
-from seriatim.spark.state.repartition import by_function, repartition
+from seriatim.spark.state.repartition import repartition
 from tests.integration import connectors
 from tests.integration.readings import IN_ORDER, REPEATED, as_files, numbers_by_device
 from tests.maven import jars, spark_jars
@@ -25,6 +25,7 @@ from tests.s3_server import CHECKSUMS, KEY, REGION, SECRET, S3Server
 from tests.spark.pipeline.crash_points import DRIVER, Blow
 from tests.spark.pipeline.pipelines import rows_of
 from tests.spark.pipeline.test_crash import Patient
+from tests.spark.state.repartitioning import by_function
 from tests.spark.state.test_batch_versions import Query, rows, state_path
 from tests.test_docs import ROOT, blocks_of
 

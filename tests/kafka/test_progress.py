@@ -113,3 +113,35 @@ def test_what_is_known_to_be_finished_is_not_forgotten_before_it_is_seen():
     lowest, encoded = progress.commit()
     assert lowest == 12
     assert decode(lowest, encoded.text) == {12, 15}
+
+
+@given(
+    st.lists(st.sampled_from([1, 2, 7, MAX_AHEAD - 9, MAX_AHEAD, MAX_AHEAD + 5, 10**12]), min_size=1, max_size=12),
+    st.integers(0, 20),
+    st.data(),
+)
+def test_holes_of_any_size_cost_no_memory_and_no_message(gaps, first, data):
+    progress, offsets, open_, lowest = Progress(first), list[int](), set[int](), first
+    for gap in gaps:
+        offset = (offsets[-1] if offsets else first) + gap
+        offsets.append(offset)
+        assert progress.see(offset)
+        open_.add(offset)
+        for done in data.draw(st.sets(st.sampled_from(sorted(open_)))):
+            open_.remove(done)
+            progress.finish(done)
+        if data.draw(st.booleans()):
+            lowest, encoded = progress.commit()
+            assert lowest == min(open_, default=offset + 1)
+            finished = decode(lowest, encoded.text)
+            assert finished == {known for known in offsets if lowest < known <= encoded.last and known not in open_}
+        assert len(progress._bits) <= MAX_AHEAD // 8 + 1
+        assert progress.lowest == min(open_, default=offset + 1)
+
+
+def test_a_log_that_begins_late_or_lost_much_is_followed_without_a_bit_for_each_offset():
+    progress = Progress(0, frozenset({2, 5}))
+    assert progress.skip_to(10**15) == 10**15 - 2
+    assert progress.see(10**15)
+    progress.finish(10**15)
+    assert progress.commit() == (10**15 + 1, ("", 10**15))

@@ -128,6 +128,20 @@ def test_a_message_that_failed_may_be_stored_unless_it_was_refused(monkeypatch, 
     asyncio.run(scenario())
 
 
+def test_a_program_that_closes_nothing_ends_without_a_stack_trace(monkeypatch):
+    monkeypatch.setattr("seriatim.kafka.publishing.Producer", FailingProducer)
+
+    async def scenario() -> KafkaProducer:
+        return KafkaProducer(Address.parse("kafka://127.0.0.1:1"))
+
+    producer = asyncio.run(scenario())
+    producer._heard.append((None, None, 0, 0))  # type: ignore[arg-type]
+    time.sleep(0.3)
+    assert producer._thread.is_alive()
+    producer._is_closing = True
+    producer._thread.join()
+
+
 def test_the_producer_is_idempotent_and_waits_for_all_replicas(monkeypatch):
     told: list[dict[str, Any]] = []
 

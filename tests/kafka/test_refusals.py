@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from typing import Any
 
-from seriatim.engine.broker import Broker
+import pytest
+
+from seriatim.core.lanes.types import Keep
+from seriatim.engine.broker import Broker, Outgoing
+from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import NotSupported
 from seriatim.kafka.broker import REFUSED, KafkaBroker
 from tests.test_docs import ROOT
@@ -27,3 +33,29 @@ def test_what_kafka_cannot_do_is_refused_with_a_reason_that_the_page_lists():
     for words in REFUSED.values():
         subject, _ = re.split(" (?:is|are) not available on Kafka: ", words)
         assert subject.capitalize() in page, f"the page does not list: {subject}"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (TopicOptions(dedup_window=600), "Kafka does not know messages by an id of yours"),
+        (TopicOptions(dedup_max_ids=5), "Kafka does not know messages by an id of yours"),
+        (SubscriptionOptions(keep=Keep.LATEST), "compact its topic"),
+        (SubscriptionOptions(tenant_limit=2), "its partitions are handed out separately"),
+    ],
+)
+def test_what_a_topic_or_a_subscription_cannot_be_on_kafka_is_refused_before_it_is_asked(options: Any, reason: str):
+    kafka = object.__new__(KafkaBroker)  # without a connection
+    made = (
+        kafka.create_topic("t", options)
+        if isinstance(options, TopicOptions)
+        else kafka.create_subscription("s", "t", options)
+    )
+    with pytest.raises(NotSupported, match=reason):
+        asyncio.run(made)
+
+
+def test_a_message_with_an_id_is_refused():
+    messages = [Outgoing("k", b"1"), Outgoing("k", b"2", dedup_id="a")]
+    with pytest.raises(NotSupported, match="leave dedup_id out"):
+        object.__new__(KafkaBroker).publish("t", messages)

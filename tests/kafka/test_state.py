@@ -108,23 +108,38 @@ def test_the_failure_of_the_newer_member_counts_and_an_older_deletion_does_not_r
 def test_pauses_commands_and_redriven_dead_letters():
     command = Command("pause", "k\udcff", "why")
     memory = memory_of(
-        pause_record("a/b", "because", is_paused=True),
-        pause_record(None, None, is_paused=True),
-        pause_record("c", None, is_paused=True),
-        pause_record("c", None, is_paused=False),
+        pause_record("a/b", 3, "because", is_paused=True),
+        pause_record(None, 3, None, is_paused=True),
+        pause_record("c", 3, None, is_paused=True),
+        pause_record("c", 3, None, is_paused=False),
         command_record("1", command),
         command_record("2", command),
         command_record("2", None),
         gone_record("0-3"),
     )
-    assert memory.paused == {"a/b": "because", None: None}
+    assert memory.paused == {"a/b": (3, "because"), None: (3, None)}
     assert memory.commands == {"1": command}
     assert memory.gone == {"0-3"}
+
+
+def test_a_pause_and_a_resumption_that_a_member_without_the_partition_wrote_do_not_count():
+    memory = memory_of(
+        claim_record(1),
+        pause_record("a", 1, "why", is_paused=True),
+        claim_record(2),
+        pause_record("a", 2, "why", is_paused=True),
+        pause_record("a", 1, None, is_paused=False),
+        pause_record("b", 1, "late", is_paused=True),
+    )
+    assert memory.paused == {"a": (2, "why")}
+    assert memory.void == {"claim/1", "pause/1/b"}
 
 
 def test_what_nobody_of_us_wrote_is_ignored():
     foreign = [(None, b"{}"), (b"claim/1", b"no json"), (b"claim/1", b"[]"), (b"claim", b"{}"), (b"message/x", b"{}")]
     foreign += [(b"command/1", b'{"other": 1}'), (b"message/1/2", b'{"key": 1}'), (b"\xff", b"{}"), (b"pause/x", b"{}")]
+    endless = b'{"key": "k", "failures": Infinity, "not_before": 0, "error": null}'
+    foreign += [(b"message/1/2", endless), (b"command/1", b"[" * 100_000), (b"pause/1/x", b"{}")]
     memory = PartitionMemory()
     for key, value in foreign:
         if (record := StateRecord.decoded(key, value)) is not None:

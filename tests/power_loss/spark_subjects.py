@@ -17,10 +17,11 @@ from seriatim.engine.engine import Engine
 from seriatim.spark.pipeline.parquet_table import BATCH, MANIFEST, write_batch
 from seriatim.spark.state.batch_versions import bound_folder
 from seriatim.spark.state.files import LocalFiles
-from seriatim.spark.state.repartition import by_function, repartition
+from seriatim.spark.state.repartition import repartition
 from seriatim.spark.topics.sink import Staging
 from seriatim.store.sqlite.store import SqliteReader, SqliteStore
 from tests.power_loss.subjects import Say, Subject, make_durable
+from tests.spark.state.repartitioning import by_function
 from tests.spark.state.test_batch_versions import Query, rows
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seriatim import PubSub, PubSubMessage
+from seriatim import Batching, PublishOptions, PubSub, PubSubMessage
 from seriatim.client import channel
 from seriatim.client.channel import Address, Channel
 from seriatim.client.message import Message
@@ -20,6 +20,7 @@ from seriatim.errors import (
     NotFound,
     NotSupported,
     OutcomeUnknown,
+    PublishingPaused,
     StaleLease,
     Unauthenticated,
 )
@@ -318,6 +319,31 @@ def test_what_the_api_has_no_words_for():
             message.ack()
             with pytest.raises(InvalidArgument, match="can't be updated"):
                 await subscription.set_options(message_ordering=False)
+
+    with server_in_thread() as server:
+        asyncio.run(program(server.clients.address))
+
+
+def test_a_message_that_the_api_cannot_take_fails_alone():
+    async def program(address: str) -> None:
+        async with PubSub(f"pubsub://{address}/demo") as pubsub:
+            topic, subscription = await ordered(pubsub)
+            topic.set_publish_options(PublishOptions(Batching(max_milliseconds=1000)))
+            given = [("a", 0.0), ("a", 0.0), ("a", 5.0), ("a", 0.0), (None, 0.0), (None, 5.0), (None, 0.0), ("b", 0.0)]
+            futures = [
+                topic.publish(b"%d" % number, ordering_key=key, delay=delay)
+                for number, (key, delay) in enumerate(given)
+            ]
+            published = await asyncio.gather(*futures, return_exceptions=True)
+            kinds = [type(one) for one in published]
+            assert kinds == [str, str, NotSupported, PublishingPaused, str, NotSupported, str, str]
+            assert topic.paused_keys() == ("a",)
+            handled = []
+            while len(handled) < 5:
+                for message in await subscription.pull(10, timeout=5):
+                    handled.append(message.data)
+                    message.ack()
+            assert sorted(handled) == [b"0", b"1", b"4", b"6", b"7"]
 
     with server_in_thread() as server:
         asyncio.run(program(server.clients.address))

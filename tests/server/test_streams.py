@@ -125,6 +125,21 @@ def test_acks_and_nacks_on_the_stream(ordered):
     assert data_of(stream.take(1)) == ["1"]
 
 
+def test_one_request_acks_what_several_streams_have_and_a_lost_lease_among_them_stops_none(ordered):
+    one, two = ordered.stream(max_outstanding_messages=2), ordered.stream(max_outstanding_messages=2)
+    for key in "abcd":
+        publish(ordered, f"{key}0", f"{key}1", key=key)
+    came = one.take(2) + two.take(2)
+    assert sorted(data_of(came)) == ["a0", "b0", "c0", "d0"]
+    one.nack(came[1])
+    (again,) = until_something(one, two)
+    assert again.message == came[1].message
+    one.ack(*came)  # the second one is lost
+    assert sorted(data_of(one.take(1) + two.take(2))) == sorted(
+        f"{key}1" for key in "abcd" if key != came[1].message.ordering_key
+    )
+
+
 def test_a_stream_may_change_the_deadline_of_what_comes_then(ordered):
     stream = ordered.stream(stream_ack_deadline_seconds=600)
     stream.send(stream_ack_deadline_seconds=1)

@@ -6,7 +6,10 @@ import asyncio
 import json
 import logging
 import re
+import ssl
 import time
+from types import SimpleNamespace
+from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -17,13 +20,16 @@ from click.testing import CliRunner
 from seriatim.cli.main import cli
 from seriatim.engine.connect import open_broker
 from seriatim.errors import FailedPrecondition, InvalidArgument
+from seriatim.sparkplug import host as host_module
 from seriatim.sparkplug.host import Host, HostOptions
+from seriatim.sparkplug.inbox import Inbox
+from seriatim.sparkplug.intake import Counts
 from seriatim.sparkplug.mqtt_address import MqttAddress
 from seriatim.sparkplug.payload import REBIRTH
 from seriatim.sparkplug.rebirth_request import ask_for_rebirth
 from seriatim.sparkplug.topics import NodeId, parse_node
+from tests.cli.sparkplug.test_host import host_process
 from tests.sparkplug.plant import TOPIC, ear_on, host_on, node_on, run_bounded, stored_in, until
-from tests.sparkplug.test_command import host_process
 
 
 def test_a_host_says_that_it_is_connected_and_connected_again(mosquitto, store):
@@ -231,3 +237,58 @@ def test_what_names_no_node_is_refused(text):
 def test_asking_needs_a_broker_that_lets_us_in(tmp_path):
     with pytest.raises(FailedPrecondition):
         asyncio.run(ask_for_rebirth(MqttAddress.parse("mqtt://127.0.0.1:9"), NodeId("g", "n")))
+
+
+def reading(*packets: str, sock: object = None) -> tuple[SimpleNamespace, Inbox, Mock]:
+    """A client whose socket has these packets, one for each read; nothing more arrives then."""
+    inbox, left = Inbox(Counts()), list(packets)
+
+    def read() -> None:
+        if not left:
+            return
+        if (packet := left.pop(0)) == "error":
+            raise OSError("broken pipe")
+        if packet == "message":
+            inbox.put_nowait(aiomqtt.Message("t", b"", 0, False, 0, None))
+
+    mqtt = Mock(loop_read=Mock(side_effect=read), socket=lambda: sock)
+    return SimpleNamespace(_client=mqtt, _disconnected=asyncio.Future()), inbox, mqtt.loop_read
+
+
+def test_the_host_reads_at_once_what_has_arrived_and_not_more_than_others_can_wait_for(monkeypatch):
+    async def scenario():
+        client, inbox, reads = reading(*["message"] * 3)
+        host_module._read_arrived(client, inbox)
+        assert (inbox.qsize(), reads.call_count) == (3, 4)
+        monkeypatch.setattr(host_module, "MAX_READ_AT_ONCE", 5)
+        client, inbox, _ = reading(*["message"] * 9)
+        host_module._read_arrived(client, inbox)
+        assert inbox.qsize() == 5
+        host_module._read_arrived(client, inbox)
+        assert inbox.qsize() == 9
+
+    run_bounded(scenario())
+
+
+def test_the_host_reads_whatever_tls_has_decrypted(monkeypatch):
+    monkeypatch.setattr(host_module, "MAX_READ_AT_ONCE", 1)
+
+    async def scenario():
+        sock = Mock(spec=ssl.SSLSocket, pending=Mock(side_effect=[40, 20, 0]))
+        client, inbox, reads = reading("ping", "message", "message", "message", sock=sock)
+        host_module._read_arrived(client, inbox)
+        assert (inbox.qsize(), reads.call_count) == (2, 3)
+
+    run_bounded(scenario())
+
+
+def test_an_error_of_the_socket_ends_the_connection():
+    async def scenario():
+        client, inbox, _ = reading("message", "error", "error")
+        host_module._read_arrived(client, inbox)
+        with pytest.raises(OSError, match="broken pipe"):
+            client._disconnected.result()
+        host_module._read_arrived(client, inbox)
+        assert inbox.qsize() == 1
+
+    run_bounded(scenario())

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from seriatim.cli.main import cli
 from seriatim.engine.connect import open_broker
 from seriatim.engine.engine import Engine
+from tests.cli.sparkplug.test_host import host_process
 from tests.mosquitto import Mosquitto
 from tests.sparkplug.plant import ear_on, host_on, ledger_in, node_on, run_bounded, stored_in, until
-from tests.sparkplug.test_command import host_process
 
 HOW_TO = Path(__file__).parents[2] / "docs/how-to/connect-sparkplug-nodes.md"
 IN_ITS_ORDER = (

@@ -46,7 +46,7 @@ SECTIONS = {
     },
     "Operations": {
         "keys": Row("See why keys are blocked, and unblock them.", "keys"),
-        "dead-letters": Row("List, redrive and purge dead letters.", "dead_letters"),
+        "dead-letters": Row("List, show, redrive and purge dead letters.", "dead_letters"),
         "snapshots": Row("Create, list and delete snapshots of subscriptions.", "snapshots"),
         "readers": Row("List and delete registered readers of topics.", "readers"),
         "store": group(
@@ -100,7 +100,6 @@ OTHER_NAMES = {
     "subscriptions edit": "subscriptions update",
     "keys show": "keys why",
     "keys explain": "keys why",
-    "dead-letters show": "dead-letters list",
     "readers show": "readers list",
     "snapshots show": "snapshots list",
 }

@@ -1,8 +1,9 @@
-"""``seriatim dead-letters``: list, redrive, purge."""
+"""``seriatim dead-letters``: list, show, redrive, purge."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,18 @@ import click
 
 from seriatim.cli.command_groups import CommandGroup
 from seriatim.cli.common.command import with_broker
-from seriatim.cli.common.output import Columns, Fields, Output, counted, moment
+from seriatim.cli.common.output import (
+    Columns,
+    Fields,
+    Output,
+    attributes_text,
+    counted,
+    message_fields,
+    moment,
+    payload_text,
+)
 from seriatim.cli.common.parameters import asks_first, limit_option, require_subscription
-from seriatim.errors import NotFound, RedriveRefused
+from seriatim.errors import NotFound, NotSupported, RedriveRefused
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker, DeadLetter
@@ -22,7 +32,7 @@ PAGE = 500
 
 @click.group("dead-letters", cls=CommandGroup)
 def command() -> None:
-    """List, redrive and purge dead letters."""
+    """List, show, redrive and purge dead letters."""
 
 
 @command.command("list")
@@ -42,6 +52,40 @@ async def list_(broker: Broker, output: Output, subscription: str, limit: int, a
         "error": "error",
     }
     output.listing([_fields(letter) for letter in letters], columns, empty="there are no dead letters")
+
+
+@command.command("show")
+@click.argument("subscription")
+@click.argument("message_id", metavar="ID")
+@with_broker
+async def show(broker: Broker, output: Output, subscription: str, message_id: str) -> None:
+    """Show a dead letter of SUBSCRIPTION with its data."""
+    letter = await anext((one async for one in _every(broker, subscription) if one.id == message_id), None)
+    if letter is None:
+        raise NotFound(
+            f"subscription '{subscription}' has no dead letter {message_id}: see 'seriatim dead-letters list {subscription}'"
+        )
+    fields, held = _fields(letter), []
+    with suppress(NotSupported):  # on Kafka
+        topic = (await broker.describe_subscription(subscription)).topic
+        held = (await broker.read_messages(topic, start=message_id, limit=1)).messages
+    for one in held:
+        fields |= message_fields(one.id, one.ordering_key, one.data, one.attributes, one.publish_time)
+    output.details(
+        fields,
+        {
+            "id": message_id,
+            "key": fields["key"],
+            "published": fields.get("published"),
+            "died": fields["time"],
+            "attempts": fields["attempts"],
+            "error": fields["error"],
+            "can go back": fields["returnable"],
+            "copy": fields["copy_id"] and f"{fields['copy_id']} in topic '{fields['copy_topic']}'",
+            "attributes": (attributes_text(fields) or None) if held else None,
+            "data": payload_text(fields) if held else None,
+        },
+    )
 
 
 def _either_or(ctx: click.Context, parameter: click.Parameter, everything: bool) -> bool:  # noqa: ARG001
@@ -107,10 +151,16 @@ async def purge(broker: Broker, output: Output, subscription: str, ids: tuple[st
 async def _chosen(broker: Broker, subscription: str, ids: tuple[str, ...], everything: bool) -> AsyncIterator[str]:
     for message_id in ids:
         yield message_id
-    last = None
-    while everything and (page := await broker.dead_letters(subscription, limit=PAGE, after=last)):
-        for letter in page:
+    if everything:
+        async for letter in _every(broker, subscription):
             yield letter.id
+
+
+async def _every(broker: Broker, subscription: str) -> AsyncIterator[DeadLetter]:
+    last = None
+    while page := await broker.dead_letters(subscription, limit=PAGE, after=last):
+        for letter in page:
+            yield letter
         last = page[-1].id
 
 

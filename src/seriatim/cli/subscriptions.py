@@ -15,7 +15,7 @@ from seriatim.cli.common.output import Columns, Fields, Output, column_if_set, d
 from seriatim.cli.common.parameters import Choice, Duration, Moment, asks_first, require_subscription
 from seriatim.core.lanes.types import Keep, OnExhausted, ReleaseAfter, RetryMode, RetryPolicy
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import NotFound
+from seriatim.errors import AlreadyExists, NotFound
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker, SubscriptionInfo
@@ -121,6 +121,8 @@ async def create(
         if name in {info.name for info in await broker.list_topics()}:
             raise NotFound(f"topic '{topic}' does not exist; the topic comes first: {name} {topic}") from error
         raise
+    except AlreadyExists as error:
+        raise AlreadyExists(f"{error}, or use 'seriatim subscriptions update {name}' to change its options") from error
     output.result(_fields(info), f"created subscription '{name}' of topic '{topic}'")
     if earlier := await _first_kept_message(broker, topic):
         output.note(

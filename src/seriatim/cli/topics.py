@@ -12,6 +12,7 @@ from seriatim.cli.command_groups import CommandGroup
 from seriatim.cli.common.command import with_broker, with_new_broker
 from seriatim.cli.common.output import Columns, Fields, Output, column_if_set, duration
 from seriatim.cli.common.parameters import Duration, asks_first, none_if_forever, require_topic
+from seriatim.errors import AlreadyExists
 
 if TYPE_CHECKING:
     from seriatim.engine.broker import Broker, TopicInfo
@@ -48,7 +49,10 @@ async def create(broker: Broker, output: Output, name: str, **given: Any) -> Non
     """
     from seriatim.engine.options import TopicOptions
 
-    info = await broker.create_topic(name, TopicOptions(**_given(given)))
+    try:
+        info = await broker.create_topic(name, TopicOptions(**_given(given)))
+    except AlreadyExists as error:
+        raise AlreadyExists(f"{error}: to change its options, use 'seriatim topics update {name}'") from error
     output.result(_fields(info), f"created topic '{name}'")
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from seriatim.engine.broker import Broker
 from seriatim.engine.connect import open_broker
 from seriatim.errors import InvalidArgument
 from seriatim.extras import require_extra
+
+if TYPE_CHECKING:
+    from seriatim.client.server_broker import ServerBroker
+    from seriatim.kafka.broker import KafkaBroker
 
 SERVER_SCHEME, KAFKA_SCHEME = "pubsub://", "kafka://"
 API_SCHEMES = ("http://", "https://")
@@ -33,11 +38,17 @@ async def open_address(url: str, *, standby: bool = False) -> Broker:
         return await open_broker(url, standby=standby)
     if standby:
         raise InvalidArgument("only a store in PostgreSQL has standbys: give postgresql://host/database")
-    if url.startswith(KAFKA_SCHEME):
-        require_extra("kafka", "confluent_kafka", what=f"an address that begins with {KAFKA_SCHEME}")
-        from seriatim.kafka.broker import open_kafka
+    return kafka_at(url) if url.startswith(KAFKA_SCHEME) else server_at(url)
 
-        return open_kafka(url)
+
+def kafka_at(url: str) -> KafkaBroker:
+    require_extra("kafka", "confluent_kafka", what=f"an address that begins with {KAFKA_SCHEME}")
+    from seriatim.kafka.broker import open_kafka
+
+    return open_kafka(url)
+
+
+def server_at(url: str) -> ServerBroker:
     require_extra("server", "grpc", "google.cloud.pubsub", what=f"an address that begins with {SERVER_SCHEME}")
     from seriatim.client.server_broker import open_server
 

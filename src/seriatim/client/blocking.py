@@ -133,6 +133,7 @@ class Topic(Facade[topic.Topic]):
 
     @property
     def name(self) -> str:
+        """The name of the topic."""
         return self._wrap(self._target.name)
 
     def create(
@@ -177,7 +178,7 @@ class Topic(Facade[topic.Topic]):
         delay: float = 0.0,
         dedup_id: str | None = None,
     ) -> PublishResult:
-        """Publish a message. Await the result for its id, once it is durable; you need not await it."""
+        """Publish a message. The future resolves to its id once the message is durable; you need not wait for it."""
         return self._call(
             self._target.publish, data, ordering_key=ordering_key, attributes=attributes, delay=delay, dedup_id=dedup_id
         )
@@ -235,10 +236,12 @@ class Subscription(Facade[subscription.Subscription]):
 
     @property
     def name(self) -> str:
+        """The name of the subscription."""
         return self._wrap(self._target.name)
 
     @property
     def topic(self) -> Topic | None:
+        """Its topic. None if it was opened by its own name alone."""
         return self._wrap(self._target.topic)
 
     def create(
@@ -503,6 +506,7 @@ class MessageStream(Facade[consumer.MessageStream]):
 
     @property
     def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
         return self._wrap(self._target.is_closed)
 
     def __iter__(self) -> Iterator[Message]:

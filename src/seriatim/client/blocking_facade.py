@@ -222,10 +222,12 @@ class PublishResult(Future[str]):
         published.add_done_callback(self._done)
 
     def result(self, timeout: float | None = None) -> str:
+        """Wait for the id of the message. Raises if it was not published."""
         self._published.observed = True
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the outcome, and return why the message was not published, or None."""
         self._published.observed = True
         return super().exception(timeout)
 

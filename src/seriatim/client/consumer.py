@@ -140,24 +140,29 @@ class _Receiver:
         self._keeper = LeaseKeeper(self._attachment, consuming.max_extension)
 
     def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
+        """Ack a delivery. ``on_durable`` is called with the outcome."""
         self._attachment.ack(lease, on_durable)
         if not self._has_batches:  # otherwise it may go on with the rest
             self._keeper.drop(lease)
 
     def ack_durable(self, lease: Lease) -> asyncio.Future[None]:
+        """Ack a delivery. The future resolves once the ack is durable."""
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ack(lease, partial(tell_future, durable))
         return durable
 
     def nack(self, lease: Lease, delay: float | None, error: str | BaseException | None) -> None:
+        """Return a delivery, to be repeated after a delay or the backoff of the retry policy."""
         self._attachment.nack(lease, delay, reason_of(error))
         self._keeper.drop(lease)
 
     def dead_letter(self, lease: Lease, reason: str | BaseException | None, rest: bool) -> None:
+        """Dead-letter a delivery; with ``rest``, also the later messages of its key."""
         self._attachment.dead_letter(lease, reason_of(reason), rest=rest)
         self._keeper.drop(lease)
 
     def extend(self, lease: Lease, seconds: float) -> None:
+        """Move the deadline of a lease to this many seconds from now."""
         self._attachment.extend(lease, seconds)
         self._keeper.extended(lease, seconds)
 

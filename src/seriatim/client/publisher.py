@@ -11,8 +11,8 @@ Rules
       their own. When its messages are needed one by one (after a failure, or for a ``publish`` of one of its keys, ``flush``
       or other options), the group is split: its messages get batches and futures, as if each was published alone.
     - A flow control slot is held from admission until the message is durable, or has failed.
-    - A batch that is refused because a ``dedup_id`` belongs to another message is published message by message, so that only
-      that message fails, and later ones of its key.
+    - A batch that is refused because of one of its messages (its ``dedup_id`` belongs to another message, or the broker can't
+      take it) is published message by message, so that only that message fails, and later ones of its key.
     - When a publish of a key fails, even for lack of room, the key is paused until ``resume``: messages behind it fail too, and
       later ones are refused, so that nothing overtakes.
     - A batch whose outcome is unknown and whose messages all have a ``dedup_id`` is repeated until it is answered, for
@@ -44,6 +44,7 @@ from seriatim.errors import (
     AlreadyExists,
     FlowControlTimeout,
     InvalidArgument,
+    NotSupported,
     OutcomeUnknown,
     PublishFailed,
     PublishingPaused,
@@ -55,6 +56,9 @@ MAX_UNOBSERVED_FAILURES = 1_000
 
 MAX_CALL_MESSAGES, MAX_CALL_BYTES = 10_000, 16 * 1024 * 1024
 """A ``publish_many`` that is larger goes in batches: it must not hold up everything else in one huge transaction."""
+
+_OF_ONE_MESSAGE = AlreadyExists, InvalidArgument, NotSupported
+"""Errors that may be about one message of a batch, of which then nothing was stored."""
 
 FIRST_REPEAT_PAUSE_S, MAX_REPEAT_PAUSE_S = 0.1, 5.0
 
@@ -525,7 +529,7 @@ class Publisher:
         for batch in batches:
             if isinstance(error, OutcomeUnknown) and self._may_repeat(batch, batch.messages):
                 self._repeat(batch, error, partial(self._write, (batch,)))
-            elif isinstance(error, AlreadyExists) and len(batch.messages) > 1:
+            elif isinstance(error, _OF_ONE_MESSAGE) and len(batch.messages) > 1:
                 self._write_one(batch, 0)
             else:
                 self._batch_failed(batch, batch.messages, error)

@@ -117,7 +117,7 @@ class Topic:
         delay: float = 0.0,
         dedup_id: str | None = None,
     ) -> PublishFuture:
-        """Publish a message. Await the result for its id, once it is durable; you need not await it.
+        """Publish a message. The future resolves to its id once the message is durable; you need not wait for it.
 
         With a ``dedup_id`` it is stored once: publishing it again within the topic's ``dedup_window`` returns the id of the
         first message, or raises AlreadyExists if the key or the data differ. If the outcome of a publish with a ``dedup_id`` is

@@ -28,6 +28,7 @@ from starlette.responses import Response
 from seriatim.console.operations import (
     MAX_LIMIT,
     OPERATIONS,
+    OWNER_HEADER,
     MessageList,
     MessageView,
     NewMessage,
@@ -141,12 +142,15 @@ def gate_of(request: Request) -> Gate:
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, SeriatimError)
     console: Console = request.app.state.console
-    if console.broker is None:
-        owner = None
-        with suppress(SeriatimError):  # the store can't be read either
-            owner = await asyncio.to_thread(console.find_owner)
-        error = StoreBusy(f"{STANDING_BY}; its owner is at {owner}" if owner else STANDING_BY)
-    return _told(request, error)
+    if console.broker is not None:
+        return _told(request, error)
+    owner = None
+    with suppress(SeriatimError):  # the store can't be read either
+        owner = await asyncio.to_thread(console.find_owner)
+    answer = _told(request, StoreBusy(f"{STANDING_BY}; its owner is at {owner}" if owner else STANDING_BY))
+    if owner:
+        answer.headers[OWNER_HEADER] = owner
+    return answer
 
 
 def _told(request: Request, error: SeriatimError, status: int | None = None) -> Response:

@@ -27,7 +27,10 @@ from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import InvalidArgument, PermissionDenied
 
 MAX_LIMIT = 10_000
-"""So many rows are in an answer at most."""
+"""The most rows in an answer."""
+
+OWNER_HEADER = "Seriatim-Owner"
+"""In the answer of a standby: where the owner of the store has its admin API."""
 
 
 class Operation(NamedTuple):

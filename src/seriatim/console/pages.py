@@ -5,8 +5,11 @@ A page is complete without JavaScript. With it, the part marked ``live`` is relo
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,16 +21,27 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import Response
 
-from seriatim.engine.broker import Broker, KeyOrder, KeyState
+from seriatim.engine.broker import Broker, KeyInfo, KeyOrder, KeyState
+from seriatim.engine.message_ids import last_page
 from seriatim.engine.metrics import SubscriptionStats
 from seriatim.engine.overview import is_slow
-from seriatim.engine.reported_status import AuditStatus, HostStatus, PipelineStatus, is_fresh, left_statuses
+from seriatim.engine.reported_status import (
+    AuditStatus,
+    BatchStatus,
+    HostStatus,
+    NodeStatus,
+    PipelineStatus,
+    is_fresh,
+    left_statuses,
+)
 from seriatim.errors import SeriatimError
 
 if TYPE_CHECKING:
     from seriatim.console.app import Console
 
 PAGE = 50
+STUCK, DEVICES = 3, 10
+ONLINE = "online"
 SHOWN_BYTES = 2_000
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -94,6 +108,38 @@ def spark(points: Sequence[tuple[float, float]], label: str) -> Markup:
     ).format(said, line)
 
 
+def strip(batches: Sequence[BatchStatus], every: Sequence[BatchStatus], label: str, height: int = 40) -> Markup:
+    """The ledger of a pipeline over time: a column for each batch, in which even a single missing message is seen. The strip
+    of a key is drawn to stand below that of ``every`` batch, whose columns say what they hold."""
+    if not every:
+        return Markup()
+    first, width = every[0].batch, (every[-1].batch - every[0].batch + 1) * 6
+    columns, paths = list[str](), {name: list[str]() for name in ("column", *_FAULTS)}
+    for one in batches:
+        if one.batch < first:
+            continue
+        left, below = (one.batch - first) * 6, height
+        counts = {name: getattr(one, name) for name in _FAULTS}
+        for name, count in counts.items():
+            if count:
+                part = max(5, height * count // (one.ordered + sum(counts.values())))
+                below -= part
+                paths[name].append(f"M{left} {max(below, 0)}h5v{part}h-5z")
+        if batches is not every:
+            paths["column"].append(f"M{left} 0h5v{height}h-5z")
+            continue
+        held = ", ".join(f"{count} {name}" for name, count in {"in order": one.ordered, **counts}.items())
+        said = f"<title>batch {one.batch}, {one.time:%Y-%m-%d %H:%M:%S} UTC: {held}</title>"
+        columns.append(f'<rect class="column" x="{left}" y="0" width="5" height="{height}">{said}</rect>')
+    drawn = (f'<path class="{name}" d="{"".join(parts)}"/>' for name, parts in paths.items() if parts)
+    shown = width if batches is every else min(width, 480)
+    return Markup(
+        '<svg class="strip" viewBox="0 0 {0} {2}" width="{1}" height="{2}" preserveAspectRatio="none" role="img" '
+        'aria-label="{3}"><rect class="ordered" x="0" y="0" width="{0}" height="{2}"/>{4}</svg>'
+    ).format(width, shown, height, label, Markup("".join([*columns, *drawn])))
+
+
+_FAULTS = ("lost", "late", "duplicate", "other")
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -176,10 +222,21 @@ async def _overview(request: Request, search: str = "", page: Annotated[int, Que
         health=await console.looks.share(("health",), broker.health),
         figures=await console.sampler.figures(),
         series=console.sampler.series(),
+        stuck=await console.looks.share(("stuck", search, page), lambda: _stuck_keys(broker, found.worst)),
         search=search,
         page=page,
         is_last=len(found.worst) < PAGE,
     )
+
+
+async def _stuck_keys(broker: Broker, worst: Sequence[SubscriptionStats]) -> list[tuple[str, KeyInfo]]:
+    """The first key that is stuck in each of the worst subscriptions."""
+    found: list[tuple[str, KeyInfo]] = []
+    for one in [one for one in worst if one.blocked_keys or _is_slow(one)][:STUCK]:
+        with suppress(SeriatimError):  # it was deleted meanwhile, or the store is away
+            keys = await broker.list_keys(one.subscription, limit=1, order="trouble" if one.blocked_keys else "oldest")
+            found += [(one.subscription, key) for key in keys]
+    return found
 
 
 async def _topics(request: Request, search: str = "", after: str | None = None) -> Response:
@@ -192,7 +249,7 @@ async def _topic(request: Request, name: str, start: str = "", key: str = "", af
     broker = console.require_broker()
     topic = await broker.describe_topic(name)
     subscriptions = await console.looks.share(("subscriptions", name, after), lambda: _stats_of(broker, name, after))
-    first = start if start.isdecimal() else str(max(topic.earliest or 0, (topic.next_offset or 0) - PAGE))
+    first = start or last_page(topic.earliest, topic.next_offset, PAGE)
     return _render(
         request,
         "topic.html",
@@ -271,13 +328,46 @@ async def _dead_letters(request: Request, subscription: str, error: str | None =
 
 
 async def _pipelines(request: Request) -> Response:
-    broker = _console(request).require_broker()
-    pipelines, audits = await left_statuses(broker, PipelineStatus), await left_statuses(broker, AuditStatus)
+    console = _console(request)
+    broker, share = console.require_broker(), console.looks.share
+    pipelines = await share(("pipelines",), lambda: _drawn_pipelines(broker))
+    audits = await share(("audits",), lambda: left_statuses(broker, AuditStatus))
     return _render(request, "pipelines.html", pipelines=pipelines, audits=audits)
 
 
-async def _sparkplug(request: Request) -> Response:
-    return _render(request, "sparkplug.html", hosts=await left_statuses(_console(request).require_broker(), HostStatus))
+async def _drawn_pipelines(broker: Broker) -> list[tuple[PipelineStatus, Markup, list[Markup]]]:
+    """Pipelines with their strips: of all keys, and of each that has gaps. There may be thousands of columns."""
+
+    def draw(one: PipelineStatus) -> tuple[PipelineStatus, Markup, list[Markup]]:
+        of_all = strip(one.batches, one.batches, "Batches of all keys, the oldest first")
+        of_keys = [strip(key.batches, one.batches, f"Batches with entries about {key.key}", 16) for key in one.keys]
+        return one, of_all, of_keys
+
+    pipelines = await left_statuses(broker, PipelineStatus)
+    return await asyncio.to_thread(lambda: list(map(draw, pipelines)))
+
+
+async def _sparkplug(request: Request, search: str = "", page: Annotated[int, Query(ge=1, le=200)] = 1) -> Response:
+    console = _console(request)
+    broker = console.require_broker()
+    hosts = await console.looks.share(("hosts",), lambda: left_statuses(broker, HostStatus))
+    nodes = {host.name: [node for node in host.nodes if search in node.node] for host in hosts}
+    return _render(
+        request,
+        "sparkplug.html",
+        hosts=[(host, sorted(nodes[host.name], key=_node_rank)[(page - 1) * PAGE : page * PAGE]) for host in hosts],
+        sizes={name: Counter(node.group for node in found) for name, found in nodes.items()},
+        statuses={host.name: Counter(node.status for node in host.nodes) for host in hosts},
+        devices_of=lambda node: sorted(node.devices.items(), key=lambda device: device[1] == ONLINE)[:DEVICES],
+        search=search,
+        page=page,
+        is_last=all(len(found) <= page * PAGE for found in nodes.values()),
+    )
+
+
+def _node_rank(node: NodeStatus) -> tuple[bool, str]:
+    """What needs attention comes first."""
+    return node.status == ONLINE and not node.held and not node.gaps, node.node
 
 
 async def _changes(request: Request) -> Response:

@@ -6,6 +6,7 @@ Rules
       ignored.
     - A token is sent to the address that was given. To an address that was only advertised (``advertised=True``) it is
       sent only over TLS, after the certificate was verified.
+    - A standby has done nothing, and names the owner of the store: the owner is asked instead, if it uses TLS.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from seriatim.console.operations import MAX_LIMIT, OPERATIONS, MessageList, NewMessage
+from seriatim.console.operations import MAX_LIMIT, OPERATIONS, OWNER_HEADER, MessageList, NewMessage
 from seriatim.engine.broker import Broker, MessagePage, Outgoing, PeekedMessage, SubscriptionInfo, TopicInfo
 from seriatim.engine.link.frames import error_of
 from seriatim.errors import (
@@ -95,8 +96,11 @@ class ApiBroker(Broker):
             )
         if not (token.isascii() and token.isprintable()):
             raise InvalidArgument("the token has characters that can't be sent: use printable ASCII")
+        self._token = token
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        self._context = _context(address.ca or ca) if address.is_secure else None
+        self._ca = address.ca or ca
+        self._context = _context(self._ca) if address.is_secure else None
+        self._is_advertised = advertised
 
     def _authority(self) -> str:
         return f"{'https' if self._address.is_secure else 'http'}://{self._address.host}:{self._address.port}"
@@ -227,6 +231,10 @@ class ApiBroker(Broker):
             connection.close()
         if answer.status == 200:
             return text
+        owner = answer.getheader(OWNER_HEADER, "")
+        if answer.status == 503 and owner.startswith("https://") and not self._is_advertised:
+            followed = ApiBroker(ApiAddress.parse(owner), self._token, self._ca, advertised=True)
+            return followed._request(method, where, body, into)
         try:
             told = json.loads(text)
             raise error_of(told["error"], told["message"])

@@ -22,7 +22,7 @@ FRESH_S = 1.0
 
 SPARED, OLDEST_S, MAX_LOOKS = 80, 5.0, 100
 AT_ONCE = 2
-"""So many looks of one token, and of all pages together, are under way at a time: delivery takes turns with them, and must not
+"""How many queries of one token, and of all pages together, may run at a time: delivery takes turns with them, and must not
 wait for hundreds."""
 
 T = TypeVar("T")

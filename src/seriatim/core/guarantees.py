@@ -181,14 +181,17 @@ class Step:
 
     @property
     def lost(self) -> Guarantee:
+        """What arrives here and does not leave."""
         return self.arriving & ~self.guarantee
 
     @property
     def restored(self) -> Guarantee:
+        """What leaves here and did not arrive."""
         return self.guarantee & ~self.arriving
 
     @property
     def reason(self) -> str:
+        """What this stage changes, and why, in words."""
         changes = []
         if self.lost:
             changes.append(f"gives up {_list_bits(self.lost)}")
@@ -207,14 +210,17 @@ class Composition:
 
     @property
     def guarantee(self) -> Guarantee:
+        """The guarantee at the end of the chain."""
         return self.steps[-1].guarantee if self.steps else self.source
 
     @property
     def level(self) -> Level:
+        """The strongest level that the chain provides."""
         return level(self.guarantee)
 
     @property
     def reliability(self) -> float:
+        """The share of messages that arrive at the end of the chain."""
         return self.steps[-1].reliability if self.steps else 1.0
 
     def require(self, needed: Level | Guarantee) -> None:

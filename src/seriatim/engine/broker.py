@@ -424,6 +424,7 @@ class Broker:
     # -- topics and subscriptions ---------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, options: TopicOptions | None = None) -> TopicInfo:
+        """Create a topic. Raises AlreadyExists if it exists."""
         raise self.unsupported("create_topic")
 
     async def update_topic(self, name: str, options: TopicOptions, fields: Sequence[str] | None = None) -> None:
@@ -436,8 +437,8 @@ class Broker:
         raise self.unsupported("delete_topic")
 
     async def retire_topic(self, name: str) -> None:
-        """Delete a topic, but keep its messages for its subscriptions: its log remains, under a name that begins with
-        ``RETIRED``, until the last of them is deleted."""
+        """Delete a topic, but keep its messages for its subscriptions: its log remains, under another name,
+        until the last of them is deleted."""
         raise self.unsupported("retire_topic")
 
     async def list_topics(
@@ -447,6 +448,7 @@ class Broker:
         raise self.unsupported("list_topics")
 
     async def describe_topic(self, name: str) -> TopicInfo:
+        """A topic and its options."""
         raise self.unsupported("describe_topic")
 
     async def create_subscription(
@@ -477,6 +479,7 @@ class Broker:
         raise self.unsupported("list_subscriptions")
 
     async def describe_subscription(self, name: str) -> SubscriptionInfo:
+        """A subscription and its options."""
         raise self.unsupported("describe_subscription")
 
     # -- messages in, messages out --------------------------------------------------------------------------------------
@@ -548,9 +551,11 @@ class Broker:
         raise self.unsupported("move_reader")
 
     async def delete_reader(self, name: str) -> None:
+        """Delete a reader. Messages that only it retained may then be deleted, too."""
         raise self.unsupported("delete_reader")
 
     async def list_readers(self) -> list[ReaderInfo]:
+        """All registered readers, with their positions."""
         raise self.unsupported("list_readers")
 
     # -- operations -----------------------------------------------------------------------------------------------------
@@ -564,6 +569,7 @@ class Broker:
         raise self.unsupported("overview")
 
     async def stats(self, subscription: str) -> SubscriptionStats:
+        """Counts of the messages and keys of a subscription, and the age of its oldest message."""
         raise self.unsupported("stats")
 
     async def wait_until_empty(self, subscription: str) -> None:
@@ -582,12 +588,12 @@ class Broker:
         skip: int = 0,
     ) -> list[KeyInfo]:
         """Keys that have messages or are paused, in this order, after the first ``skip``; optionally only those in one state,
-        or containing a text. If more than ``RANKED_KEYS`` match, only that many are sorted: blocked ones first, then those that
+        or containing a text. If more than 10,000 match, only that many are sorted: blocked ones first, then those that
         have not been empty for the longest time."""
         raise self.unsupported("list_keys")
 
     async def group_keys(self, subscription: str, limit: int = 100) -> list[KeyGroup]:
-        """Paused and delayed keys grouped by reason, the largest groups first. If there are more than ``RANKED_KEYS``, those
+        """Paused and delayed keys grouped by reason, the largest groups first. If there are more than 10,000, those
         that have been blocked for the longest time are grouped."""
         raise self.unsupported("group_keys")
 
@@ -601,7 +607,7 @@ class Broker:
 
     async def superseded(self, subscription: str, key: str | None = None, limit: int = 100) -> list[SupersededMessage]:
         """Messages that were superseded by newer ones (``keep="latest"``), the latest first, of one key or of all (None).
-        The last ``SUPERSEDED`` of each subscription are remembered, until the engine ends."""
+        The last 10,000 of each subscription are remembered, until the engine ends."""
         raise self.unsupported("superseded")
 
     async def peek(self, subscription: str, key: str | None, limit: int = 10) -> list[PeekedMessage]:
@@ -634,6 +640,7 @@ class Broker:
         raise self.unsupported("pause")
 
     async def resume(self, subscription: str) -> None:
+        """Deliver the messages of a paused subscription again."""
         raise self.unsupported("resume")
 
     async def dead_letter(
@@ -701,9 +708,11 @@ class Broker:
         raise self.unsupported("update_snapshot")
 
     async def delete_snapshot(self, name: str) -> None:
+        """Delete a snapshot. Messages that only it retained may then be deleted, too."""
         raise self.unsupported("delete_snapshot")
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
+        """All snapshots."""
         raise self.unsupported("list_snapshots")
 
     # -- documents of front ends ----------------------------------------------------------------------------------------
@@ -717,6 +726,7 @@ class Broker:
         raise self.unsupported("put_document")
 
     async def delete_document(self, kind: str, name: str) -> None:
+        """Delete a document."""
         raise self.unsupported("delete_document")
 
     # -- the store ------------------------------------------------------------------------------------------------------
@@ -726,6 +736,7 @@ class Broker:
         raise self.unsupported("add_outbox")
 
     async def remove_outbox(self, path: str) -> None:
+        """Stop publishing from the outbox of a SQLite file."""
         raise self.unsupported("remove_outbox")
 
     async def health(self) -> StoreHealth:
@@ -748,4 +759,5 @@ class Broker:
         """Announce a close: from now on, nothing waits for long for an unavailable store."""
 
     async def close(self) -> None:
+        """Make everything durable that was accepted, then release the store."""
         raise self.unsupported("close")

@@ -20,7 +20,7 @@ from seriatim.engine.engine import Engine
 from seriatim.engine.link.address import socket_path
 from seriatim.engine.link.remote import Lost, RemoteBroker
 from seriatim.engine.link.server import LinkServer
-from seriatim.engine.link.shared import SharedBroker
+from seriatim.engine.link.takeover import SharedBroker
 from seriatim.engine.uncancelled_wait import until_done
 from seriatim.errors import SeriatimError, StoreBusy, StoreError, StoreFailed, StoreFull, StoreOwned
 from seriatim.log import logger
@@ -30,10 +30,10 @@ from seriatim.store.base import Standby
 E = TypeVar("E", bound=Engine)
 
 CONNECT_TIMEOUT_S = 5.0
-"""So many seconds a store may have an owner who can't be reached when it is opened."""
+"""How long a store may have an owner that can't be reached when it is opened."""
 
 TAKEOVER_TIMEOUT_S = 30.0
-"""The same when an owner ended: it may have much to write, and the next one much to read."""
+"""The same after an owner has ended: it may have much to write, and the next one much to read."""
 
 MIN_PAUSE_S, MAX_PAUSE_S = 0.01, 0.25
 """Between two tries."""

@@ -81,6 +81,8 @@ class Consumer:
         self.wake: Callable[[], None] = lambda: None
         # to be called with leases of messages that it did not try: they are given out again, and don't count as attempts
         self.give_back: Callable[[Iterable[Lease]], None] = lambda _: None
+        # to be called with leases of messages that are done; there while it is attached to an engine
+        self.ack_all: Callable[[Iterable[Lease]], object]
         self.max_messages = max_messages
         self.max_bytes = max_bytes
         self.ack_deadline = ack_deadline

@@ -106,6 +106,7 @@ class Deliveries:
         consumer.wake = self.wake
         consumer.lease = partial(self._lease, consumer)
         consumer.give_back = self._give_back
+        consumer.ack_all = host.outcomes.ack_all
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:

@@ -42,6 +42,11 @@ class MessageIds(Sequence[str]):
         return repr(list(self))
 
 
+def last_page(earliest: int | None, next_offset: int | None, size: int) -> str:
+    """The id at which the last ``size`` messages of a log begin."""
+    return str(max(earliest or 0, (next_offset or 0) - size))
+
+
 def offset_of(message_id: object) -> int:
     """The offset that an id stands for."""
     if isinstance(message_id, str) and message_id.isascii() and message_id.isdigit() and len(message_id) <= _MAX_DIGITS:

@@ -76,6 +76,7 @@ class CommitTimes:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
 
     def observe(self, seconds: float) -> None:
+        """Count a commit that took this many seconds."""
         self.count += 1
         self.seconds += seconds
         self.longest = max(self.longest, seconds)

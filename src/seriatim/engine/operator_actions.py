@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -56,7 +56,7 @@ from seriatim.store.base import DeadLetterRow, Record, StoreReader
 if TYPE_CHECKING:
     from seriatim.engine.engine import Engine
 
-PIECE = 5_000
+PIECE = 2_000
 """So many keys are looked at before others have their turn."""
 
 OLDEST_KEYS = 20_000
@@ -65,8 +65,10 @@ OLDEST_KEYS = 20_000
 LOOK_BACK, LOOK_BACK_AT_ONCE = 20_000, 2_000
 """So many offsets before the head of a key are searched for earlier messages of it, and in such pieces."""
 
-_TROUBLE = {LaneState.PAUSED: 0, LaneState.DELAYED: 1, LaneState.LEASED: 2, LaneState.SETTLING: 3, LaneState.READY: 4}
-_BLOCKED = {LaneState.PAUSED, LaneState.DELAYED}
+_BLOCKED = (LaneState.PAUSED, LaneState.DELAYED)
+_TROUBLE = (*_BLOCKED, LaneState.LEASED, LaneState.SETTLING, LaneState.READY)
+"""Tuples: a search by identity is faster than hashing a member of an enum."""
+
 _FREE = {WaitsFor.CONSUMER, WaitsFor.TENANT}
 """A key that waits for one of these is not blocked: it is ready."""
 
@@ -132,38 +134,55 @@ class Operator:
         _check_limit(skip)
         if order not in _RANKS:
             raise InvalidArgument(f"order is {', '.join(map(repr, _RANKS))}, not {shown(order)}")
-        wanted = _BLOCKED if blocked_only else set(_TROUBLE)
-        if state is not None:
-            wanted = wanted & {one_of("state", LaneState, state)}
-        rank, host = _RANKS[order], self._state
+        only = None if state is None else one_of("state", LaneState, state)
+        wanted = [each for each in (_BLOCKED if blocked_only else _TROUBLE) if only in {None, each}]
+        host, size = self._state, skip + limit
         host.deliveries.let_time_pass()
-        first: list[LaneView] = []
-        for piece in _pieces(await self._candidates(search, everything=not wanted <= _BLOCKED)):
-            views = [view for key in piece if (view := host.lanes.view(key)) is not None]
-            first = nsmallest(skip + limit, [*first, *(view for view in views if view.state in wanted)], rank)
+        first: list[tuple[Any, ...]] = []
+        views: dict[str | None, LaneView] = {}  # taken when a key was ranked: the page shows what it was sorted by
+        for piece in _pieces(await self._candidates(search, wanted, size if order == "trouble" else inf)):
+            first = nsmallest(size, chain(first, self._ranked(piece, wanted, _RANKS[order])))
+            keys = [key if is_keyed else None for *_, is_keyed, key in first]
+            found = ((key, views.get(key) or host.lanes.view(key)) for key in keys)
+            views = {key: view for key, view in found if view is not None}
             await asyncio.sleep(0)
-        page = [(view, self._explained(view.key, view)) for view in first[skip:]]
+        page = [(view, self._explained(view.key, view)) for view in islice(views.values(), skip, None)]
         records = await host.records(_shown(view for view, _ in page))
         return [self._key_info(view, records, explained(records)) for view, explained in page]
+
+    def _ranked(
+        self, keys: Iterable[str | None], wanted: Container[LaneState], rank: _Rank
+    ) -> Iterator[tuple[Any, ...]]:
+        """Keys in wanted states behind their ranks, which are equal only if keys have no messages."""
+        values_of = self._state.lanes.sort_values
+        for key in keys:
+            values = values_of(key)
+            if values is not None and values[0] in wanted:
+                yield (*rank(*values), key is not None, key or "")
 
     async def group_keys(self, limit: int = 100) -> list[KeyGroup]:
         _check_limit(limit)
         groups: dict[tuple[str, str], list[str | None]] = {}
-        for piece in _pieces(self._state.lanes.blocked_keys(RANKED_KEYS)):
+        lanes, pause_reasons = self._state.lanes, self._state.pause_reasons
+        for piece in _pieces(lanes.blocked_keys(RANKED_KEYS)):
             for key in piece:
-                if (view := self._state.lanes.view(key)) is not None:
-                    reason = self._state.pause_reasons.get(key) or view.error
-                    groups.setdefault((str(view.state), group_of(reason)), []).append(key)
+                if (values := lanes.sort_values(key)) is not None:
+                    state, *_, head = values
+                    reason = pause_reasons.get(key) or (None if head is None else lanes.failures(head)[1])
+                    groups.setdefault((str(state), group_of(reason)), []).append(key)
             await asyncio.sleep(0)
         largest = nsmallest(limit, groups.items(), lambda group: (-len(group[1]), group[0]))
         return [KeyGroup(state, reason, len(keys), keys[0]) for (state, reason), keys in largest]
 
-    async def _candidates(self, search: str, *, everything: bool) -> list[str | None]:
-        """The keys that are put in order: the blocked ones, and unless they are all that is wanted others behind them."""
-        lanes = self._state.lanes
+    async def _candidates(self, search: str, wanted: Sequence[LaneState], enough: float) -> list[str | None]:
+        """The keys that are put in order: the blocked ones, and behind them others, unless only blocked ones are wanted, or
+        they are enough."""
+        lanes, everything = self._state.lanes, not set(wanted) <= set(_BLOCKED)
         if not search:
-            others = lanes.keys(RANKED_KEYS) if everything else []
-            return list(dict.fromkeys([*lanes.blocked_keys(RANKED_KEYS), *others]))[:RANKED_KEYS]
+            blocked = lanes.blocked_keys(RANKED_KEYS)
+            are_enough = len(blocked) >= enough and set(_BLOCKED) <= set(wanted)
+            others = lanes.keys(RANKED_KEYS) if everything and not are_enough else []
+            return list(dict.fromkeys([*blocked, *others]))[:RANKED_KEYS] if others else blocked
         found: list[str | None] = []
         for piece in _pieces(lanes.keys() if everything else lanes.blocked_keys()):
             found += [key for key in piece if key is not None and search in key]
@@ -492,15 +511,12 @@ def _shown(views: Iterable[LaneView | None]) -> list[int]:
     return [offset for view in views if view is not None for offset in (view.head, view.next) if offset is not None]
 
 
-def _age_rank(view: LaneView) -> float:
-    return inf if view.head is None else view.head
-
-
-_RANKS: dict[KeyOrder, Callable[[LaneView], Any]] = {
-    # Among equals what failed most often, then what is oldest.
-    "trouble": lambda view: (_TROUBLE.get(LaneState(view.state), len(_TROUBLE)), -view.attempts, _age_rank(view)),
-    "oldest": _age_rank,
-    "deepest": lambda view: (-view.depth, _age_rank(view)),
+_Rank = Callable[[LaneState, int, int, int | None], tuple[float, ...]]
+_RANKS: dict[KeyOrder, _Rank] = {
+    # Among equals what failed most often, then what is oldest; keys without messages come last, by name.
+    "trouble": lambda state, attempts, _, head: (_TROUBLE.index(state), -attempts, inf if head is None else head),
+    "oldest": lambda _, __, ___, head: (inf if head is None else head,),
+    "deepest": lambda _, __, depth, head: (-depth, inf if head is None else head),
 }
 
 

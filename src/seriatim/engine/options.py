@@ -56,10 +56,12 @@ class TopicOptions:
             check_text("resource", self.resource)
 
     def to_json(self) -> dict[str, Any]:
+        """The options as plain values, for a store."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> TopicOptions:
+        """The options of ``to_json``; unknown ones are left out."""
         return cls(**_known(cls, values))
 
 
@@ -108,6 +110,7 @@ class SubscriptionOptions:
 
     @property
     def delivery(self) -> Delivery:
+        """The options that concern the lanes."""
         return Delivery(self.retry, self.window, self.release, self.keep, self.tenant_limit, self.tenant_separator)
 
     def require_batches(self, name: str) -> None:
@@ -121,10 +124,12 @@ class SubscriptionOptions:
             raise FailedPrecondition(f"subscription {name!r} {why}: use across_keys=True, or no batch")
 
     def to_json(self) -> dict[str, Any]:
+        """The options as plain values, for a store."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> SubscriptionOptions:
+        """The options of ``to_json``; unknown ones are left out."""
         known = _known(cls, values)
         if isinstance(known.get("retry"), Mapping):
             known["retry"] = RetryPolicy(**_known(RetryPolicy, known["retry"]))

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from heapq import nsmallest
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, get_args
 
 from seriatim.core.validation import MAX_INTEGER, require_whole
@@ -48,12 +49,13 @@ async def overview_of(
     subscriptions = list(registry.subscriptions.values())
     sums: dict[str, Any] = dict.fromkeys(("messages", "leased", "dead_letters", "keys", "blocked_keys"), 0)
     async for state in _in_pieces(subscriptions):
-        counts = state.lanes.counts()
-        sums["messages"] += counts.total
-        sums["leased"] += counts.leased
         sums["dead_letters"] += len(state.dead_letters)
-        sums["keys"] += state.lanes.key_count
-        sums["blocked_keys"] += state.lanes.blocked_key_count
+        if state.lanes.key_count:  # most of many subscriptions are empty
+            counts = state.lanes.counts()
+            sums["messages"] += counts.total
+            sums["leased"] += counts.leased
+            sums["keys"] += state.lanes.key_count
+            sums["blocked_keys"] += state.lanes.blocked_key_count
     closer = await _closer_look(engine, subscriptions, search, limit, skip) if limit else {"worst": []}
     return Overview(
         time=_moment(engine.now()),
@@ -165,7 +167,8 @@ def _troubles_of(state: SubscriptionState, age: float | None) -> Iterator[Troubl
 
 
 def _sum(kind: type[Any], counts: list[Any]) -> Any:
-    return kind(**{name: sum(getattr(one, name) for one in counts) for name in asdict(kind())})
+    values = attrgetter(*asdict(kind()))
+    return kind(*map(sum, zip(*map(values, counts), strict=True)))
 
 
 def _moment(seconds: float) -> datetime:

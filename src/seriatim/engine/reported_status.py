@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -164,11 +165,13 @@ async def leave_status(broker: Broker, status: Status) -> None:
 
 
 async def left_statuses(broker: Broker, kind: type[S]) -> list[S]:
-    """What programs of a kind have left."""
-    unpack = codec_of(kind).unpack
-    return [
-        unpack(json.loads(found.text), Blobs(memoryview(b""))) for found in await broker.list_documents(kind.__name__)
-    ]
+    """What programs of a kind have left. Large ones are read beside delivery."""
+    unpack, found = codec_of(kind).unpack, await broker.list_documents(kind.__name__)
+
+    def read() -> list[S]:
+        return [unpack(json.loads(one.text), Blobs(memoryview(b""))) for one in found]
+
+    return await asyncio.to_thread(read) if found else []
 
 
 async def leave_audit(broker: Broker, name: str, sides: list[AuditedSide], report: str | None = None) -> None:

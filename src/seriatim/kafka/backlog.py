@@ -185,7 +185,9 @@ def explained(key: str | None, standing: KeyStanding | None, situation: Situatio
     partition = -1 if standing is None else standing.partition
     found = explain(
         None if standing is None else standing.view,
-        pause_reason=situation.memories[partition].paused.get(key) if partition in situation.memories else None,
+        pause_reason=situation.memories[partition].paused.get(key, (0, None))[1]
+        if partition in situation.memories
+        else None,
         halted="the subscription is paused" if situation.is_paused else None,
         consumers=situation.consumers,
         elsewhere=None if partition in situation.here else situation.members.get(partition),

@@ -22,7 +22,6 @@ from seriatim.core.text_checks import reason_of
 from seriatim.core.validation import MAX_INTEGER, one_of, require_whole, shown
 from seriatim.engine.broker import (
     Attachment,
-    Broker,
     DeadLetter,
     DeadLetterGroup,
     Explanation,
@@ -64,7 +63,7 @@ EMPTY_POLL_S = 0.2
 """How often it is looked whether a subscription is empty."""
 
 
-def open_kafka(url: str) -> Broker:
+def open_kafka(url: str) -> KafkaBroker:
     """The broker at a ``kafka://`` address. It connects on the first call."""
     try:
         return KafkaBroker(Address.parse(url))
@@ -125,6 +124,8 @@ class KafkaBroker(Catalog):
         if (group := self._groups.pop(name, None)) is not None:
             group.failed(NotFound(f"subscription {name!r} was deleted"))
             await group.close()
+        if (leaving := self._leaving.get(name)) is not None:  # Kafka deletes no group that has members
+            await asyncio.wait([leaving])
         await super().delete_subscription(name)
 
     # -- messages -------------------------------------------------------------------------------------------------------

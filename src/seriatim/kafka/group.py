@@ -96,7 +96,7 @@ class Group:
     async def close(self) -> None:
         """Leave the group: messages in flight may finish, and what is finished is committed."""
         await self._member.close()
-        self.lost(list(self.partitions))  # some are left if Kafka did not answer
+        self.lost(list(self._by_serial))  # some are left if Kafka did not answer
         self._committing.cancel()
         await asyncio.gather(self._committing, return_exceptions=True)
         if self._timer is not None:
@@ -268,7 +268,7 @@ class Group:
                 case KeyPaused():
                     self._note(partition, effect.key, effect.offset, effect.attempts, 0.0, effect.error)
                     reason = f"{effect.attempts} delivery attempts failed"
-                    self._write(partition, [pause_record(effect.key, reason, is_paused=True)])
+                    self._write(partition, [pause_record(effect.key, partition.epoch, reason, is_paused=True)])
                 case Expired():
                     effect.holder.let_go(effect.lease)
                 case Fenced():
@@ -388,6 +388,8 @@ class Group:
 
     def assigned(self, partitions: Sequence[Assigned]) -> None:
         for number, flow, epoch, offset, finished in partitions:
+            if (before := self.partitions.get(number)) is not None:  # the event loop was blocked when that one ended
+                self.lost([before.serial])
             known = Partition(number, flow, epoch, self.info.options, self._accepts, offset, finished, self._now())
             self.partitions[number] = self._by_serial[flow.serial] = known
             self._turn.append(known)
@@ -451,19 +453,19 @@ class Group:
             self._changed.set()
         self.wake()
 
-    async def revoked(self, partitions: Sequence[int], seconds: float) -> None:
-        """The partitions are being reassigned: let messages in flight finish and become durable, and fence the rest."""
-        going = [known for number in partitions if (known := self.partitions.get(number)) is not None]
+    async def revoked(self, serials: Sequence[int], seconds: float) -> None:
+        """Assignments are ending: let messages in flight finish and become durable, and fence the rest."""
+        going = [known for serial in serials if (known := self._by_serial.get(serial)) is not None]
         for partition in going:
             partition.is_ending = True
         try:
-            if not await self._until(lambda: not any(known.lanes.leases() for known in going), seconds):
+            if not await self._until(lambda: not any(self._owns(one) and one.lanes.leases() for one in going), seconds):
                 what = "subscription %r: a handler did not end before its partition was given up"
                 logger.warning(what, self.info.name)
-            if not await self._until(lambda: all(known.is_idle for known in going), seconds / 2):
+            if not await self._until(lambda: all(one.is_idle for one in going if self._owns(one)), seconds / 2):
                 logger.error("subscription %r: not everything was written before a partition went", self.info.name)
         finally:
-            self.lost(partitions)
+            self.lost(serials)
 
     async def _until(self, is_so: Callable[[], bool], seconds: float) -> bool:
         try:
@@ -475,14 +477,14 @@ class Group:
             return False
         return True
 
-    def lost(self, partitions: Sequence[int]) -> None:
-        """The partitions already belong to another member: nothing of them may be committed."""
-        for number in partitions:
-            partition = self.partitions.pop(number, None)
+    def lost(self, serials: Sequence[int]) -> None:
+        """Assignments have ended: nothing of them may be committed."""
+        for serial in serials:
+            partition = self._by_serial.pop(serial, None)
             if partition is None:
                 continue
+            del self.partitions[partition.number]
             self._turn.remove(partition)
-            del self._by_serial[partition.serial]
             for lease in partition.lanes.leases():
                 holder = partition.lanes.holder(lease.token)
                 holder.let_go(lease)
@@ -500,7 +502,11 @@ class Group:
     def commanded(self, serial: int, record: StateRecord) -> None:
         if (known := self._by_serial.get(serial)) is not None and record.value is not None:
             with suppress(TypeError):  # not one of our records
-                self._carry_out(known, record.key.removeprefix("command/"), Command(**record.value))
+                identity, command = record.key.removeprefix("command/"), Command(**record.value)
+                if known.is_claimed:
+                    self._carry_out(known, identity, command)
+                else:  # after those that were there before
+                    known.memory.commands[identity] = command
 
     def _carry_out(self, partition: Partition, identity: str, command: Command) -> None:
         """Carry out an operator's command. If lanes refuse it, because another command came first, that is logged."""
@@ -513,10 +519,10 @@ class Group:
                 case "pause":
                     if (view := lanes.view(key)) is None or view.state != "paused":
                         lanes.pause(key)
-                    self._write(partition, [pause_record(key, command.text, is_paused=True)])
+                    self._write(partition, [pause_record(key, partition.epoch, command.text, is_paused=True)])
                 case "resume":
                     self._apply(partition, lanes.resume(key))
-                    self._write(partition, [pause_record(key, None, is_paused=False)])
+                    self._write(partition, [pause_record(key, partition.epoch, None, is_paused=False)])
                 case "retry":
                     self._apply(partition, lanes.retry(key, self._now()))
                 case "skip" | "dead-letter" | "remove" if command.head is not None:

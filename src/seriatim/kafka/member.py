@@ -30,6 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from queue import Empty, SimpleQueue
+from random import randrange
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -67,8 +68,8 @@ SERIAL_BITS = 32
 """Of an epoch: the bits above are the group's generation, in which a member may be assigned a partition again."""
 MAX_FINISHING_S = 30.0
 """How long a revoked partition may finish what is in flight, at most."""
-PATIENCE = 1.6
-"""How often that time the event loop has for it, until everything is committed as well."""
+CLOSING_FACTOR = 1.6
+"""How much longer than that the event loop may take until everything is committed as well."""
 
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - its name in the library
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
@@ -118,7 +119,8 @@ class Member:
         self._consumer = Consumer(address.config(**config))
         self._identity: str | None = None  # the member id at the time of the assignment
         self._owned: dict[int, Flow] = {}
-        self._serials = count(1)
+        # A static member that comes again, and a group that was recreated, may have the same generation as before.
+        self._serials = count(randrange(1, 1 << SERIAL_BITS - 1))
         self._commits: SimpleQueue[tuple[Sequence[Commit], asyncio.Future[set[int]]]] = SimpleQueue()
         self.metadata_bytes = MAX_METADATA_BYTES  # per commit; lowered when the broker refuses it
         self.is_busy = False  # whether a commit may be needed soon
@@ -138,7 +140,7 @@ class Member:
     async def close(self) -> None:
         """Leave the group. Messages in flight may finish; a Kafka that does not answer is not waited for."""
         self._is_closing = True
-        limit = self._loop.time() + self._finishing * PATIENCE + CALL_TIMEOUT_S
+        limit = self._loop.time() + self._finishing * CLOSING_FACTOR + CALL_TIMEOUT_S
         for thread in self._threads:
             await asyncio.to_thread(thread.join, max(0.0, limit - self._loop.time()))
         if any(thread.is_alive() for thread in self._threads):
@@ -247,8 +249,7 @@ class Member:
             self._tell(self._group.removed, number, low)
         else:
             logger.error("partition %d of topic %r ends before offset %d: it begins anew", number, self._topic, offset)
-            self._give_up([number])
-            self._wait_for(_call(self._group.lost, [number]))
+            self._wait_for(_call(self._group.lost, self._give_up([number])))
             self._own([(number, low, frozenset())])
         self._consumer.incremental_unassign([place])  # seeking is not enough: it would fetch nothing more
         self._consumer.incremental_assign([TopicPartition(self._topic, number, low)])
@@ -264,11 +265,10 @@ class Member:
         self._tell(self._group.assigned, found)
         self._following.put({one.number: one for one in found})
 
-    def _give_up(self, numbers: Sequence[int]) -> None:
-        """Stop committing these partitions."""
-        for number in numbers:
-            self._owned.pop(number, None)
+    def _give_up(self, numbers: Sequence[int]) -> list[int]:
+        """Stop committing these partitions. Returns the serials of the assignments that end."""
         self._following.put(dict.fromkeys(numbers))
+        return [self._owned.pop(number).serial for number in numbers if number in self._owned]
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self._identity = consumer.memberid()
@@ -305,13 +305,13 @@ class Member:
 
     def _on_revoke(self, _: Consumer, places: list[TopicPartition]) -> None:
         numbers = [place.partition for place in places]
-        self._wait_for(self._group.revoked(numbers, self._finishing))
+        serials = [self._owned[number].serial for number in numbers if number in self._owned]
+        self._wait_for(self._group.revoked(serials, self._finishing))
         self._give_up(numbers)
 
     def _on_lost(self, _: Consumer, places: list[TopicPartition]) -> None:
-        numbers = [place.partition for place in places]
-        self._give_up(numbers)
-        self._wait_for(_call(self._group.lost, numbers))
+        serials = self._give_up([place.partition for place in places])
+        self._wait_for(_call(self._group.lost, serials))
 
     def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
         """Let the event loop run a coroutine, and serve its commits meanwhile."""
@@ -319,7 +319,7 @@ class Member:
             work.close()
             return
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        deadline = time.monotonic() + self._finishing * PATIENCE
+        deadline = time.monotonic() + self._finishing * CLOSING_FACTOR
         while not future.done() and time.monotonic() < deadline:
             self._serve_commits(BUSY_POLL_S)
         error = future.exception() if future.done() else TimeoutError()

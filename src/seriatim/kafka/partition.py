@@ -31,7 +31,15 @@ from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import NotFound
 from seriatim.kafka.progress import MAX_METADATA_BYTES, Progress
 from seriatim.kafka.records import OFFSET_BITS, Origin, message_id
-from seriatim.kafka.state import Command, Failure, PartitionMemory, StateRecord, failure_record, replay_record
+from seriatim.kafka.state import (
+    Command,
+    Failure,
+    PartitionMemory,
+    StateRecord,
+    failure_record,
+    pause_record,
+    replay_record,
+)
 
 TOKEN_BITS = 40
 """Tokens of one assignment: the bits above say which assignment it is."""
@@ -150,8 +158,10 @@ class Partition:
         for writer, (epoch, place) in list(memory.replays.items()):
             self._places[writer] = place
             written += [replay_record(writer, self.epoch, place), replay_record(writer, epoch, None)]
-        for key in memory.paused:
+        for key, (epoch, reason) in memory.paused.items():
             self.lanes.pause(key)
+            written += [pause_record(key, self.epoch, reason, is_paused=True)]
+            written += [pause_record(key, epoch, None, is_paused=False)]
         early, self._early = self._early, []
         for record, origin, is_open in early:
             self._take(record.offset & (1 << OFFSET_BITS) - 1, record, origin, now, is_open=is_open)

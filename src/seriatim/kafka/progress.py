@@ -9,7 +9,8 @@ Rules
     - Metadata that is unreadable, or not ours, is ignored: then messages repeat, in order.
 
     A commit may follow every few messages of a hot key while thousands of others are finished ahead of it. So progress
-    is kept as the bitmap that is committed, and no commit iterates over its offsets.
+    is kept as the bitmap that is committed, and no commit iterates over its offsets. Offsets may be far apart, in an old
+    topic that is read from its beginning, or behind a hole: the bitmap reaches no further than metadata may.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class Progress:
         self.next = self._base = max(0, lowest)  # after all seen records; the offset of the first bit
         self._seen: deque[int] = deque()  # from the lowest unfinished one on
         self._bits = bytearray()
+        self._far = set[int]()  # finished, and too far ahead for the bitmap
         for offset in finished:
             self._mark(offset)
 
@@ -89,6 +91,8 @@ class Progress:
         """Add a record, after those before it. Returns whether it is unfinished."""
         self.next = offset + 1
         self._seen.append(offset)
+        if len(self._seen) == 1:
+            self._drop_passed()
         if self._is_finished(offset):
             self._advance()
             return False
@@ -97,7 +101,8 @@ class Progress:
     def skip_to(self, end: int) -> int:
         """No more records will come below an offset. Returns how many passed offsets are not known to be finished."""
         passed = max(0, end - self.next)
-        known = int.from_bytes(self._bits, "little") >> (self.next - self._base) & (1 << passed) - 1
+        bits = min(passed, 8 * len(self._bits))
+        known = int.from_bytes(self._bits, "little") >> (self.next - self._base) & (1 << bits) - 1
         self.next = max(self.next, end)
         return passed - known.bit_count()
 
@@ -108,13 +113,16 @@ class Progress:
 
     def _mark(self, offset: int) -> None:
         place, bit = divmod(offset - self._base, 8)
+        if place > MAX_AHEAD // 8:
+            self._far.add(offset)
+            return
         if place >= len(self._bits):
             self._bits.extend(bytes(place + 1 - len(self._bits)))
         self._bits[place] |= 1 << bit
 
     def _is_finished(self, offset: int) -> bool:
         place, bit = divmod(offset - self._base, 8)
-        return place < len(self._bits) and bool(self._bits[place] >> bit & 1)
+        return offset in self._far or (place < len(self._bits) and bool(self._bits[place] >> bit & 1))
 
     def _advance(self) -> None:
         while self._seen and self._is_finished(self._seen[0]):
@@ -123,11 +131,20 @@ class Progress:
     def commit(self, limit: int = MAX_METADATA_BYTES) -> tuple[int, Encoded]:
         """What to commit: the lowest unfinished offset, and the finished ones beyond it."""
         lowest = self.lowest
-        whole = (lowest - self._base) // 8
-        del self._bits[:whole]
-        self._base += whole * 8
+        self._drop_passed()
         ahead = int.from_bytes(self._bits, "little") >> (lowest - self._base)
         return lowest, encode(lowest, ahead.to_bytes((ahead.bit_length() + 7) // 8, "little"), limit)
+
+    def _drop_passed(self) -> None:
+        """Move the bitmap to the lowest unfinished offset."""
+        whole = (self.lowest - self._base) // 8
+        del self._bits[:whole]
+        self._base += whole * 8
+        if self._far:
+            far, self._far = self._far, set()
+            for offset in far:
+                if offset >= self._base:
+                    self._mark(offset)
 
     def __len__(self) -> int:
         """The number of records seen since the lowest unfinished one."""

@@ -140,7 +140,8 @@ class KafkaProducer:
         while not self._is_closing:
             self._producer.poll(POLL_S)
             if self._heard:
-                self._loop.call_soon_threadsafe(self._tell)
+                with suppress(RuntimeError):  # the event loop is closed, and nobody closed this
+                    self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
         while self._heard:

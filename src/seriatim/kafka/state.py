@@ -7,15 +7,16 @@ Rules
     - ``options``: the subscription's topic and options, in partition 0, which every member follows, and how many
       partitions the topic had when the subscription was created.
     - ``claim``: which member has the partition. Every assignment claims it with an epoch, which begins with the group's
-      generation: the current member has a higher one than any earlier member, even if that one claims it late. A member
+      generation: the current member has a higher one than any earlier member, even if that one claims it late. The rest
+      of it begins at random, because a generation may be the same as before: no two claims have one epoch. A member
       reads the topic up to its own claim. Records before a claim count; records after it with a lower epoch were
       written by a member that had lost the partition, and are ignored. The log decides which is which, so all readers
       agree. Keys contain the epoch, and a member that claims a partition writes the inherited state again: compaction
       never drops valid records in favour of late ones.
     - ``message``: how often a message failed, when it may be delivered again, and its last error. Deleted on
       settlement.
-    - ``pause``: a key that an operator paused. Deleted when the key is resumed.
-    - ``replay``: up to which place the rows of a Spark query's partition are finished. Epochs as with messages.
+    - ``pause``: a key that an operator paused, or that failed too often. Deleted when the key is resumed.
+    - ``replay``: up to which place the rows of a Spark query's partition are finished.
     - ``lost``: messages that Kafka removed before they were finished.
     - ``gone``: a dead letter that was redriven or purged, in partition 0.
     - ``command``: an operator's command to the member that has the partition. Deleted when it was carried out.
@@ -57,7 +58,7 @@ class StateRecord(NamedTuple):
         """Decode a record; None if it is not one of ours."""
         try:
             said = None if value is None else json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         if key is None or not (said is None or isinstance(said, dict)):
             return None
@@ -95,8 +96,8 @@ def failure_record(offset: int, epoch: int, failure: Failure | None) -> StateRec
     return StateRecord(f"message/{epoch}/{offset}", None if failure is None else {"epoch": epoch, **asdict(failure)})
 
 
-def pause_record(key: str | None, reason: str | None, *, is_paused: bool) -> StateRecord:
-    name = "pause" if key is None else f"pause/{key}"
+def pause_record(key: str | None, epoch: int, reason: str | None, *, is_paused: bool) -> StateRecord:
+    name = f"pause/{epoch}" if key is None else f"pause/{epoch}/{key}"
     return StateRecord(name, {"reason": reason} if is_paused else None)
 
 
@@ -126,7 +127,7 @@ class PartitionMemory:
     void: set[str] = field(default_factory=set)
     """Keys of records that count no longer, or never did: whoever has the partition deletes them."""
     failures: dict[int, tuple[int, Failure]] = field(default_factory=dict)  # by offset: epoch and failure
-    paused: dict[str | None, str | None] = field(default_factory=dict)
+    paused: dict[str | None, tuple[int, str | None]] = field(default_factory=dict)  # by key: epoch and reason
     commands: dict[str, Command] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)  # dead letters
     replays: dict[str, tuple[int, tuple[int, int]]] = field(default_factory=dict)  # by writer: its epoch, and the place
@@ -139,14 +140,16 @@ class PartitionMemory:
                 self._forget(record.key)
             else:
                 self._remember(record.key, record.value)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return  # not one of our records
 
     def _forget(self, name: str) -> None:
         kind, _, rest = name.partition("/")
         self.void.discard(name)
         if kind == "pause":
-            self.paused.pop(rest if "/" in name else None, None)
+            epoch, key = _paused(rest)
+            if self.paused.get(key, (None,))[0] == epoch:
+                del self.paused[key]
         elif kind == "command":
             self.commands.pop(rest, None)
         elif kind == "message":
@@ -160,7 +163,7 @@ class PartitionMemory:
             case "claim" if int(rest) > self.epoch:
                 self.void |= {claim_record(self.epoch).key} if self.epoch else set()
                 self.epoch = int(rest)
-            case "claim" | "message" | "replay" if int(rest.split("/")[0]) < self.epoch:
+            case "claim" | "message" | "pause" | "replay" if int(rest.split("/")[0]) < self.epoch:
                 self.void.add(name)  # written late
             case "message":
                 epoch, offset = map(int, rest.split("/"))
@@ -171,10 +174,17 @@ class PartitionMemory:
                 batch, position = map(int, value["place"])
                 self.replays[writer] = max((int(first), (batch, position)), self.replays.get(writer, (0, (0, 0))))
             case "pause":
-                self.paused[rest if "/" in name else None] = value["reason"]
+                epoch, key = _paused(rest)
+                self.paused[key] = epoch, value["reason"]
             case "lost":
                 self.lost[int(rest)] = int(value["messages"])
             case "gone":
                 self.gone.add(rest)
             case "command":
                 self.commands[rest] = Command(**value)
+
+
+def _paused(rest: str) -> tuple[int, str | None]:
+    """The epoch and the key of a pause."""
+    epoch, slash, key = rest.partition("/")
+    return int(epoch), key if slash else None

@@ -22,6 +22,7 @@ from seriatim.core.pipes.sender import PipeSender
 from seriatim.engine.broker import Attachment, Broker, Outgoing, WriterMove
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
+from seriatim.engine.outcomes import tell_future
 from seriatim.errors import AlreadyExists, FailedPrecondition, OutcomeUnknown, StaleLease
 from seriatim.log import logger
 from seriatim.pipes.chain import Deliver
@@ -43,6 +44,7 @@ class Outbox:
         self.broker, self.topic = broker, topic
 
     def epochs(self, name: str) -> Epochs:
+        """The epochs of the sending end, kept in the outbox's store."""
         return StoreEpochs(self.broker, self.topic, f"{name} sender")
 
     async def prepare(self, subscription: str, queue: int) -> None:
@@ -174,6 +176,7 @@ class TopicOutput:
         self.broker, self.topic, self.key = broker, topic, key
 
     def epochs(self, name: str) -> Epochs:
+        """The epochs of the receiving end, kept in the topic's store."""
         return StoreEpochs(self.broker, self.topic, f"{name} receiver")
 
     async def begin(self, name: str, on_durable: Deliver | None) -> TopicWriter:
@@ -192,6 +195,7 @@ class TopicWriter:
         self.position = position
 
     async def take(self, run: DeliveredRun, settle: Callable[[int], None]) -> None:
+        """Write a run of messages with its position, in one transaction."""
         end, key = max(self.position, run.end), self._output.key
         messages = [Outgoing(key, message) for message in run.messages]
         await _write(self._output.broker, self._output.topic, self._writer, self.position, end, messages)
@@ -213,12 +217,7 @@ async def _write(broker: Broker, topic: str, writer: str, start: int, end: int, 
 
 def _answer(batch: Sequence[tuple[bytes, asyncio.Future[None]]], error: BaseException | None) -> None:
     for _, done in batch:
-        if done.cancelled():
-            continue
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
+        tell_future(done, error)
 
 
 def _writer(name: str) -> str:

@@ -216,6 +216,7 @@ class ReceiverEnd(_End[PipeReceiver]):
         self.failed: Callable[[BaseException], None] = lambda error: logger.error("a pipe stopped: %s", error)
 
     async def connect(self, route: Route) -> None:
+        """Open the receiving end of a route, and begin to deliver."""
         self._port = await route.open_receiver(self._on_frame)
         if self._output is not None:
             self._task = asyncio.create_task(self._hand_over(self._output))
@@ -259,6 +260,7 @@ class ReceiverEnd(_End[PipeReceiver]):
         self._send(encode(Aside(frame)))
 
     async def close(self) -> None:
+        """Stop delivering, and release the route."""
         if self._task is not None:
             self._task.remove_done_callback(self._ended)
             self._task.cancel()

@@ -29,6 +29,7 @@ class ClockEpochs:
     """The time in microseconds: for ends that exist only within one process, or on a clock that is never set back."""
 
     async def next(self) -> int:
+        """The current time in microseconds."""
         return time.time_ns() // 1_000
 
 
@@ -39,6 +40,7 @@ class FileEpochs:
         self._path = Path(path)
 
     async def next(self) -> int:
+        """The number after the one in the file, which is on disk when this returns."""
         return await asyncio.get_running_loop().run_in_executor(None, self._raise)
 
     def _raise(self) -> int:
@@ -75,6 +77,7 @@ class StoreEpochs:
         self._broker, self._topic, self._writer = broker, topic, f"pipe {name} epoch"
 
     async def next(self) -> int:
+        """The number after the one in the store, which is durable when this returns."""
         with suppress(AlreadyExists):
             await self._broker.create_topic(self._topic)
         while True:

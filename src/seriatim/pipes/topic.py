@@ -57,11 +57,11 @@ class TopicRoute(Route):
     async def _open(self, out: str, into: str, on_frame: OnFrame) -> Port:
         port = await self._open_port(out, into)
 
-        def hear(one: Delivered) -> None:
+        def on_delivered(one: Delivered) -> None:
             on_frame(one.record.data)
             port.ack(one)
 
-        port.listen(hear)
+        port.listen(on_delivered)
         return port
 
     async def _open_port(self, out: str, into: str) -> _TopicPort:

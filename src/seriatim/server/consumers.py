@@ -17,12 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
 from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import Attachment, Broker
 from seriatim.engine.consumer import Consumer
+from seriatim.engine.outcomes import tell_future
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, StaleLease, StoreBroken, StoreLost
 from seriatim.server.options import MAX_ACK_DEADLINE_S
 
@@ -73,18 +75,18 @@ class ConsumerRegistry:
     # -- acks and deadlines ---------------------------------------------------------------------------------------------
 
     def ack(self, subscription: str, ack_ids: Sequence[str]) -> None:
-        for attachment, lease in self._held(subscription, ack_ids).values():
-            try:
-                attachment.ack(lease)
-            except StaleLease:  # one before it in this call may have fenced it
-                continue
+        self._ack_all(list(self._held(subscription, ack_ids).values()))
+
+    @staticmethod
+    def _ack_all(held: Sequence[tuple[Member, Lease]]) -> None:
+        """Ack leases of one subscription, in one call of the engine. One of them may fence a later one."""
+        for member, _ in held[:1]:
+            member.consumer.ack_all([lease for _, lease in held])
 
     async def ack_durably(self, subscription: str, ack_ids: Sequence[str]) -> None:
         """Ack, and wait until that is durable. Without a window, all acks are durable when the last one is."""
         held = list(self._held(subscription, ack_ids).values())
-        for attachment, lease in held[:-1]:
-            with suppress(StaleLease):  # one before it in this call may have fenced it
-                attachment.ack(lease)
+        self._ack_all(held[:-1])
         for last in held[-1:]:
             with suppress(StaleLease):
                 await _ack(*last)
@@ -103,21 +105,21 @@ class ConsumerRegistry:
         """Extend leases to ``seconds`` from now; 0 releases them (nack). Returns those that are lost."""
         held = self._held(subscription, ack_ids)
         failures = dict.fromkeys(set(ack_ids) - held.keys(), INVALID)
-        for ack_id, (attachment, lease) in held.items():
+        for ack_id, (member, lease) in held.items():
             try:
                 if seconds:
-                    attachment.extend(lease, seconds)
+                    member.attachment.extend(lease, seconds)
                 else:
-                    attachment.nack(lease)
+                    member.attachment.nack(lease)
             except StaleLease:
                 failures[ack_id] = INVALID
         return failures
 
-    def _held(self, subscription: str, ack_ids: Sequence[str]) -> dict[str, tuple[Attachment, Lease]]:
+    def _held(self, subscription: str, ack_ids: Sequence[str]) -> dict[str, tuple[Member, Lease]]:
         """The leases that ack ids name, as far as they are still held. Raises InvalidArgument for a malformed ack id."""
         if len(ack_ids) > MAX_ACK_IDS:
             raise InvalidArgument(f"a request has at most {MAX_ACK_IDS} ack IDs, not {len(ack_ids)}: send several")
-        found: dict[str, tuple[Attachment, Lease]] = {}
+        found: dict[str, tuple[Member, Lease]] = {}
         for ack_id in ack_ids:
             try:
                 number, offset, token = map(int, ack_id[: MAX_ACK_ID_CHARACTERS + 1].split("-"))
@@ -127,7 +129,7 @@ class ConsumerRegistry:
             if member is not None and member.subscription == subscription:
                 lease = member.consumer.lease(token)
                 if lease is not None and lease.offset == offset:
-                    found[ack_id] = member.attachment, lease
+                    found[ack_id] = member, lease
         return found
 
 
@@ -142,19 +144,10 @@ def check_seconds(seconds: int) -> None:
         raise InvalidArgument(f"an ack deadline must be 0 to {MAX_ACK_DEADLINE_S} seconds, not {seconds}")
 
 
-def _ack(attachment: Attachment, lease: Lease) -> asyncio.Future[None]:
+def _ack(member: Member, lease: Lease) -> asyncio.Future[None]:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_durable(error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
     try:
-        attachment.ack(lease, on_durable)
+        member.attachment.ack(lease, partial(tell_future, done))
     except StaleLease as error:
-        on_durable(error)
+        tell_future(done, error)
     return done

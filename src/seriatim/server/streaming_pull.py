@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import cache
 from itertools import chain
 from math import inf
 from typing import Any
@@ -192,12 +193,7 @@ class Stream:
     async def _send_next(self, write: Write) -> None:
         """Send a response with as many waiting messages as fit, and then one answer, so that neither delays the other."""
         options = await self._options()
-        properties = StreamingPullResponse(
-            subscription_properties={
-                "message_ordering_enabled": options.message_ordering,
-                "exactly_once_delivery_enabled": is_exactly_once(options.resource),
-            }
-        ).SerializeToString()
+        properties = _properties(options.message_ordering, is_exactly_once(options.resource))
         if self._pending and (messages := self._next_messages(options.dead_letter_topic is not None)):
             await write(b"".join([properties, *messages]))
             self._sending.clear()
@@ -217,6 +213,13 @@ class Stream:
                 messages.append(encode_received(member.ack_id(lease), message, lease.attempt if counts_attempts else 0))
                 size += len(record.data) + MESSAGE_OVERHEAD_BYTES
         return messages
+
+
+@cache
+def _properties(is_ordered: bool, is_exactly_once: bool) -> bytes:
+    """What every response says about its subscription, serialized."""
+    properties = {"message_ordering_enabled": is_ordered, "exactly_once_delivery_enabled": is_exactly_once}
+    return bytes(StreamingPullResponse(subscription_properties=properties).SerializeToString())
 
 
 def _at_most(asked: int, limit: int) -> int:

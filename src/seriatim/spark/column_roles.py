@@ -30,4 +30,5 @@ class ColumnRoles:
 
     @property
     def digest(self) -> str | None:
+        """The column with the digest of the payload, if payloads are compared."""
         return self.payload[0] if self.payload else None

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
@@ -30,7 +31,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, cast
 
 from seriatim.core.resequencing.options import LedgerEntry, Reason
@@ -299,6 +300,8 @@ class Host:
         try:
             async with client:
                 client._disconnected.add_done_callback(lambda _: self.online.clear())  # noqa: SLF001 - before anybody acts on it
+                if (sock := client._client.socket()) is not None:  # noqa: SLF001
+                    self._loop.add_reader(sock.fileno(), _read_arrived, client, inbox)  # instead of aiomqtt's own
                 await self._subscribe(client)
                 try:
                     await self._work(client, inbox, partial(self._announce, client, _state(True, began)))
@@ -532,6 +535,22 @@ async def _cancel(*works: asyncio.Task[None], again_after: float = CLOSE_TIMEOUT
             work.cancel()
         _, left = await asyncio.wait(left, timeout=again_after)
     await asyncio.gather(*works, return_exceptions=True)
+
+
+def _read_arrived(client: aiomqtt.Client, inbox: Inbox) -> None:
+    """Read all packets that have arrived. aiomqtt reads one, and then asks the event loop whether there are more."""
+    mqtt = client._client  # noqa: SLF001
+    try:
+        for reads in count(1):
+            waiting = inbox.qsize()
+            mqtt.loop_read()
+            # What TLS has decrypted must be read now: the socket does not become readable for it again.
+            is_pending = isinstance(sock := mqtt.socket(), ssl.SSLSocket) and sock.pending() > 0
+            if not is_pending and (inbox.qsize() == waiting or reads >= MAX_READ_AT_ONCE):
+                return
+    except Exception as error:  # noqa: BLE001 - as aiomqtt does
+        if not client._disconnected.done():  # noqa: SLF001
+            client._disconnected.set_exception(error)  # noqa: SLF001
 
 
 def _retrieve_error_of(client: aiomqtt.Client) -> None:

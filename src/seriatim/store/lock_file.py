@@ -81,12 +81,15 @@ os.register_at_fork(after_in_child=_forget_locks_in_child)
 def _open(path: Path) -> int:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    except FileNotFoundError:
-        raise StoreFailed(f"the folder '{path.parent}' does not exist: create it first") from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise StoreFailed(f"the lock file '{path}' is a symbolic link: remove it") from None
-        raise StoreFailed(f"the lock file '{path}' can't be opened: {error.strerror}") from error
+        if error.errno == errno.ENOENT and not path.parent.exists():
+            raise StoreFailed(f"the folder '{path.parent}' does not exist: create it first") from None
+        raise StoreFailed(
+            f"the lock file '{path}' can't be opened ({error.strerror}): choose another place for the store, or correct "
+            "the permissions of its folder"
+        ) from error
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise StoreFailed(f"'{path}' is not a plain file and is in the way of the lock file: move it elsewhere")

@@ -91,6 +91,7 @@ class PrometheusCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Any]:
+        """The current metrics. Called by the registry."""
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:

@@ -41,15 +41,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._set_resolution()
 
     def time(self) -> float:
+        """The virtual time, in seconds."""
         return self._virtual_now
 
     def run_in_executor(self, executor: Any, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
+        """Like asyncio's. Virtual time stands still until the call has ended."""
         future = super().run_in_executor(executor, function, *args)
         self._calls_in_threads += 1
         future.add_done_callback(self._call_ended)
         return future
 
     async def shutdown_default_executor(self, *args: Any) -> None:
+        """Like asyncio's. Virtual time stands still until it has ended."""
         self._calls_in_threads += 1
         try:
             await super().shutdown_default_executor(*args)

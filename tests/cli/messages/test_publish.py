@@ -57,7 +57,7 @@ def test_the_same_id_is_published_once_by_option_and_by_line(seriatim, told, ord
     assert new["id"] == again["id"] != "0"
     assert [message["data"] for message in messages(told)] == ["paid", "new"]
     result = seriatim("messages", "publish", "orders", "unpaid", "--dedup-id", "a")
-    assert "dedup_id 'a' belongs to another message" in result.stderr
+    assert "--dedup-id 'a' belongs to another message" in result.stderr
     result = seriatim("messages", "publish", "orders", "--lines", "--dedup-id", "a")
     assert "--dedup-id is the id of one message" in result.stderr
 

@@ -204,6 +204,7 @@ def test_the_doctor_says_what_to_do_where_there_is_no_store(seriatim):
     [
         ("sqlite:///missing/folder/s.db", "the folder 'missing/folder' does not exist"),
         ("sqlite:///text", "is not a SQLite database"),
+        ("sqlite:///.", "is a folder or a device: name a file"),
     ],
 )
 def test_the_doctor_fails_with_a_store_that_can_not_be_used(seriatim, url, what):

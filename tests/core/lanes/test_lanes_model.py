@@ -296,6 +296,7 @@ class LanesAgainstModel(RuleBasedStateMachine):
         for view in self.lanes.views():
             head = model.head(view.key)
             assert view.depth == len(model.of(view.key))
+            assert self.lanes.sort_values(view.key) == (view.state, view.attempts, view.depth, view.head)
             assert view.head == (head.offset if head else None)
             assert (view.state is LaneState.PAUSED) == (view.key in model.paused)
             assert (view.state is LaneState.READY) == (view.key in dict(model.takeable()))

@@ -16,7 +16,7 @@ from seriatim.engine.link import frames, server
 from seriatim.engine.link.codec import Packed
 from seriatim.engine.link.connection import MAX_UNSENT_BYTES
 from seriatim.engine.link.remote import RemoteBroker
-from seriatim.engine.link.shared import SharedBroker
+from seriatim.engine.link.takeover import SharedBroker
 from seriatim.engine.link.verbs import VERBS
 from seriatim.engine.options import SubscriptionOptions, TopicOptions
 from seriatim.errors import (

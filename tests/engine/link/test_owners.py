@@ -17,7 +17,7 @@ from seriatim.engine.connect import open_broker
 from seriatim.engine.engine import Engine
 from seriatim.engine.link import remote
 from seriatim.engine.link.remote import RemoteBroker
-from seriatim.engine.link.shared import SharedBroker
+from seriatim.engine.link.takeover import SharedBroker
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import (
     NotFound,

@@ -75,14 +75,14 @@ def places_to_cut(rows: list[Captured]) -> list[int]:
     return [0, *(at for at in range(1, len(rows)) if rows[at].arrival != rows[at - 1].arrival), len(rows)]
 
 
-class OnDurable(NamedTuple):
+class Results(NamedTuple):
     """What came out: per node the ordered messages with epoch and flag, and the ledger as it was written."""
 
     ordered: dict[str, list[tuple[Any, ...]]]
     ledger: dict[str, list[tuple[Any, ...]]]
 
 
-def service_tells(rows: Iterable[Captured], options: NodeOrdering, *, is_whole: bool, end: float = END) -> OnDurable:
+def service_tells(rows: Iterable[Captured], options: NodeOrdering, *, is_whole: bool, end: float = END) -> Results:
     """What the service gives out when the messages reach it at their times; at the end of a table what is left is cleared."""
     listener = _Listener(options)
     for row in rows:
@@ -97,7 +97,7 @@ class _Listener:
     """A service under a manual clock, and what its callbacks were told."""
 
     def __init__(self, options: NodeOrdering) -> None:
-        self.told = OnDurable({}, {})
+        self.told = Results({}, {})
         self._clock, self._timeout = ManualClock(), options.reorder_timeout
         self._is_over = False
         self._nodes: dict[NodeId, None] = {}
@@ -145,9 +145,9 @@ class _Listener:
         self.told.ledger.setdefault(str(node), []).append(entry)
 
 
-def told_in(rows: Iterable[Any]) -> OnDurable:
+def told_in(rows: Iterable[Any]) -> Results:
     """Tagged rows in the same words; positions must be what they are to be."""
-    told = OnDurable({}, {})
+    told = Results({}, {})
     for row in rows:
         if row["_tag"] == "ordered":
             before = told.ordered.setdefault(row["node"], [])

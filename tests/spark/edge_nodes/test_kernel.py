@@ -27,11 +27,12 @@ from seriatim.spark.kernel.arrival_order import ArrivalOrder, by_arrival
 from seriatim.spark.kernel.intake import TOO_FAR_AHEAD, OnInvalid
 from seriatim.spark.kernel.partition_state import Tally
 from seriatim.spark.state.batch_versions import StateFolder
-from seriatim.spark.state.repartition import by_function, repartition
+from seriatim.spark.state.repartition import repartition
 from seriatim.spark.state_admin import KINDS
 from tests.core.sparkplug.edge_traces import ORDERINGS
 from tests.spark.edge_nodes.captures import END, Captured, capture, places_to_cut, service_tells, told_in
 from tests.spark.state.memory_files import MemoryFiles
+from tests.spark.state.repartitioning import by_function
 
 SCHEMA = pa.schema(
     {

@@ -19,10 +19,11 @@ from seriatim.errors import StateMismatch
 from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.kernel.partition_state import Partition
 from seriatim.spark.state.batch_versions import StateFolder, bound_folder
-from seriatim.spark.state.repartition import by_function, repartition
+from seriatim.spark.state.repartition import repartition
 from tests.core.resequencing.test_changed_options import policies
 from tests.spark.kernel.traces import ROLES, SCHEMA, Core, Row, known_to, known_to_core, table, told_by
 from tests.spark.state.memory_files import MemoryFiles
+from tests.spark.state.repartitioning import by_function
 
 FROM_0 = ResequenceOptions(start=Start.at(0))
 

@@ -27,9 +27,10 @@ from seriatim.spark.kernel.partition_state import Tally
 from seriatim.spark.state.batch_versions import MIN_PRUNED, StateFolder
 from seriatim.spark.state.encoding import Header
 from seriatim.spark.state.files import ArrowFiles, Files, LocalFiles, MachineCopies, files_at
-from seriatim.spark.state.repartition import by_function, repartition
+from seriatim.spark.state.repartition import repartition
 from tests.spark.kernel.traces import ROLES, SCHEMA, Row, known_to, table
 from tests.spark.state.memory_files import MemoryFiles
+from tests.spark.state.repartitioning import by_function
 
 KERNEL = Kernel(ResequenceOptions(start=Start.at(0), gap_timeout=3), ROLES)
 

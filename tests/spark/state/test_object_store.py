@@ -11,9 +11,10 @@ from seriatim.errors import InvalidArgument, StateMismatch, StoreFailed
 from seriatim.spark.state import files as state_files
 from seriatim.spark.state.batch_versions import StateFolder
 from seriatim.spark.state.files import ArrowFiles, LocalFiles, MachineCopies, files_at, location_for_tasks
-from seriatim.spark.state.repartition import by_function, repartition
+from seriatim.spark.state.repartition import repartition
 from tests.spark.kernel.traces import known_to
 from tests.spark.state.object_store import ObjectStore, running
+from tests.spark.state.repartitioning import by_function
 from tests.spark.state.test_batch_versions import Query, rows
 
 

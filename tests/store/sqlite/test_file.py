@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import sys
 import threading
 from contextlib import closing
 from itertools import chain
@@ -302,6 +303,13 @@ class TestSchema(SchemaContract):
         assert path.read_text().startswith("Dear diary")
         assert list(path.parent.iterdir()) == [path]
 
+    def test_a_folder_is_refused_before_anything_is_made_beside_it(self, tmp_path):
+        (tmp_path / "folder").mkdir()
+        for opener in (SqliteStore, SqliteReader):
+            with pytest.raises(NotAStore, match="folder' is a folder or a device: name a file"):
+                opener(tmp_path / "folder")
+        assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
     def test_a_store_whose_first_bytes_are_damaged_is_no_other_file(self, path):
         SqliteStore(path).close()
         path.write_bytes(b"damaged!" + path.read_bytes()[8:])
@@ -317,6 +325,13 @@ class TestSchema(SchemaContract):
         path = tmp_path / "50% off? #1.db"
         with closing(SqliteStore(path)):
             assert path.is_file()
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder in which nobody can make a file")
+    def test_a_folder_that_takes_no_file_is_not_called_missing(self):
+        with pytest.raises(
+            StoreFailed, match=r"'/proc/s.db.lock' can't be opened \(No such file or directory\): choose"
+        ):
+            SqliteStore("/proc/s.db")
 
     def test_a_missing_folder_is_named(self, tmp_path):
         with pytest.raises(StoreFailed, match=r"the folder '.*nowhere' does not exist"):

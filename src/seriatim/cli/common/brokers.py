@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
-from seriatim.client.addresses import API_SCHEMES, KAFKA_SCHEME, SERVER_SCHEME, open_address
+from seriatim.client.addresses import API_SCHEMES, KAFKA_SCHEME, SERVER_SCHEME, kafka_at, open_address, server_at
 from seriatim.engine.broker import Attachment, Broker, StoreCheck
 from seriatim.engine.consumer import Consumer
 from seriatim.engine.health import check_store
 from seriatim.engine.link.verbs import CallingBroker
+from seriatim.engine.message_ids import offset_of
 from seriatim.errors import FailedPrecondition, NotSupported, SeriatimError, StoreBusy, Unauthenticated
 from seriatim.extras import EXTRAS, require_extra
 from seriatim.store import open_store, store_file
@@ -46,10 +47,10 @@ async def open_any(url: str, token: str | None, ca: str | None) -> Broker:
     return _open_api(address, token, ca, advertised=True)
 
 
-def open_reader(url: str, token: str | None, ca: str | None) -> StoreReader:
+def open_reader(url: str, token: str | None, ca: str | None) -> StoreReader | ApiReader:
     """The store at an address, only to be read: the store itself, or as far as the admin API shows it."""
     if url.startswith((*API_SCHEMES, SERVER_SCHEME)):
-        return cast(StoreReader, _ApiReader(url, token, ca))
+        return ApiReader(url, token, ca)
     if url.startswith(KAFKA_SCHEME):
         raise NotSupported(
             "reading a topic without a subscription is not available on Kafka: use kafka-console-consumer instead"
@@ -57,12 +58,12 @@ def open_reader(url: str, token: str | None, ca: str | None) -> StoreReader:
     return open_store(url, read_only=True)
 
 
-def check_any(reader: StoreReader) -> StoreCheck:
+def check_any(reader: StoreReader | ApiReader) -> StoreCheck:
     """Check everything in a store: here, or by its owner where only its admin API is reached."""
-    return reader.checked() if isinstance(reader, _ApiReader) else check_store(reader)
+    return reader.checked() if isinstance(reader, ApiReader) else check_store(reader)
 
 
-class _ApiReader:
+class ApiReader:
     """The logs of a store, read through the admin API."""
 
     def __init__(self, url: str, token: str | None, ca: str | None) -> None:
@@ -85,7 +86,7 @@ class _ApiReader:
             _asked(*self._address, lambda broker: broker.read_messages(topic, start=str(first), limit=limit))
         )
         return [
-            Record(int(one.id), one.ordering_key, one.data, one.attributes, one.publish_time.timestamp())
+            Record(offset_of(one.id), one.ordering_key, one.data, one.attributes, one.publish_time.timestamp())
             for one in page.messages
         ]
 
@@ -93,11 +94,11 @@ class _ApiReader:
         found: StoreCheck = asyncio.run(_asked(*self._address, lambda broker: broker.check()))
         return found
 
+    def writers(self, prefix: str) -> list[tuple[str, int]]:  # noqa: ARG002 - the name is that of stores
+        raise NotSupported("the admin API has no positions of writers: run this where the store is")
+
     def close(self) -> None:
         """Nothing stays open."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise NotSupported(f"the admin API can't {name.replace('_', ' ')}: run this where the store is")
 
 
 async def _asked(url: str, token: str | None, ca: str | None, work: Callable[[Broker], Awaitable[Any]]) -> Any:
@@ -124,9 +125,7 @@ def _open_api(url: str, token: str | None, ca: str | None, *, advertised: bool) 
 
 
 async def _open_kafka(url: str) -> Broker:
-    from seriatim.kafka.broker import KafkaBroker
-
-    broker = cast(KafkaBroker, await open_address(url))
+    broker = kafka_at(url)
     try:
         await broker.require_connection()
     except BaseException:
@@ -137,10 +136,9 @@ async def _open_kafka(url: str) -> Broker:
 
 async def _open_server(url: str, token: str | None, ca: str | None) -> Broker:
     from seriatim.client.channel import Address
-    from seriatim.client.server_broker import ServerBroker
 
     given = Address.parse(url)
-    server = cast(ServerBroker, await open_address(url))
+    server = server_at(url)
     try:
         await server.require_connection()
         address = await server.admin_address()

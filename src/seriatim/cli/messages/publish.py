@@ -76,7 +76,7 @@ PRINTED_FIELDS = ("id", "published", "attempt")
     help='Each line is a JSON object: {"key": ..., "data": ..., "attributes": ..., "dedup_id": ...}.',
 )
 @click.option("--create", is_flag=True, help="Create the topic, and the store, if they do not exist.")
-@click.option("--quiet", is_flag=True, help="Don't print ids.")
+@click.option("-q", "--quiet", is_flag=True, help="Don't print ids.")
 @with_broker
 async def command(
     broker: Broker, output: Output, topic: str, data: str | None, path: Path | None, quiet: bool, **options: Any

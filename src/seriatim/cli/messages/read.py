@@ -22,6 +22,7 @@ from seriatim.cli.common.parameters import Moment, limit_option
 from seriatim.errors import NotFound
 
 if TYPE_CHECKING:
+    from seriatim.cli.common.brokers import ApiReader
     from seriatim.store.base import Record, StoreReader
 
 PAGE = 500
@@ -40,7 +41,7 @@ SECONDS_BETWEEN_LOOKS = 0.5
 @click.option("--follow", is_flag=True, help="Continue with new messages until Ctrl-C, regardless of --limit.")
 @with_reader
 def command(
-    reader: StoreReader,
+    reader: StoreReader | ApiReader,
     output: Output,
     topic: str,
     first: int,
@@ -82,7 +83,9 @@ def _show(records: Iterable[Record], output: Output) -> int:
 class _Log:
     """The messages of a topic up to ``end`` that are wanted, and how far they have been read."""
 
-    def __init__(self, reader: StoreReader, topic: str, is_wanted: Callable[[Record], bool], end: float) -> None:
+    def __init__(
+        self, reader: StoreReader | ApiReader, topic: str, is_wanted: Callable[[Record], bool], end: float
+    ) -> None:
         row = next((row for row in reader.catalog().topics if row.name == topic), None)
         if row is None:
             nearest = get_close_matches(topic, [row.name for row in reader.catalog().topics], n=1)

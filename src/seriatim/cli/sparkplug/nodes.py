@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,14 +13,17 @@ from seriatim.cli.common.parameters import Duration
 from seriatim.cli.common.signals import run_until_signal
 from seriatim.cli.sparkplug import ledger_option, mqtt_broker, mqtt_options, topic_option
 from seriatim.errors import FailedPrecondition, NotFound
-from seriatim.store.base import StoreReader
+
+if TYPE_CHECKING:
+    from seriatim.cli.common.brokers import ApiReader
+    from seriatim.store.base import StoreReader
 
 
 @click.command("nodes")
 @topic_option
 @ledger_option
 @with_reader
-def nodes(reader: StoreReader, output: Output, topic: str, ledger: str | None) -> None:
+def nodes(reader: StoreReader | ApiReader, output: Output, topic: str, ledger: str | None) -> None:
     """List edge nodes.
 
     Lists the nodes that a host application has stored messages of, while it runs and afterwards, even when the messages

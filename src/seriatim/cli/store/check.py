@@ -13,13 +13,14 @@ from seriatim.cli.common.command import with_broker, with_reader
 from seriatim.cli.common.output import Output, counted, print_rows, size
 
 if TYPE_CHECKING:
+    from seriatim.cli.common.brokers import ApiReader
     from seriatim.engine.broker import Broker
     from seriatim.store.base import StoreReader
 
 
 @click.command("check")
 @with_reader
-def check(reader: StoreReader, output: Output) -> None:
+def check(reader: StoreReader | ApiReader, output: Output) -> None:
     """Verify everything in a store.
 
     Checks the database, every message, every cursor and all options. Nothing is changed, and a program that owns the store is

@@ -127,7 +127,7 @@ def _check_path(path: Path) -> Iterator[Finding]:
     if not path.parent.is_dir():
         yield Finding("store", FAIL, f"the folder '{path.parent}' does not exist", "create it, or correct --store")
     else:
-        if path.is_file():
+        if path.exists():
             yield from _check_file(path)
         else:
             yield Finding("store", WARN, f"there is no store at '{path}' yet", "its first user creates it")

@@ -27,7 +27,7 @@ from seriatim.spark import ledger, ordered, resequence
 LEDGER_ENDING = "-ledger"
 
 
-@click.command("repair")
+@click.command("resequence")
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
 @columns_options

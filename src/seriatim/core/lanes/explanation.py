@@ -55,8 +55,7 @@ def explain(
     names the program that has the key, whose messages in flight can't be seen from here. ``published`` is when its next
     message was published, and ``barred`` when the subscription or the tenant last began or stopped holding back ready
     keys: -inf if that was before the lanes were created, None if it is not known. ``clock`` and ``named`` format times
-    and messages.
-    that was before the lanes were there, None where it is not known. ``clock`` writes a time as text, ``named`` a message."""
+    and messages."""
     head = "its next message"
     if view is not None and view.head is not None and not (view.state == LaneState.READY and view.in_flight):
         head = f"message {named(view.head)}"

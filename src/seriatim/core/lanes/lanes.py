@@ -712,6 +712,15 @@ class Lanes:
         lane = self._lanes.get(key)
         return self._view(lane) if lane else None
 
+    def sort_values(self, key: str | None) -> tuple[LaneState, int, int, int | None] | None:
+        """What keys are sorted by: the state, attempts, depth and head of a key. Several times cheaper than a view."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            return None
+        head = self._head(lane)
+        trouble = self._troubles.get(head) if self._troubles and head is not None else None
+        return lane.state, (trouble.failures if trouble else 0) + bool(lane.flight), lane.depth, head
+
     def views(self) -> Iterator[LaneView]:
         """Every key that has messages or is paused."""
         return (self._view(lane) for lane in self._lanes.values())

@@ -41,6 +41,7 @@ class RoundTrip:
 
     @property
     def timeout(self) -> float:
+        """How long to wait for a confirmation before resending, in seconds."""
         base = self._initial
         if self._mean is not None:
             base = max(self._lowest, self._mean + _DEVIATIONS * self._deviation + self._answer_delay)

@@ -326,6 +326,7 @@ class Resequencer(Generic[M]):
     # -- saving and restoring -------------------------------------------------------------------------------------------
 
     def save(self) -> SavedResequencer[M]:
+        """The whole state, as plain values; ``restore`` continues from it."""
         backlog = self._backlog
         return SavedResequencer(
             now=self._now,

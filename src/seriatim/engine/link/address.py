@@ -30,7 +30,7 @@ MAX_NAME_BYTES = 80
 """A longer file name would not fit into an address together with the way around long folders."""
 
 CONNECT_TIMEOUT_S = 1.0
-"""So many seconds a caller stands in line where many call at once; without one there would be no end to it."""
+"""How long a caller waits in line when many connect at once; without a limit it could wait for ever."""
 
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _open: WeakSet[socket.socket] = WeakSet()

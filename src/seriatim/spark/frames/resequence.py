@@ -70,6 +70,7 @@ class StreamOptions:
         tick: str | float | None,
         max_ahead: str | float | None,
     ) -> StreamOptions:
+        """The options, checked, with durations in seconds."""
         return cls(
             time=one_of("time", Time, time),
             state=state,
@@ -80,6 +81,7 @@ class StreamOptions:
 
     @property
     def in_processing_time(self) -> bool:
+        """Whether the times of the batches count instead of those of the rows."""
         return self.time is Time.PROCESSING
 
     @property

@@ -37,8 +37,7 @@ from seriatim.spark.kernel.fast_path import FastPath
 from seriatim.spark.kernel.fast_path_result import decision_of, wrapped
 from seriatim.spark.kernel.intake import Intake, OnInvalid, check_columns, refuse, take_in
 from seriatim.spark.kernel.interfaces import Counters
-from seriatim.spark.kernel.key_state import GIVEN_UP, HELD, KEY, RELEASED, Content, Times
-from seriatim.spark.kernel.key_state import Released as ReleasedNumbers
+from seriatim.spark.kernel.key_state import GIVEN_UP, HELD, KEY, RELEASED, Content, NoLongerHeld, Times
 from seriatim.spark.kernel.keys import raw_keys, require_same_keys
 from seriatim.spark.kernel.output import Output, expired_entries, output_schema
 from seriatim.spark.kernel.partition_state import (
@@ -293,7 +292,7 @@ def _change(decision: Decision, messages: _Messages, gone: Bools, idle: pa.Array
             GAPS: gaps,
             GIVEN_UP: decision.given_up.renumbered(numbers),
             HELD: replace(added, row=arange(len(added))),
-            RELEASED: ReleasedNumbers(left.owner, left.number),
+            RELEASED: NoLongerHeld(left.owner, left.number),
         },
         rows=messages.table.take(pa.array(added.row)),
     )

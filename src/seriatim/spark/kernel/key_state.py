@@ -35,7 +35,7 @@ WORD_BITS = 64
 
 
 @dataclass
-class Released(Owned):
+class NoLongerHeld(Owned):
     """Messages that no longer wait."""
 
     number: Ints
@@ -206,7 +206,7 @@ def fold(parts: Sequence[Content], ids: Sequence[Ints], count: int) -> tuple[Int
     return present, content
 
 
-def _last_words(held: Any, released: Released, parts: Sequence[Content]) -> tuple[Any, Released]:
+def _last_words(held: Any, released: NoLongerHeld, parts: Sequence[Content]) -> tuple[Any, NoLongerHeld]:
     """The messages that wait, and those that were released for good. Within a part, releases precede additions."""
     levels = arange(len(parts))
     when = np.concatenate(

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from seriatim.errors import InvalidArgument
 from seriatim.spark.kernel.arrays import Bools, Columns, Floats, Ints, Owned, arange, flat
-from seriatim.spark.kernel.key_state import GIVEN_UP, HELD, KEY, RELEASED, Content, Released, Times, fold
+from seriatim.spark.kernel.key_state import GIVEN_UP, HELD, KEY, RELEASED, Content, NoLongerHeld, Times, fold
 from seriatim.spark.kernel.keys import hash_raw, keys_of, raw_keys
 from seriatim.spark.kernel.schema_evolution import ADDED, fitted, misfits, refuse_misfits
 from seriatim.spark.kernel.state_segment import Segment, write_segment
@@ -299,7 +299,7 @@ class StackedPartition:
         if content.gone.any():
             content = content.take(np.flatnonzero(~content.gone))
         if RELEASED in content.lists:
-            content.lists[RELEASED] = Released.empty()
+            content.lists[RELEASED] = NoLongerHeld.empty()
         content.fresh = np.ones(len(content), np.bool_)
         return content
 
@@ -348,7 +348,7 @@ class Partition(StackedPartition):
     """The keys of a partition whose rows have sequence numbers."""
 
     facts = KeyFacts
-    lists: ClassVar[dict[str, type[Owned]]] = {GAPS: Gaps, GIVEN_UP: Ranges, HELD: HeldMessages, RELEASED: Released}
+    lists: ClassVar[dict[str, type[Owned]]] = {GAPS: Gaps, GIVEN_UP: Ranges, HELD: HeldMessages, RELEASED: NoLongerHeld}
 
     def idle(self, since: float, busy: pa.Array) -> tuple[pa.Array, KeyFacts]:
         """The keys that hold nothing and had no activity after ``since``, and their facts."""
@@ -405,7 +405,7 @@ class Partition(StackedPartition):
                 GAPS: own,
                 GIVEN_UP: Ranges.from_arrow(given_up),
                 HELD: HeldMessages.from_arrow(held),
-                RELEASED: Released.from_arrow(released),
+                RELEASED: NoLongerHeld.from_arrow(released),
             },
             rows=rows,
         )

@@ -174,6 +174,7 @@ class Sink:
 
     @property
     def is_written_once(self) -> bool:
+        """Whether a repeated batch is recognised, so that its rows appear exactly once."""
         return self.format in EXACTLY_ONCE
 
     @property

@@ -50,6 +50,7 @@ class Route:
 
     @property
     def is_ordered(self) -> bool:
+        """Whether it carries the ordered rows, rather than the ledger."""
         return self.sink.what == Tag.ORDERED
 
     @property
@@ -59,15 +60,18 @@ class Route:
 
     @property
     def title(self) -> str:
+        """The kind of rows and their destination, in words."""
         return f"{self.sink.what} rows to {self.sink.target}"
 
     def describe(self) -> list[str]:
+        """The lines that ``seriatim pipeline explain`` prints about it."""
         often = self.delivery.replace("_", " ")
         if self.is_ordered:
             return [f"{self.title}, {often}", *(f"  {line}" for line in self.composition.describe())]
         return [f"{self.title}, {often}: {self.composition.steps[-1].stage.why}"]
 
     def as_fields(self) -> dict[str, Any]:
+        """The route and its stages as plain values, for JSON."""
         steps = [
             {"stage": step.stage.name, "guarantee": step.guarantee.in_words(), "reason": step.reason}
             for step in self.composition.steps
@@ -110,6 +114,7 @@ class Explanation:
                 ) from None
 
     def as_fields(self) -> dict[str, Any]:
+        """The explanation as plain values, for JSON."""
         return {
             "pipeline": self.name,
             "required": None if self.required is None else str(self.required),

@@ -112,6 +112,7 @@ class Run:
         return self._query
 
     def start(self, spark: SparkSession) -> None:
+        """Start the streaming query in a session."""
         if is_remote():
             raise FailedPrecondition(
                 "a declared pipeline does not run in a session of Spark Connect: run 'seriatim pipeline run' or spark-submit "

@@ -57,21 +57,6 @@ def repartition(
     return needed
 
 
-def by_function(assign: Callable[[pa.Array], Ints]) -> Callable[[StateFolder, StateFolder, list[int]], None]:
-    """Rewrites in this process. ``assign`` gives the number of the partition of each key."""
-
-    def rewrite(old: StateFolder, new: StateFolder, batches: list[int]) -> None:
-        for batch in batches:
-            cuts = []
-            for number in range(old.binding.partitions):
-                state = old.read(number, batch).partition
-                cuts.append(cut(state, assign(state.keys), new.binding.partitions))
-            for number, pieces in enumerate(zip(*cuts, strict=True)):
-                put_together(new, number, batch, pieces)
-
-    return rewrite
-
-
 def cut(state: StackedPartition, targets: Ints, count: int) -> list[bytes]:
     """The pieces of a partition: for each new partition the keys that belong to it. ``targets`` follow ``state.keys``."""
     whole, targets = state.whole(), np.asarray(targets, np.int64)

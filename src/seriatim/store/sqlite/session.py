@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -195,10 +196,11 @@ def is_new(session: SqliteSession) -> bool:
 
 def refuse_other_file(path: Path) -> None:
     """Raise if the file is no database at all, before anything is made beside it. A damaged store is known by its mark."""
-    if not path.is_file():
-        return
-    with suppress(OSError), path.open("rb") as file:  # SQLite says what is wrong
-        head = file.read(_HEADER_BYTES)
+    with suppress(OSError):  # opening it says what is wrong
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise NotAStore(f"'{path}' is a folder or a device: name a file")
+        with path.open("rb") as file:
+            head = file.read(_HEADER_BYTES)
         if head and not head.startswith(b"SQLite format 3\0") and head[68:72] != _MARK:
             raise NotAStore(f"'{path}' is not a SQLite database: choose another file")
 

@@ -63,7 +63,7 @@ class SqliteReader(SqlReader):
         """``may_be_older``: accept a file of an earlier version, which can be copied."""
         self._path = Path(path).absolute()  # the working directory may change
         super().__init__(Pool(lambda: connect_reader(self._path), lambda _: False))
-        if not self._path.is_file():
+        if not self._path.exists():
             raise NotFound(f"there is no store at '{path}'")
         refuse_network_file_system(self._path)
         refuse_other_file(self._path)

@@ -1,4 +1,4 @@
-"""A backup that is downloaded: piece by piece into a file that is there when it is complete, and otherwise not at all."""
+"""The admin API as the command line uses it: backups that are complete or absent, addresses, and standbys."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import tracemalloc
 
 import pytest
 
+from seriatim.console import ConsoleServer
 from seriatim.console.remote import open_api
+from seriatim.engine.access_tokens import Access
 from seriatim.engine.broker import Outgoing
-from seriatim.errors import AlreadyExists, OutcomeUnknown
-from tests.console.consoles import OPERATOR, orders, running
+from seriatim.errors import AlreadyExists, FailedPrecondition, OutcomeUnknown, StoreBusy
+from tests.certificates import new_certificate
+from tests.console.consoles import OPERATOR, orders, running, tokens_file
 
 MEBIBYTE = 1024 * 1024
 
@@ -71,3 +74,28 @@ def test_the_address_that_the_console_prints_leads_to_its_api(tmp_path, path):
                 await api.close()
 
         assert "orders" in asyncio.run(ask())
+
+
+def test_a_standby_leads_to_the_owner_of_the_store_if_tls_proves_it(tmp_path):
+    made = new_certificate()
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_bytes(made.certificate)
+    key.write_bytes(made.key)
+
+    async def ask(owner: str, ca: str | None) -> list[str | None]:
+        standby = ConsoleServer(None, port=0, access=Access.load(tokens_file(tmp_path)))
+        standby.console.find_owner = lambda: owner
+        await standby.start()
+        api = open_api(standby.address, OPERATOR, ca)
+        try:
+            await api.pause_key("shipping", "order-6", "through a standby")
+            return [info.key for info in await api.list_keys("shipping", state="paused")]
+        finally:
+            await standby.stop()
+
+    with running(tmp_path, tls=(certificate, key)) as owner:
+        assert asyncio.run(ask(owner.address, str(certificate))) == ["order-2", "order-6"]
+        with pytest.raises(FailedPrecondition, match="your token was not sent"):
+            asyncio.run(ask(owner.address, None))
+    with running(tmp_path) as owner, pytest.raises(StoreBusy, match=f"its owner is at {owner.address}"):
+        asyncio.run(ask(owner.address, None))

@@ -202,7 +202,7 @@ def test_the_overview_speaks_of_subscriptions_that_it_does_not_show(fresh, monke
     page = fresh.ask("/").text
     assert page.count('/subscription?name=deserted"') == 1, "only on top"
     assert 'Nobody consumes, although messages wait: <a href="/subscription?name=shipping"' in page
-    assert re.search(r"Oldest</span><strong>2 h 0 min", page)
+    assert re.search(r"Oldest waiting</span><strong>2 h 0 min", page)
 
 
 def test_the_overview_shows_how_the_store_is(fresh):

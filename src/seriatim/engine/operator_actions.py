@@ -20,7 +20,7 @@ from functools import partial
 from heapq import nsmallest
 from itertools import chain, islice, takewhile
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seriatim.core.lanes.explanation import WaitsFor, explain
 from seriatim.core.lanes.lane import LaneState
@@ -56,8 +56,10 @@ from seriatim.store.base import DeadLetterRow, Record, StoreReader
 if TYPE_CHECKING:
     from seriatim.engine.engine import Engine
 
-PIECE = 2_000
-"""So many keys are looked at before others have their turn."""
+T = TypeVar("T")
+
+PIECE, DESCRIBED = 2_000, 500
+"""So many keys are looked at, or described, before others have their turn."""
 
 OLDEST_KEYS = 20_000
 """How many keys, at most, are searched for the oldest message of a subscription."""
@@ -146,9 +148,13 @@ class Operator:
             found = ((key, views.get(key) or host.lanes.view(key)) for key in keys)
             views = {key: view for key, view in found if view is not None}
             await asyncio.sleep(0)
-        page = [(view, self._explained(view.key, view)) for view in islice(views.values(), skip, None)]
-        records = await host.records(_shown(view for view, _ in page))
-        return [self._key_info(view, records, explained(records)) for view, explained in page]
+        infos: list[KeyInfo] = []
+        for described in _pieces(list(views.values())[skip:], DESCRIBED):
+            page = [(view, self._explained(view.key, view)) for view in described]
+            records = await host.records(_shown(described))
+            infos += [self._key_info(view, records, explained(records)) for view, explained in page]
+            await asyncio.sleep(0)
+        return infos
 
     def _ranked(
         self, keys: Iterable[str | None], wanted: Container[LaneState], rank: _Rank
@@ -184,7 +190,7 @@ class Operator:
             others = lanes.keys(RANKED_KEYS) if everything and not are_enough else []
             return list(dict.fromkeys([*blocked, *others]))[:RANKED_KEYS] if others else blocked
         found: list[str | None] = []
-        for piece in _pieces(lanes.keys() if everything else lanes.blocked_keys()):
+        for piece in _pieces(lanes.keys() if everything else lanes.blocked_keys(), 5 * PIECE):  # cheaper than ranking
             found += [key for key in piece if key is not None and search in key]
             if len(found) >= RANKED_KEYS:
                 break
@@ -502,8 +508,9 @@ def _check_limit(limit: object) -> None:
     require_whole("limit", limit, 0, MAX_INTEGER)
 
 
-def _pieces(keys: list[str | None]) -> Iterator[list[str | None]]:
-    return (keys[first : first + PIECE] for first in range(0, len(keys), PIECE))
+def _pieces(items: list[T], size: int | None = None) -> Iterator[list[T]]:
+    size = size or PIECE
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def _shown(views: Iterable[LaneView | None]) -> list[int]:

@@ -27,7 +27,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -42,6 +42,7 @@ from seriatim.core.sparkplug.messages import (
     NodeOrdering,
     Ordered,
     RebirthRequested,
+    Status,
 )
 from seriatim.core.sparkplug.pool import EdgeNodes
 from seriatim.core.validation import require_duration
@@ -55,9 +56,10 @@ from seriatim.engine.reported_status import (
     MissingNumbers,
     NodeStatus,
     leave_status,
+    left_statuses,
     take_rebirth_requests,
 )
-from seriatim.errors import AlreadyExists, CapacityExceeded, InvalidArgument
+from seriatim.errors import AlreadyExists, CapacityExceeded, InvalidArgument, SeriatimError
 from seriatim.extras import require_extra
 from seriatim.log import logger
 from seriatim.sparkplug.inbox import MAX_READ_AT_ONCE, Inbox, read_arrived
@@ -170,6 +172,8 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._state_topic = state_topic(self._options.host_id)
         self._delay = self._options.reconnect_delay
+        self._silent: dict[str, NodeStatus] = {}
+        """Nodes that an earlier run knew and this one has not heard of, in the order of that run's status."""
         self.counts = Counts()
         self.nodes: EdgeNodes[Body] = EdgeNodes(self._options.ordering)
         self.online = asyncio.Event()
@@ -208,14 +212,22 @@ class Host:
                     work.result()
 
     async def _leave_statuses(self) -> None:
-        """Tell operators how it goes, every few seconds."""
-        since: dict[str, tuple[str, datetime, bool]] = {}
+        """Tell operators how it goes, every few seconds. A node that has been silent since a restart of the host stands as
+        the host knew it before."""
+        self._silent = await self._nodes_known_before()
+        since = {name: (node.status, node.since, node.since_exactly) for name, node in self._silent.items()}
         while True:
             now, nodes = datetime.now(UTC), list(islice(self.nodes, MAX_NODES))
-            # How each node stands, and since when: what is not seen any more is forgotten.
-            standing = {str(node.key): str(node.status) for node in nodes}
+            silent = {name: node for name, node in self._silent.items() if parse_node(name) not in self.nodes}
+            self._silent = silent
+            # How each node stands, and since when: what is not known any more is forgotten.
+            standing = {name: node.status for name, node in silent.items()}
+            standing |= {str(node.key): str(node.status) for node in nodes}
             since = {
-                name: since[name] if name in since and since[name][0] == status else (status, now, name in since)
+                name: since[name]
+                if name in since and since[name][0] == status
+                # One that was stale may have been online all the time.
+                else (status, now, name in since and since[name][0] != Status.STALE)
                 for name, status in standing.items()
             }
             told = [
@@ -231,11 +243,31 @@ class Host:
                 )
                 for node in nodes
             ]
-            host, topic = self._options.host_id, self._topics.ordered
-            await leave_status(self._broker, HostStatus(host, topic, now, self.online.is_set(), told, len(self.nodes)))
+            host, topic, count = self._options.host_id, self._topics.ordered, len(self.nodes) + len(silent)
+            told += islice(silent.values(), MAX_NODES - len(told))
+            await leave_status(self._broker, HostStatus(host, topic, now, self.online.is_set(), told, count))
             for _ in range(LOOKS_PER_STATUS):
                 await asyncio.sleep(STATUS_INTERVAL_S / LOOKS_PER_STATUS)
                 await self._handle_operator_requests()
+
+    async def _nodes_known_before(self) -> dict[str, NodeStatus]:
+        """The nodes in the status that an earlier run of this host left: those that were online then are stale, and those
+        of which nothing was heard for as long as messages are kept are forgotten."""
+        before: list[HostStatus] = []
+        with suppress(SeriatimError):  # what can't keep a status has none
+            before = await left_statuses(self._broker, HostStatus)
+        kept, found = self._options.retention, dict[str, NodeStatus]()
+        for status in before:
+            if (status.name, status.topic) != (self._options.host_id, self._topics.ordered):
+                continue
+            for node in status.nodes:
+                known = replace(node, held=0, rebirth_requested=False, gaps=[])
+                if node.status == Status.ONLINE:
+                    devices = {name: "stale" if each == "online" else each for name, each in node.devices.items()}
+                    known = replace(known, status="stale", since=status.time, since_exactly=False, devices=devices)
+                if kept is None or (datetime.now(UTC) - known.since).total_seconds() < kept:
+                    found[node.node] = known
+        return found
 
     async def _handle_operator_requests(self) -> None:
         """Ask nodes for a rebirth as operators want it. Their word does not wait for the node's own backoff."""
@@ -243,7 +275,7 @@ class Host:
             return
         for name in await take_rebirth_requests(self._broker, self._options.host_id):
             node = parse_node(name)
-            if node in self.nodes and self._requests is not None:
+            if (node in self.nodes or name in self._silent) and self._requests is not None:
                 self.counts.rebirths += 1
                 logger.info("requesting a rebirth from %s, on an operator's request", node)
                 self._requests.put_nowait(node)

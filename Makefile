@@ -63,6 +63,7 @@ format: $(VENV)/.installed ## repair layout and import order
 bench: $(VENV)/.installed ## what each part costs, beside its peers and limits: core, ordered drain, publishing, outbox, Spark, Pub/Sub server, pipes, Sparkplug, Kafka, console
 	@$(BIN)/python -m bench.core
 	@$(BIN)/python -m bench.ordered_drain
+	@$(BIN)/python -m bench.profiles
 	@$(BIN)/python -m bench.publishing
 	@$(BIN)/python -m bench.outbox
 	@$(BIN)/python -m bench.kernel

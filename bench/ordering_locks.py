@@ -1,6 +1,6 @@
 """What a lock for each node gains the ordering service: threads that send for many nodes, beside the same work under one lock.
 
-    python -m bench.ordering_locks [--threads 8] [--nodes 1000] [--messages 40] [--rounds 3] [--record]
+    python -m bench.ordering_locks [--threads 8] [--nodes 1000] [--messages 40] [--rounds 5] [--record]
 
 The nodes are dealt out to the threads. Each is born and sends its data, with every tenth message displaced by one place. The
 same messages go through ``OrderingService``, and through one that decides and calls back under a single lock. There are two
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--messages", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     add_record_option(parser)
     arguments = parser.parse_args()
     recorder = Recorder("ordering_locks")

@@ -24,6 +24,7 @@ from tests.proof import commit_at_work, commit_of, joined_note, tree_at_work
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "benchmarks"
+IMAGES = ROOT / "docs" / "images"
 PAGES = sorted((ROOT / "docs").glob("*/*.md"))
 BLOCK = re.compile(r"(<!-- benchmark: (?P<name>[a-z_]+) -->\n).*?(<!-- end of benchmark -->)", re.DOTALL)
 WORKED_OUT = re.compile(r"(<!-- worked out: (?P<name>[a-z_]+) -->\n).*?(<!-- end of worked out -->)", re.DOTALL)
@@ -132,7 +133,9 @@ def _shown(run: Run | None, name: str) -> str:
         f"load {run.load[0]} at the beginning and {run.load[1]} at the end. "
         f"Every reading is in `docs/benchmarks/{_file(run)}`. {joined_note([(run.date, run.commit)])}"
     ).rstrip()
-    return f"{circumstances}\n\n{_table(run.rows)}"
+    drawn = (IMAGES / f"{name}.svg").exists()
+    picture = f"\n\n![The figures of the table, drawn](../images/{name}.svg)" if drawn else ""
+    return f"{circumstances}\n\n{_table(run.rows)}{picture}"
 
 
 def _table(rows: Sequence[Mapping[str, Cell]]) -> str:

@@ -1,6 +1,6 @@
 """The tests that ``make test-fast`` runs (``pytest --fast``): without Spark, without servers, in less than two minutes.
 
-They are those of the folders below, and the modules beside them, except for what is marked as long or asks for PostgreSQL. That
+They are those of the folders below, and the modules beside them, except for what is marked as long or asks for a server. That
 they begin no server and no Spark session is not taken on trust: whoever begins one asks ``refuse`` first.
 """
 
@@ -43,7 +43,7 @@ def is_fast(item: pytest.Item) -> bool:
 
 def _asks_for_a_server(item: pytest.Item) -> bool:
     fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
-    return "postgres" in item.nodeid or "postgres_url" in fixtures or "spark" in fixtures
+    return "postgres" in item.nodeid or not {"postgres_url", "spark", "mosquitto"}.isdisjoint(fixtures)
 
 
 def refuse(what: str) -> None:

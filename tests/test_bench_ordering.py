@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -119,6 +121,31 @@ def test_the_table_has_a_figure_only_for_runs_without_an_objection(body, figure,
     assert row[SCENARIOS[0].name].startswith(figure)
     assert ("no figure" in figure) == (bench.readings() == {})
     assert left_out["version and settings"] == "left out: apt install it"
+
+
+def test_whoever_has_a_server_that_does_not_start_is_left_out(tmp_path, monkeypatch):
+    def broken() -> AbstractContextManager[str]:
+        raise RuntimeError("no port")
+
+    monkeypatch.setattr(ordering, "ROOT", tmp_path)
+    one = participant(tmp_path, ORDERLY + SAY)
+    size = ordering.Size(100, 100, 0.0, 1, 5.0, SCENARIOS[:1])
+    bench = ordering.Bench(size, {"broken": replace(one, server=broken), "somebody": one})
+    bench.measure()
+    good, left_out = bench.rows({})
+    assert good[SCENARIOS[0].name] == "200/s"
+    assert left_out["version and settings"] == "left out: its server did not start: no port"
+
+
+def test_a_figure_of_too_few_rounds_says_so_and_ours_has_its_ratio_to_the_commit_before():
+    scenario = SCENARIOS[0]
+    size = ordering.Size(100, 100, 0.0, 3, 5.0, [scenario])
+    one = PARTICIPANTS["ours, embedded"]
+    bench = ordering.Bench(size, {"ours": one, "ours, before": one})
+    bench.results["ours", scenario.name] = ordering.Result([300.0, 200.0, 500.0])
+    bench.results["ours, before", scenario.name] = ordering.Result([100.0, 100.0])
+    ours, before = bench.rows({})
+    assert (ours[scenario.name], before[scenario.name]) == ("300/s (2.50x before)", "100/s (2 of 3 rounds)")
 
 
 def test_whoever_comes_when_the_time_is_over_has_no_figure(tmp_path):

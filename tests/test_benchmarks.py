@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
+from types import FrameType
 
 import pytest
 
-from bench import record
+from bench import profiles, record
 from bench.record import Recorder, Run
 from tests.proof import tree_at_work
 
@@ -80,6 +81,13 @@ def test_what_was_not_measured_is_a_dash():
     assert "| a – | – | 1.00 + 2.00 |" in record.rewrite(PAGE, [run])
 
 
+def test_a_page_shows_the_picture_of_a_run_if_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "IMAGES", tmp_path)
+    assert "![" not in record.rewrite(PAGE, [RUN])
+    (tmp_path / "core.svg").write_text("<svg/>")
+    assert record.rewrite(PAGE, [RUN]).endswith("(../images/core.svg)\n<!-- end of benchmark -->\nafter")
+
+
 def test_without_a_run_a_page_says_how_to_make_one():
     assert "`python -m bench.core --record` writes one" in record.rewrite(PAGE, [])
 
@@ -100,3 +108,28 @@ def test_figures_of_a_quick_run_are_not_recorded(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--record"])
     with pytest.raises(SystemExit, match="not for a record"):
         Recorder("core")
+
+
+@pytest.mark.parametrize(
+    ("place", "layer"),
+    [
+        ("/x/src/seriatim/engine/outcomes.py", "engine"),
+        ("/x/src/seriatim/core/lanes/lanes.py", "core"),
+        ("/x/src/seriatim/log.py", "other"),
+        ("/lib/python3.11/asyncio/base_events.py", "asyncio"),
+        ("/x/bench/profiles.py", "the benchmark"),
+        ("/lib/python3.11/selectors.py", None),
+        ("/lib/python3.11/queue.py", None),
+    ],
+)
+def test_a_sample_of_a_profile_belongs_to_the_layer_that_the_thread_is_in(place, layer):
+    found: dict[str, FrameType] = {}
+    exec(compile("import sys; frame = sys._getframe()", place, "exec"), found)
+    assert profiles.layer_of(found["frame"]) == layer
+
+
+def test_what_a_layer_calls_in_the_standard_library_is_its_own():
+    found: dict[str, FrameType] = {}
+    inner = compile("import sys; frame = sys._getframe()", "/lib/python3.11/json/encoder.py", "exec")
+    exec(compile("exec(inner, found)", "/x/src/seriatim/store/sql/rows.py", "exec"), {"inner": inner, "found": found})
+    assert profiles.layer_of(found["frame"]) == "store"

@@ -63,7 +63,7 @@ PROGRAMS_RUN_BY = {
 }
 """Pages with a program in a file of its own that needs more than a page has, and the tests that run it."""
 NOT_RUN = 1
-"""A packed environment for a cluster: pip would download Spark for it."""
+"""A packed environment for a cluster, which pip would download; tests/integration/test_submit.py packs what is installed."""
 PATIENCE = 60.0
 
 

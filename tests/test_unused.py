@@ -74,9 +74,9 @@ def used(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.keyword) and node.arg:
             yield node.arg
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in {"attrgetter", "getattr", "hasattr"}:
-            yield from (each.value for each in node.args if isinstance(each, ast.Constant))
+            yield from (str(each.value) for each in node.args if isinstance(each, ast.Constant))
         elif isinstance(node, ast.Assign) and any(ast.unparse(one) in EXPORTS for one in node.targets):
-            yield from (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+            yield from (str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant))
 
 
 EXPORTS = {"__all__", "(__getattr__, __dir__)"}

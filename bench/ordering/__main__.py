@@ -31,10 +31,10 @@ from time import monotonic
 from bench.ordering.participants import PARTICIPANTS, Participant
 from bench.ordering.picture import drawn
 from bench.ordering.work import QUICK_SCENARIOS, SCENARIOS, Objection, Scenario, Work, judge
-from bench.record import ROOT, Recorder
+from bench.record import IMAGES, ROOT, Recorder
 from bench.report import add_record_option
 
-PICTURE = ROOT / "docs" / "images" / "ordering.svg"
+PICTURE = IMAGES / "ordering.svg"
 BEFORE = ", before"
 TIMEOUT_S = 60.0
 """A run that takes longer has no figure."""
@@ -75,13 +75,19 @@ class Bench:
         self._deadline = monotonic() + (minutes or size.minutes) * 60
         self._runs = 0
         self.results: dict[tuple[str, str], Result] = {}
+        self.left_out: dict[str, str] = {}
 
     def measure(self) -> None:
         with ExitStack() as stack:
             addresses: dict[str, str] = {}
-            for name, participant in self._participants.items():
+            for name, participant in list(self._participants.items()):
                 print(f"starting {name} ...", file=sys.stderr, flush=True)
-                addresses[name] = stack.enter_context(participant.server())
+                try:
+                    addresses[name] = stack.enter_context(participant.server())
+                except (RuntimeError, TimeoutError, OSError) as error:
+                    del self._participants[name]
+                    self.left_out[name] = f"its server did not start: {error}"
+                    print(f"{name} is left out: {error}", file=sys.stderr)
             for scenario in self._size.scenarios:
                 for number in range(self._size.rounds):
                     for name, participant in self._participants.items():
@@ -159,7 +165,7 @@ class Bench:
         return found + [
             {"who": name, "version and settings": f"left out: {why}"}
             | {scenario.name: "–" for scenario in self._size.scenarios}
-            for name, why in left_out.items()
+            for name, why in (left_out | self.left_out).items()
         ]
 
     def readings(self) -> dict[str, list[float]]:

@@ -102,7 +102,8 @@ def _rabbitmq_about() -> str:
 
 def _nats_about() -> str:
     number = servers.said_by(str(servers.program("nats-server")), "--version")
-    settings = f"file storage, sync_interval {servers.nats_sync()}; acks are not confirmed"
+    sync = "sync_interval always" if servers.nats_syncs_always() else "synced every 2 minutes (only 2.10 can do more)"
+    settings = f"file storage, {sync}; acks are not confirmed"
     return f"NATS {number}, nats-py {version('nats-py')}; {settings}"
 
 

@@ -361,7 +361,6 @@ async def procrastinate(address: str, work: Work, journal: Journal) -> Times:
             for number in batch:
                 await handle.configure(lock=work.keys[number]).defer_async(number=number)
         middle = perf_counter()
-        worker = asyncio.create_task(app.run_worker_async(concurrency=10, install_signal_handlers=False, wait=False))
-        await journal.all_done.wait()
-        await worker
+        while not journal.all_done.is_set():  # a worker ends when all jobs that are left wait for another of their lock
+            await app.run_worker_async(concurrency=10, install_signal_handlers=False, wait=False)
         return middle - begun, perf_counter() - middle

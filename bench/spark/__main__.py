@@ -19,7 +19,7 @@ from bench.report import Found, Report, options
 from bench.spark import __doc__ as about
 from bench.spark import streams
 from bench.spark.pipeline import PipelineBench, start_up
-from bench.spark.processes import MEGABYTE, Peaks, Spent, processor_seconds
+from bench.spark.processes import MEGABYTE, Peaks, Spent, processor_ticks, spent_since
 from bench.spark.streams import CORES, STEPS, Ran, by_spark_state, limit, resequenced, through_python
 from bench.spark.trace import PAYLOAD_BYTES, Trace, trace_in
 from seriatim.spark.local.session import local_session
@@ -121,9 +121,9 @@ class Bench(Report):
         by_processor = Found(works)
 
         def turn(name: str) -> float:
-            before = processor_seconds()
+            before = processor_ticks()
             rate = works[name].rows / works[name].run()
-            by_processor.values[name].append(works[name].rows / processor_seconds().since(before).total)
+            by_processor.values[name].append(works[name].rows / sum(spent_since(before)))
             return rate
 
         return Compared(self.rounds({name: partial(turn, name) for name in works}), by_processor)
@@ -227,10 +227,10 @@ class Bench(Report):
         ran: dict[str, list[Ran]] = {name: [] for name in STEPS}
 
         def turn(name: str) -> float:
-            before = processor_seconds()
+            before = processor_ticks()
             ran[name].append(streams.run(self.spark, STEPS[name], trace))
-            spent[name].append(processor_seconds().since(before))
-            return spent[name][-1].total
+            spent[name].append(spent_since(before))
+            return sum(spent[name][-1])
 
         for name in STEPS:
             self.say(f"step: {name}, to warm up")

@@ -120,7 +120,8 @@ def declaration(url: str, topic: str, folder: str | Path, gap_timeout: float, co
 # -- from nothing to the first batch ------------------------------------------------------------------------------------
 
 SESSION = """
-import sys
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate()
 """

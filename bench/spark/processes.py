@@ -52,31 +52,46 @@ class Spent(NamedTuple):
     java: float
     python: float
 
-    @property
-    def total(self) -> float:
-        return self.java + self.python
 
-    def since(self, before: Spent) -> Spent:
-        return Spent(self.java - before.java, self.python - before.python)
+class Ticks(NamedTuple):
+    """What one process has spent, and its children that have ended."""
+
+    parent: int
+    is_java: bool
+    own: int
+    of_ended: int
 
 
-def processor_seconds() -> Spent:
-    """What all of them have spent so far, also those that have ended."""
-    java = python = 0
+def processor_ticks() -> dict[int, Ticks]:
+    """What all of them have spent so far, by process."""
+    found = {}
     for process in _descendants(os.getpid()):
         with suppress(OSError):
-            own, of_ended = _ticks(process)
+            status = _status(process)
+            own, system, of_ended, system_of_ended = map(int, status[11:15])
             is_java = _name(process) == "java"
-            java += own if is_java else 0
-            python += of_ended if is_java else own + of_ended  # Java starts no Java
+            found[process] = Ticks(int(status[1]), is_java, own + system, of_ended + system_of_ended)
+    return found
+
+
+def spent_since(before: dict[int, Ticks]) -> Spent:
+    """Also by those that have ended. Who ended together with its parent has left its ticks to nobody: it is not counted."""
+    after = processor_ticks()
+    known = [ticks for process, ticks in before.items() if process in after or ticks.parent in after]
+    java, python = (
+        sum(_of(ticks, is_java=is_java) for ticks in after.values())
+        - sum(_of(ticks, is_java=is_java) for ticks in known)
+        for is_java in (True, False)
+    )
     hertz = os.sysconf("SC_CLK_TCK")
     return Spent(java / hertz, python / hertz)
 
 
-def _ticks(process: int) -> tuple[int, int]:
-    """Those of a process, and those of its children that have ended."""
-    own, system, of_ended, system_of_ended = map(int, _status(process)[11:15])
-    return own + system, of_ended + system_of_ended
+def _of(ticks: Ticks, *, is_java: bool) -> int:
+    """Children of Java are Python."""
+    if is_java:
+        return ticks.own if ticks.is_java else 0
+    return ticks.of_ended if ticks.is_java else ticks.own + ticks.of_ended
 
 
 def _descendants(root: int) -> list[int]:

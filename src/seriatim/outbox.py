@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from seriatim.core.publishing.message_limits import check_message, copy_attributes
 from seriatim.core.text_checks import check_name
+from seriatim.core.validation import require_kind
 from seriatim.errors import FailedPrecondition, InvalidArgument
 
 __all__ = ["publish"]
 
-_SQLITE = "INSERT INTO seriatim_outbox (topic, key, data, attributes) VALUES (:topic, :key, :data, :attributes)"
+_SQLITE = "INSERT INTO seriatim_outbox (topic, key, data, attributes) VALUES (?, ?, ?, ?)"
+_SQLITE_NAMED = "INSERT INTO seriatim_outbox (topic, key, data, attributes) VALUES (:topic, :key, :data, :attributes)"
 
 
 def publish(
@@ -39,18 +43,19 @@ def publish(
     check_name("topic", topic)
     attributes = None if attributes is None else copy_attributes(attributes)
     check_message(data, ordering_key, attributes)
+    require_kind("schema", str, schema)
     if not (schema.isascii() and schema.isidentifier()):
         raise InvalidArgument(
             f"{schema!r} is not the schema of a store: leave schema out, or pass the one in the store's address (?schema=…)"
         )
     text = json.dumps(attributes) if attributes else None
-    texts = "".join([topic, ordering_key or "", *(attributes or {}), *(attributes or {}).values()])
+    texts = topic + (ordering_key or "") + "".join(chain.from_iterable(attributes.items() if attributes else ()))
     if "\0" in texts or "\1" in texts:
         raise InvalidArgument("the outbox can't keep the characters 0 and 1 in texts: leave them out")
-    values = {"topic": topic, "data": data, "key": ordering_key, "attributes": text}
-    packages = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
+    kind: type = type(connection)
+    packages = _packages(kind)
     if "sqlite3" in packages and hasattr(connection, "commit"):
-        return _publish_in_file(connection, values)
+        return _publish_in_file(connection, (topic, ordering_key, data, text))
     if "psycopg" in packages and hasattr(connection, "commit"):
         import psycopg
 
@@ -65,14 +70,21 @@ def publish(
 
         dialect = (connection.get_bind() if hasattr(connection, "get_bind") else connection).dialect.name
         on_postgresql = f'SELECT "{schema}".publish(:topic, :data, :key, CAST(:attributes AS jsonb))'
-        return connection.execute(statement(_SQLITE if dialect == "sqlite" else on_postgresql), values)
+        values = {"topic": topic, "data": data, "key": ordering_key, "attributes": text}
+        return connection.execute(statement(_SQLITE_NAMED if dialect == "sqlite" else on_postgresql), values)
     raise InvalidArgument(
         f"a {type(connection).__name__} can't publish through the outbox: give a connection of psycopg 3 or sqlite3, or a "
         "session or connection of SQLAlchemy 2"
     )
 
 
-def _publish_in_file(connection: sqlite3.Connection, values: Mapping[str, object]) -> sqlite3.Cursor:
+@lru_cache
+def _packages(kind: type) -> set[str]:
+    """The packages that a class and its bases come from."""
+    return {base.__module__.partition(".")[0] for base in kind.__mro__}
+
+
+def _publish_in_file(connection: sqlite3.Connection, values: tuple[object, ...]) -> sqlite3.Cursor:
     try:
         return connection.execute(_SQLITE, values)
     except sqlite3.OperationalError as error:

@@ -80,6 +80,8 @@ def test_every_command_of_the_table_can_be_loaded_and_begins_with_its_summary(se
         ("seek", "Did you mean 'seriatim subscriptions seek'?"),
         ("ack", "Did you mean 'seriatim messages pull --ack'?"),
         ("keys show", "Did you mean 'seriatim keys why'?"),
+        ("topics rm", "Did you mean 'seriatim topics delete'?"),
+        ("subscriptions describe", "Did you mean 'seriatim subscriptions show'?"),
         ("version", "Did you mean 'seriatim --version'?"),
         ("console --port 8086", "Use --listen instead."),
         ("messages pull s --max 3", "Use --limit instead."),

@@ -47,6 +47,11 @@ async def publish(topic: Topic, *data: str, key: str | None = "k") -> list[str]:
     return [await topic.publish(one.encode(), ordering_key=key) for one in data]
 
 
+def offset_in(message_id: str) -> int:
+    """The offset that an id names: it is the id, or on Kafka what follows the partition."""
+    return int(message_id.rpartition("-")[2])
+
+
 class Received:
     """What a handler saw, and a way to wait for so many."""
 

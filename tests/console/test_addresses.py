@@ -134,12 +134,15 @@ def test_the_same_commands_give_the_same_json_on_four_kinds_of_address(shop):
         assert "postgresql" in found["owner"]["found"]
 
 
-def test_pulling_through_the_admin_api_is_refused_with_what_can_be_used(shop):
+def test_what_the_admin_api_does_not_offer_is_refused_with_what_can_be_used(shop):
     with shop.serving(f"sqlite:///{shop.folder / 'orders.db'}", "--console", "127.0.0.1:0") as served:
         api = ready(served)["console"]
         for words in PREPARATION[:2]:
             shop.json(api, *words)
         status, said = shop.run(api, "messages", "pull", "shipping")
+        refused = shop.run(api, "sparkplug", "nodes", "--topic", "orders")
+    assert refused[0] == 1
+    assert "the admin API has no positions of writers: run this where the store is" in refused[1]
     assert status == 1
     assert (
         "can't deliver messages: use the server's pubsub://HOST:PORT/PROJECT, or the store itself; 'keys peek'" in said

@@ -134,6 +134,12 @@ def test_the_page_of_a_key_says_how_far_back_it_was_searched_and_leads_to_the_re
     assert "None of this key from 0 to below 100: go on with the next page." in said
 
 
+def test_the_page_of_a_topic_passes_ids_on_without_looking_into_them(fresh):
+    answer = fresh.ask("/topic", name="orders", start="7-3", headers={"Accept": "text/html"})
+    assert answer.status == 400
+    assert "is not the id of a message" in answer.text
+
+
 def test_messages_without_a_key_are_what_is_asked_about_when_no_key_is_named(fresh):
     fresh.run(lambda engine: engine.publish("orders", [Outgoing(None, b"no key", None, 60.0)]))
     assert fresh.api("keys/why", subscription="shipping").json["waits_for"] == "time"
@@ -196,7 +202,7 @@ def test_the_overview_speaks_of_subscriptions_that_it_does_not_show(fresh, monke
     page = fresh.ask("/").text
     assert page.count('/subscription?name=deserted"') == 1, "only on top"
     assert 'Nobody consumes, although messages wait: <a href="/subscription?name=shipping"' in page
-    assert re.search(r"Oldest</span><strong>2 h 0 min", page)
+    assert re.search(r"Oldest waiting</span><strong>2 h 0 min", page)
 
 
 def test_the_overview_shows_how_the_store_is(fresh):

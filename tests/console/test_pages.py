@@ -399,7 +399,7 @@ def test_a_pipeline_is_looked_at_and_a_rebirth_is_requested_by_its_button(browse
     with running(tmp_path, telling) as console:
         page, problems = logged_in(browser, console.address, OPERATOR)
         page.get_by_role("link", name="Pipelines").first.click()
-        expect(page.locator(".callout")).to_contain_text("1 messages never came. 4 rows wait")
+        expect(page.locator(".callout")).to_contain_text("1 message never came. 4 rows wait")
         expect(page.get_by_role("img", name="Batches of all keys, the oldest first")).to_be_visible()
         page.get_by_role("link", name="Sparkplug").first.click()
         page.get_by_role("button", name="Request a rebirth").click()

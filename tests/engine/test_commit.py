@@ -237,6 +237,25 @@ def test_a_copy_that_a_failed_commit_left_is_written_at_its_place_before_what_ca
     run(scenario)
 
 
+def test_copies_that_a_failed_commit_left_between_messages_are_written_at_their_places(monkeypatch):
+    async def scenario(bench):
+        bench.store.failures.append(StoreFull("no room"))
+        bench.store.watch()
+        bench.store.gate.clear()
+        for offset in (0, 2):
+            copies = {bench.log: [Record(offset, "k", b"dead letter")]}
+            bench.committer.next().oblige(lambda _: None, lambda: None, copies=copies)
+        await bench.store.until_writing()
+        bench.append(1)
+        bench.append(3)
+        bench.store.gate.set()
+        await bench.drain()
+        assert bench.offsets() == [0, 1, 2, 3]
+
+    monkeypatch.setattr("seriatim.engine.committer.RETRY_PAUSE_S", 0.001)
+    run(scenario)
+
+
 def raise_(error: BaseException):
     def change(_: Transaction) -> None:
         raise error

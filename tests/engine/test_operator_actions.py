@@ -112,9 +112,18 @@ def test_pages_of_keys_continue_each_other_and_look_closely_only_at_what_they_sh
         await prepare(engine)
         await engine.publish("t", [Outgoing(f"k{number % 90:02}", b"x") for number in range(180 + 17)])
         lanes = engine.get_subscription("s").lanes
-        monkeypatch.setattr(lanes, "view", lambda key, view=lanes.view: looked_at.append(key) or view(key))
-        values = lanes.sort_values
-        monkeypatch.setattr(lanes, "sort_values", lambda key: ranked.append(key) or values(key))
+        view, values = lanes.view, lanes.sort_values
+
+        def look(key):
+            looked_at.append(key)
+            return view(key)
+
+        def rank_it(key):
+            ranked.append(key)
+            return values(key)
+
+        monkeypatch.setattr(lanes, "view", look)
+        monkeypatch.setattr(lanes, "sort_values", rank_it)
 
         for order, rank in (
             ("oldest", lambda key: int(key.head)),

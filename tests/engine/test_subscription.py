@@ -125,7 +125,7 @@ def test_when_handing_out_fails_that_is_logged_and_it_is_tried_again_after_a_pau
                 raise failures[0]
             return room()
 
-        got.consumer.room = fail_once
+        got.consumer.room = fail_once  # type: ignore[method-assign]
         engine.attach("s", got.consumer)
         await settle_down(engine)
         (record,) = caplog.records

@@ -67,9 +67,7 @@ def topics(spark, kafka) -> Topics:
 def declare(folder: Path, **words: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "pipeline.toml"
-    path.write_text(
-        DECLARATION.format_map({"number": JSON_NUMBER, "options": "", **words}), encoding="utf-8"
-    )
+    path.write_text(DECLARATION.format_map({"number": JSON_NUMBER, "options": "", **words}), encoding="utf-8")
     return path
 
 

@@ -12,8 +12,10 @@ from seriatim.core.lanes.types import Lease
 from seriatim.engine.broker import SubscriptionInfo
 from seriatim.engine.consumer import Record
 from seriatim.engine.options import SubscriptionOptions
-from seriatim.errors import StaleLease
+from seriatim.errors import StaleLease, StoreLost
 from seriatim.kafka import group as groups
+from seriatim.kafka.broker import open_kafka
+from seriatim.kafka.catalog import Catalog
 from seriatim.kafka.group import Group
 from seriatim.kafka.member import Assigned
 from seriatim.kafka.partition import Commit, Flow
@@ -139,3 +141,31 @@ def test_a_command_that_comes_while_a_partition_begins_is_carried_out_after_thos
         assert pauses[-1].value is None
 
     play(scenario)
+
+
+def test_a_subscription_is_deleted_when_its_group_has_been_left(monkeypatch: pytest.MonkeyPatch):
+    """Closing a subscription does not wait for that, and Kafka deletes no group that has members."""
+    left: list[bool] = []
+
+    async def scenario() -> None:
+        broker: Any = open_kafka("kafka://127.0.0.1:1")
+        leaving = broker._leaving["s"] = asyncio.create_task(asyncio.sleep(0.05))
+
+        async def delete(*_: object) -> None:
+            left.append(leaving.done())
+
+        monkeypatch.setattr(Catalog, "delete_subscription", delete)
+        await broker.delete_subscription("s")
+        await broker.close()
+
+    asyncio.run(scenario())
+    assert left == [True]
+
+
+def test_log_records_name_the_subscription_in_a_field(play, caplog):
+    async def scenario(group: Group, _: Producer) -> None:
+        group.failed(StoreLost("Kafka is away"))
+
+    play(scenario)
+    (record,) = caplog.records
+    assert (record.getMessage(), record.__dict__["subscription"]) == ("subscription 's': Kafka is away", "s")

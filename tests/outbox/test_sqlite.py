@@ -24,6 +24,7 @@ from seriatim import PubSub, outbox
 from seriatim.engine.engine import Engine
 from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, NotSupported
 from seriatim.store import open_store
+from seriatim.store.sqlite.outbox_file import OutboxFile
 from seriatim.testing import run_in_virtual_time
 from tests.server.served import server_in_thread
 
@@ -112,6 +113,21 @@ def test_wrong_files_and_connections_are_refused_with_what_to_do(url, app, tmp_p
         for wrong, name in ((engine, "Engine"), (sessionmaker(engine), "sessionmaker")):
             with pytest.raises(InvalidArgument, match=f"a {name} can't publish through the outbox"):
                 outbox.publish(wrong, "orders", b"1")
+        for schema in (5, None, "a b", ""):
+            with pytest.raises(InvalidArgument, match=r"^schema must be a str|is not the schema of a store"):
+                outbox.publish(other, "orders", b"1", schema=cast("str", schema))
+
+
+def test_large_messages_are_read_a_few_at_a_time(url, app):
+    large = "x" * 6 * 1024 * 1024
+    with closing(sqlite3.connect(app)) as file, file:
+        for number in range(4):
+            publish(file, f"{number}{large}")
+        ((reader,),) = file.execute("SELECT name FROM seriatim_outbox_reader")
+    file_of_store = OutboxFile(str(app), reader)
+    assert [row.id for row in file_of_store.read(1)] == [1, 2, 3]
+    assert [row.id for row in file_of_store.read(4)] == [4]
+    assert [data[0] for _, data in stored(url, 4)] == ["0", "1", "2", "3"]
 
 
 def test_what_was_read_and_not_deleted_is_not_read_again(url, app):
@@ -124,6 +140,67 @@ def test_what_was_read_and_not_deleted_is_not_read_again(url, app):
             file.executemany("INSERT INTO seriatim_outbox VALUES (?, ?, ?, ?, ?)", rows)
             publish(file, "2")
     assert stored(url, 2) == [("k", "1"), ("k", "2")]
+
+
+def test_what_was_appended_and_not_deleted_is_not_appended_again_when_the_file_is_added_anew(url, app, tmp_path):
+    with closing(sqlite3.connect(app)) as file:
+        with file:
+            publish(file, "1")
+        rows = file.execute("SELECT * FROM seriatim_outbox").fetchall()
+        assert stored(url, 1) == [("k", "1")]
+        with file:  # the owner was killed before it deleted them
+            file.executemany("INSERT INTO seriatim_outbox VALUES (?, ?, ?, ?, ?)", rows)
+
+    async def add_anew() -> None:
+        async with PubSub(url) as pubsub:
+            await pubsub.remove_outbox(app)
+            with closing(sqlite3.connect(app)) as file, file:
+                publish(file, "2")
+            (tmp_path / "link.db").symlink_to(app)
+            await pubsub.add_outbox(tmp_path / "link.db")
+            with pytest.raises(FailedPrecondition, match="was added under another path: remove it there"):
+                await pubsub.add_outbox(app)
+
+    asyncio.run(add_anew())
+    assert stored(url, 2) == [("k", "1"), ("k", "2")]
+
+
+def test_an_older_copy_keeps_its_messages_when_it_is_added_anew(url, app):
+    with closing(sqlite3.connect(app)) as file:
+        for number in range(3):
+            with file:
+                publish(file, f"{number}")
+        assert [data for _, data in stored(url, 3)] == ["0", "1", "2"]
+        with file:  # a backup was put in its place
+            file.execute("UPDATE sqlite_sequence SET seq = 0 WHERE name = 'seriatim_outbox'")
+            publish(file, "new")
+
+    async def add_anew() -> None:
+        async with PubSub(url) as pubsub:
+            await pubsub.remove_outbox(app)
+            await pubsub.add_outbox(app)
+
+    asyncio.run(add_anew())
+    assert [data for _, data in stored(url, 4)] == ["0", "1", "2", "new"]
+
+
+def test_a_file_that_is_removed_at_any_moment_loses_and_repeats_nothing(url, app, caplog):
+    total = 60
+
+    async def remove_and_add() -> None:
+        async with PubSub(url) as pubsub:
+            with closing(sqlite3.connect(app, timeout=30)) as file:
+                for number in range(total):
+                    with file:
+                        publish(file, f"{number}")
+                    await asyncio.sleep(random.choice([0, 0.001, 0.01]))
+                    if number % 5 == 4:
+                        await pubsub.remove_outbox(app)
+                        await pubsub.add_outbox(app)
+
+    asyncio.run(remove_and_add())
+    assert [data for _, data in stored(url, total)] == [f"{number}" for number in range(total)]
+    assert not caplog.records
 
 
 def test_a_topic_that_does_not_exist_stops_the_file_until_it_does(url, app, caplog):

@@ -304,6 +304,10 @@ def test_what_the_api_has_no_words_for():
             topic, subscription = await ordered(pubsub)
             with pytest.raises(NotSupported, match="the Pub/Sub API can't list keys: give the server an admin API"):
                 await subscription.keys()
+            with pytest.raises(NotSupported, match="the Pub/Sub API can't explain what a key waits for: give"):
+                await subscription.explain("k")
+            with pytest.raises(NotSupported, match="the Pub/Sub API can't list superseded messages: give"):
+                await subscription.superseded()
             with pytest.raises(NotSupported, match="no options for dedup ids"):
                 await pubsub.topic("ids").create(dedup_window=600)
             with pytest.raises(NotSupported, match="delay messages"):
@@ -338,7 +342,7 @@ def test_a_message_that_the_api_cannot_take_fails_alone():
             kinds = [type(one) for one in published]
             assert kinds == [str, str, NotSupported, PublishingPaused, str, NotSupported, str, str]
             assert topic.paused_keys() == ("a",)
-            handled = []
+            handled = list[bytes]()
             while len(handled) < 5:
                 for message in await subscription.pull(10, timeout=5):
                     handled.append(message.data)

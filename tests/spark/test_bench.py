@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 from bench.spark.__main__ import Bench, Size
 from bench.spark.peer import Lane
+from bench.spark.processes import processor_ticks, spent_since
 from bench.spark.streams import CORES, STEPS
 from bench.spark.trace import Trace, trace_in
 from seriatim.core.resequencing.options import Released, ResequenceOptions, Start
@@ -117,3 +120,18 @@ def test_the_steps_of_a_stream_are_told_apart(spark, tmp_path: Path):
 
 def _ratio(beside: str) -> float:
     return float(beside.split(maxsplit=1)[0].removesuffix("x"))
+
+
+def test_processor_seconds_include_those_of_a_process_that_has_ended():
+    busy = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    with subprocess.Popen(
+        ["sh", "-c", f'"$0" -c "{busy}"; echo; read done', sys.executable],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as shell:
+        before = processor_ticks()
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == b"\n"
+        assert spent_since(before).python >= 0.3
+        shell.stdin.close()

@@ -9,6 +9,7 @@ import re
 import ssl
 import time
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -20,7 +21,7 @@ from click.testing import CliRunner
 from seriatim.cli.main import cli
 from seriatim.engine.connect import open_broker
 from seriatim.errors import FailedPrecondition, InvalidArgument
-from seriatim.sparkplug import host as host_module
+from seriatim.sparkplug import inbox as inbox_module
 from seriatim.sparkplug.host import Host, HostOptions
 from seriatim.sparkplug.inbox import Inbox
 from seriatim.sparkplug.intake import Counts
@@ -239,7 +240,7 @@ def test_asking_needs_a_broker_that_lets_us_in(tmp_path):
         asyncio.run(ask_for_rebirth(MqttAddress.parse("mqtt://127.0.0.1:9"), NodeId("g", "n")))
 
 
-def reading(*packets: str, sock: object = None) -> tuple[SimpleNamespace, Inbox, Mock]:
+def reading(*packets: str, sock: object = None) -> tuple[Any, Inbox, Mock]:
     """A client whose socket has these packets, one for each read; nothing more arrives then."""
     inbox, left = Inbox(Counts()), list(packets)
 
@@ -258,25 +259,25 @@ def reading(*packets: str, sock: object = None) -> tuple[SimpleNamespace, Inbox,
 def test_the_host_reads_at_once_what_has_arrived_and_not_more_than_others_can_wait_for(monkeypatch):
     async def scenario():
         client, inbox, reads = reading(*["message"] * 3)
-        host_module._read_arrived(client, inbox)
+        inbox_module.read_arrived(client, inbox)
         assert (inbox.qsize(), reads.call_count) == (3, 4)
-        monkeypatch.setattr(host_module, "MAX_READ_AT_ONCE", 5)
+        monkeypatch.setattr(inbox_module, "MAX_READ_AT_ONCE", 5)
         client, inbox, _ = reading(*["message"] * 9)
-        host_module._read_arrived(client, inbox)
+        inbox_module.read_arrived(client, inbox)
         assert inbox.qsize() == 5
-        host_module._read_arrived(client, inbox)
+        inbox_module.read_arrived(client, inbox)
         assert inbox.qsize() == 9
 
     run_bounded(scenario())
 
 
 def test_the_host_reads_whatever_tls_has_decrypted(monkeypatch):
-    monkeypatch.setattr(host_module, "MAX_READ_AT_ONCE", 1)
+    monkeypatch.setattr(inbox_module, "MAX_READ_AT_ONCE", 1)
 
     async def scenario():
         sock = Mock(spec=ssl.SSLSocket, pending=Mock(side_effect=[40, 20, 0]))
         client, inbox, reads = reading("ping", "message", "message", "message", sock=sock)
-        host_module._read_arrived(client, inbox)
+        inbox_module.read_arrived(client, inbox)
         assert (inbox.qsize(), reads.call_count) == (2, 3)
 
     run_bounded(scenario())
@@ -285,10 +286,10 @@ def test_the_host_reads_whatever_tls_has_decrypted(monkeypatch):
 def test_an_error_of_the_socket_ends_the_connection():
     async def scenario():
         client, inbox, _ = reading("message", "error", "error")
-        host_module._read_arrived(client, inbox)
+        inbox_module.read_arrived(client, inbox)
         with pytest.raises(OSError, match="broken pipe"):
             client._disconnected.result()
-        host_module._read_arrived(client, inbox)
+        inbox_module.read_arrived(client, inbox)
         assert inbox.qsize() == 1
 
     run_bounded(scenario())

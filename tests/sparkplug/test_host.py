@@ -109,6 +109,37 @@ def test_of_a_node_that_the_host_sees_first_in_some_state_it_is_not_known_since_
     run_bounded(scenario())
 
 
+def test_a_node_that_is_silent_since_a_restart_of_the_host_stands_as_it_was_known(mosquitto, store, monkeypatch):
+    """Otherwise nobody would miss a node that died before, or while the host was away."""
+    monkeypatch.setattr("seriatim.sparkplug.host.STATUS_INTERVAL_S", 0.05)
+
+    async def scenario():
+        async with node_on(mosquitto) as node, node_on(mosquitto, "gone") as gone:
+            async with host_on(mosquitto, store) as host:
+                for each in (node, gone):
+                    await each.birth(0)
+                await node.device_birth(1, "motor")
+                await left(host, lambda one: one.status == "online" and one.devices)
+                await gone.death()
+                before = await left(host, lambda one: one.status == "offline")
+            async with host_on(mosquitto, store) as host, ear_on(mosquitto, "spBv1.0/g/NCMD/gone") as ear:
+                while not (after := await left(host, lambda one: one.status == "stale")).online:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                await request_rebirth(host._broker, "seriatim", "g/gone")
+                await until(lambda: len(ear.heard) > 0)
+                await gone.birth(0)
+                back = await left(host, lambda one: (one.node, one.status) == ("g/gone", "online"))
+            return before, after, back
+
+    before, after, back = ({node.node: node for node in one.nodes} for one in run_bounded(scenario()))
+    assert after["g/gone"] == before["g/gone"]
+    assert after["g/gone"].since_exactly
+    assert (after["g/n"].status, after["g/n"].since_exactly) == ("stale", False)
+    assert (after["g/n"].devices, len(after), len(back)) == ({"motor": "stale"}, 2, 2)
+    assert back["g/gone"].since_exactly
+    assert back["g/gone"].since > before["g/gone"].since
+
+
 def test_an_operators_request_in_the_store_makes_the_host_ask_for_a_rebirth_once(mosquitto, any_store):
     async def scenario():
         async with (

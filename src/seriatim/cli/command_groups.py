@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from seriatim.cli.commands import OTHER_NAMES, Row
+from seriatim.cli.commands import OTHER_NAMES, OTHER_WORDS, Row
 from seriatim.extras import require_extra
 
 
@@ -97,6 +97,8 @@ def _suggestion(name: str, group: CommandGroup, ctx: click.Context) -> str:
     typed = f"{ctx.command_path} {name}".removeprefix(f"{root.command_path} ")
     if typed in OTHER_NAMES:
         found = [f"{root.command_path} {OTHER_NAMES[typed]}"]
+    elif (usual := OTHER_WORDS.get(name)) in group.list_commands(ctx):
+        found = [f"{ctx.command_path} {usual}"]
     else:
         found = [path for path, word in last_words.items() if word == name]
     if not found:

@@ -97,13 +97,25 @@ OTHER_NAMES = {
     "ack": "messages pull --ack",
     "consume": "messages pull",
     "subscribe": "subscriptions create",
-    "subscriptions edit": "subscriptions update",
     "keys show": "keys why",
     "keys explain": "keys why",
     "readers show": "readers list",
     "snapshots show": "snapshots list",
 }
 """What people may type for a command that has another name. One that is only in another group is found by its name."""
+
+OTHER_WORDS = {
+    "describe": "show",
+    "get": "show",
+    "info": "show",
+    "rm": "delete",
+    "remove": "delete",
+    "add": "create",
+    "new": "create",
+    "edit": "update",
+    "set": "update",
+}
+"""The same in every group that has a command of the second name."""
 
 OTHER_OPTIONS = {
     "--max": "--limit",

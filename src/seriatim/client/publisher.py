@@ -15,8 +15,8 @@ Rules
       take it) is published message by message, so that only that message fails, and later ones of its key.
     - When a publish of a key fails, even for lack of room, the key is paused until ``resume``: messages behind it fail too, and
       later ones are refused, so that nothing overtakes.
-    - A batch whose outcome is unknown and whose messages all have a ``dedup_id`` is repeated until it is answered, for
-      ``REPEAT_FOR_S`` at most. It stays in flight in the meantime, so no message of its key overtakes.
+    - A batch whose outcome is unknown may be repeated if all of its messages have a ``dedup_id``, unless the topic is being
+      closed.
     - If a future is cancelled while its message waits for admission, the message is withdrawn and never sent. Once it is
       admitted, it is published anyway, and cancelling the future only drops the result.
     - ``flush`` covers every publish called before it, including those that wait for admission and those whose future was
@@ -31,10 +31,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from seriatim.core.publishing.batching import Batch, Batcher, Batching, refusal
-from seriatim.core.publishing.dedup import REPEAT_FOR_S
 from seriatim.core.publishing.flow import Expired, FlowControl, FlowGate, TicketState
 from seriatim.core.publishing.message_limits import check_message, copy_attributes
 from seriatim.core.text_checks import describe
@@ -59,8 +58,6 @@ MAX_CALL_MESSAGES, MAX_CALL_BYTES = 10_000, 16 * 1024 * 1024
 
 _OF_ONE_MESSAGE = AlreadyExists, InvalidArgument, NotSupported
 """Errors that may be about one message of a batch, of which then nothing was stored."""
-
-FIRST_REPEAT_PAUSE_S, MAX_REPEAT_PAUSE_S = 0.1, 5.0
 
 INTERRUPTED = (
     "the publish was cut off before it was answered: it may be stored or not, look before you publish it again"
@@ -166,14 +163,6 @@ def _cancel_all(published: Sequence[PublishFuture]) -> None:
         future.cancel()
 
 
-class _Repeated(NamedTuple):
-    """A batch that is sent again: until when, after which pause, and the first error."""
-
-    until: float
-    pause: float
-    error: OutcomeUnknown
-
-
 class Publisher:
     """Publishes to one topic."""
 
@@ -196,7 +185,7 @@ class Publisher:
         self._next_calls: list[_Call] = []  # to be sent after it
         self._call_keys: set[str | None] = set()  # of both
         self._timer: asyncio.TimerHandle | None = None
-        self._repeated: dict[int, _Repeated] = {}  # by the numbers of batches
+        self._unanswered: dict[int, OutcomeUnknown] = {}  # of batches that are repeated, by number
         self._closing = 0  # how many wait for it to be closed
         if self._options.flow_control.is_limited:
             self._gate = FlowGate(self._options.flow_control)
@@ -516,8 +505,8 @@ class Publisher:
         next_: list[Batch[PublishFuture]] = []
         for batch in batches:
             next_ += self._batcher.confirm(batch.number)
-            if self._repeated:
-                self._repeated.pop(batch.number, None)
+            if self._unanswered:
+                self._unanswered.pop(batch.number, None)
         self._send(next_)
         self._release(futures)
 
@@ -527,24 +516,31 @@ class Publisher:
                 self._write((batch,))
             return
         for batch in batches:
-            if isinstance(error, OutcomeUnknown) and self._may_repeat(batch, batch.messages):
-                self._repeat(batch, error, partial(self._write, (batch,)))
-            elif isinstance(error, _OF_ONE_MESSAGE) and len(batch.messages) > 1:
+            if self._repeats(batch, batch.messages, error, partial(self._write, (batch,))):
+                continue
+            if isinstance(error, _OF_ONE_MESSAGE) and len(batch.messages) > 1:
                 self._write_one(batch, 0)
             else:
                 self._batch_failed(batch, batch.messages, error)
 
-    def _may_repeat(self, batch: Batch[PublishFuture], unanswered: Sequence[PublishFuture]) -> bool:
-        known = self._repeated.get(batch.number)
-        if self._closing or (known is not None and self._time() >= known.until):
+    def _repeats(
+        self,
+        batch: Batch[PublishFuture],
+        unanswered: Sequence[PublishFuture],
+        error: BaseException | None,
+        again: Callable[[], None],
+    ) -> bool:
+        """Whether a batch, or one message of it, is sent again after a pause. Stored messages are not stored again."""
+        if not isinstance(error, OutcomeUnknown) or self._closing:
             return False
-        return all(future.message.dedup_id is not None for future in unanswered)
-
-    def _repeat(self, batch: Batch[PublishFuture], error: OutcomeUnknown, again: Callable[[], None]) -> None:
-        """Send a batch, or one message of it, again after a pause. Stored messages are not stored again."""
-        known = self._repeated.get(batch.number) or _Repeated(self._time() + REPEAT_FOR_S, FIRST_REPEAT_PAUSE_S, error)
-        self._repeated[batch.number] = known._replace(pause=min(2 * known.pause, MAX_REPEAT_PAUSE_S))
-        self._loop.call_later(known.pause, again)
+        if any(future.message.dedup_id is None for future in unanswered):
+            return False
+        pause = self._batcher.repeat(batch.number, self._time())
+        if pause is None:
+            return False
+        self._unanswered.setdefault(batch.number, error)
+        self._loop.call_later(pause, again)
+        return True
 
     def _write_one(self, batch: Batch[PublishFuture], index: int) -> None:
         """Publish one message of a batch that was refused as a whole, and then those behind it."""
@@ -558,8 +554,7 @@ class Publisher:
     def _one_written(self, batch: Batch[PublishFuture], index: int, written: asyncio.Future[Sequence[str]]) -> None:
         future, rest = batch.messages[index], batch.messages[index + 1 :]
         error = _failure_of(written)
-        if isinstance(error, OutcomeUnknown) and self._may_repeat(batch, [future]):
-            self._repeat(batch, error, partial(self._write_one, batch, index))
+        if self._repeats(batch, [future], error, partial(self._write_one, batch, index)):
             return
         if error is None:
             if not future.done():
@@ -574,7 +569,7 @@ class Publisher:
         if rest:
             self._write_one(batch, index + 1)
         else:
-            self._repeated.pop(batch.number, None)
+            self._unanswered.pop(batch.number, None)
             self._send(self._batcher.confirm(batch.number))
             self._set_timer()
 
@@ -586,9 +581,9 @@ class Publisher:
         rest: Sequence[PublishFuture] = (),
     ) -> None:
         """Messages of a batch failed: fail the rest of it, and what waits behind it in its key, so that nothing overtakes."""
-        known = self._repeated.pop(batch.number, None)
-        if known is not None and not isinstance(error, AlreadyExists):
-            error = OutcomeUnknown(f"{known.error}; it was published again, and that failed: {error}")
+        first = self._unanswered.pop(batch.number, None)
+        if first is not None and not isinstance(error, AlreadyExists):
+            error = OutcomeUnknown(f"{first}; it was published again, and that failed: {error}")
         behind = self._batcher.fail(batch.number)
         self._fail(failed, error)
         self._fail([*rest, *behind], _paused_error(batch.key, error))

@@ -27,6 +27,18 @@ from seriatim.wire.names import KEEP_LABEL, WINDOW_LABEL, Names
 from seriatim.wire.services import SUBSCRIBER, PubsubMessage, Subscription, Topic
 from seriatim.wire.times import seconds_of, set_seconds
 
+_CALLS = {
+    "backup": "back up a store",
+    "dead_letters": "list dead letters",
+    "explain": "explain what a key waits for",
+    "health": "show the health of a store",
+    "metrics": "show metrics",
+    "overview": "show an overview",
+    "stats": "show statistics",
+    "superseded": "list superseded messages",
+}
+"""What calls do whose names are not enough of a sentence."""
+
 _CHANGEABLE = ("ack_deadline", "retry", "dead_letter_topic", "window", "message_ordering", "release", "keep")
 """The options that an update can name."""
 
@@ -43,9 +55,10 @@ class ServerBroker(Broker):
         self._attachments: list[ServerAttachment] = []
 
     def unsupported(self, verb: str) -> NotSupported:
+        what = _CALLS.get(verb, verb.replace("_", " "))
         return NotSupported(
-            f"the Pub/Sub API can't {verb.replace('_', ' ')}: give the server an admin API with 'seriatim serve --console', "
-            "or use its store instead"
+            f"the Pub/Sub API can't {what}: give the server an admin API with 'seriatim serve --console', or use its store "
+            "instead"
         )
 
     async def require_connection(self) -> None:

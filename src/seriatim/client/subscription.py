@@ -428,7 +428,8 @@ class Subscription:
         """Report an error of a handler with this message or batch, or of the store."""
         if not self._error_handlers:
             text, fields = describe(error), self._log_fields(message)
-            logger.error("a handler of subscription %r failed: %s", self.name, text, exc_info=error, extra=fields)
+            what = "subscription" if message is None else "a handler of subscription"
+            logger.error("%s %r failed: %s", what, self.name, text, exc_info=error, extra=fields)
             return
         for handler in self._error_handlers:
             try:

@@ -16,7 +16,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, FastAPI, Query, Request
+from fastapi import Body, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
@@ -85,7 +85,7 @@ class Console:
             },
         )
         app.state.console = self
-        app.include_router(_api(), prefix=API)
+        _add_api(app)
         add_pages(app)
         app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
         self.app = app
@@ -175,18 +175,20 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 # -- operations -------------------------------------------------------------------------------------------------------
 
 
-def _api() -> APIRouter:
-    errors = {
+def _add_api(app: FastAPI) -> None:
+    """Add the operations to the app itself: FastAPI would prepare those of a router during the first request, for which
+    delivery would wait."""
+    errors: dict[int | str, dict[str, Any]] = {
         status: {"description": what, "content": {"application/json": {"schema": _ERROR}}}
         for status, what in _ERRORS.items()
     }
-    api = APIRouter(responses={status: dict(said) for status, said in errors.items()})
     for operation in OPERATIONS:
-        api.add_api_route(
-            f"/{operation.path}",
+        app.add_api_route(
+            f"{API}/{operation.path}",
             _endpoint(operation),
             methods=["POST" if operation.changes else "GET"],
             response_model=operation.hints()["return"],
+            responses=errors,
             summary=operation.summary.partition(". ")[0],
             description=operation.summary,
             tags=[operation.path.partition("/")[0]],
@@ -194,9 +196,14 @@ def _api() -> APIRouter:
             operation_id=operation.verb,
         )
     for path, function, method in _OTHERS:
-        tag = path.partition("/")[0]
-        api.add_api_route(f"/{path}", function, methods=[method], tags=[tag], operation_id=function.__name__)
-    return api
+        app.add_api_route(
+            f"{API}/{path}",
+            function,
+            methods=[method],
+            responses=errors,
+            tags=[path.partition("/")[0]],
+            operation_id=function.__name__,
+        )
 
 
 _ERROR = {

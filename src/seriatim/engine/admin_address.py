@@ -20,12 +20,12 @@ KIND, NAME = "admin-api", "address"
 
 
 async def advertise(engine: Engine, address: str) -> None:
-    """Note where the admin API of this owner is."""
+    """Save the address of this owner's admin API."""
     await engine.put_document(Document(KIND, NAME, json.dumps({"address": address, "epoch": engine.epoch})))
 
 
 def advertised_address(url: str) -> str | None:
-    """Where the present owner of the store at ``url`` has its admin API, if it has one."""
+    """The address of the admin API of the current owner of the store at ``url``, if it has one."""
     with closing(open_store(url, read_only=True)) as store:
         for document in store.documents(KIND):
             noted: Any = json.loads(document.text)

@@ -116,7 +116,7 @@ KeyOrder = Literal["trouble", "oldest", "deepest"]
 KeyState = Literal["paused", "delayed", "leased", "settling", "ready"]
 
 RANKED_KEYS = 10_000
-"""So many keys are put in order at most: a look at a subscription with a million keys must not hold up its messages."""
+"""The most keys that are sorted: listing a subscription with a million keys must not hold up its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Explanation:
 
 
 SUPERSEDED = 10_000
-"""So many superseded messages are remembered of each subscription."""
+"""How many superseded messages of each subscription are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,25 +393,25 @@ class Attachment(Protocol):
         """How long a lease lasts unless it is extended."""
 
     def holds(self, lease: Lease) -> bool:
-        """Whether a lease is the consumer's, as far as can be known here at once."""
+        """Whether the consumer holds a lease, as far as this process knows."""
 
     def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
-        """A message is done. ``on_durable`` hears when that is durable, or that the lease was lost."""
+        """Ack a message. ``on_durable`` is called when that is durable, or with the error if the lease was lost."""
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
-        """A message failed; it goes back to its place."""
+        """Nack a message: it returns to its place."""
 
     def dead_letter(self, lease: Lease, reason: str | None = None, *, rest: bool = False) -> None:
-        """A message is given up: it is dead-lettered at once, with ``rest`` together with what waits of its key."""
+        """Dead-letter a message at once, with ``rest`` together with the waiting messages of its key."""
 
     def extend(self, lease: Lease, seconds: float) -> None:
-        """Keep a message for ``seconds`` from now."""
+        """Extend a lease to ``seconds`` from now."""
 
     def stop(self) -> None:
-        """Take nothing more; what is outstanding goes on."""
+        """Accept nothing more; outstanding messages are not affected."""
 
     def detach(self) -> None:
-        """Go away. What is outstanding is given out again at once, and counts as not tried."""
+        """Detach the consumer. Its messages are redelivered at once, and the attempts do not count."""
 
 
 class Broker:

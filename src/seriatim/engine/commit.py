@@ -1,19 +1,19 @@
-"""The entries of one commit: messages to append, and changes that were requested or are already accepted.
+"""The entries of one commit: messages to append, and changes that are requested or already accepted.
 
 Rules
     - A commit is one transaction: it happens as a whole or not at all.
-    - Every entry has one shape: ``write`` it in the transaction, ``finish`` it when it is durable, or let it ``fail``.
-      Whoever waits for an entry has its future.
+    - Every entry has the same shape: ``write`` it in the transaction, ``finish`` it when it is durable, or let it ``fail``.
+      Callers wait for the future of an entry.
     - *Requests* (messages to append, topics to create) fail with their commit; the caller decides what to do. *Obligations*
-      (acks, dead letters, notes about failed deliveries) were accepted already: when a commit fails they ride in the next one.
-    - A request about a topic or a subscription that was deleted meanwhile is refused; an obligation about it is over.
-    - Messages of a log are appended in the order of their offsets, whichever entries they belong to.
+      (acks, dead letters, notes about failed deliveries) were accepted already: when a commit fails, the next one carries them.
+    - A request about a topic or a subscription that has been deleted is refused; an obligation about it is dropped.
+    - The messages of a log are appended in the order of their offsets, even if they belong to different entries.
 
 Theory of operation
-    Acks are the hot path: they are offsets in a list per subscription and no entries (``settled_by``). Everything is checked
-    before it comes here, and stores refuse what they can't keep before they change anything, so a commit that is refused as a
-    whole is rare. It can be taken apart (``pieces``) into commits with one entry each and put together again (``of``). What
-    belongs together, such as a dead letter and its copy, is one entry.
+    Acks are the hot path, so they are not entries: each subscription has a list of offsets (``settled_by``). Values are checked
+    before they get here, and stores refuse a value before they change anything, so a commit is rarely refused. Then it is
+    split (``pieces``) into commits with one entry each, which can be joined again (``of``). Changes that belong together,
+    such as a dead letter and its copy, are one entry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -38,11 +38,11 @@ T = TypeVar("T")
 Change = Callable[[Transaction], object]
 
 _next_place = partial(next, count())
-"""Entries are numbered as they come: in every log, offsets rise with these numbers."""
+"""Entries are numbered in order of arrival: in every log, offsets rise with these numbers."""
 
 
 class Log(Protocol):
-    """A topic that gets messages in a commit, and is told when they are durable."""
+    """A topic that gets messages in a commit, and is notified when they are durable."""
 
     @property
     def id(self) -> int: ...
@@ -56,14 +56,14 @@ class Log(Protocol):
 
 
 class Settler(Protocol):
-    """A subscription that settles messages in a commit, and is told when that is durable."""
+    """A subscription that settles messages in a commit, and is notified when that is durable."""
 
     @property
     def id(self) -> int: ...
 
     def confirmed(self, offsets: Sequence[int]) -> None: ...
     def refused(self, offsets: Sequence[int], error: BaseException) -> None:
-        """The store will never accept that these messages are settled."""
+        """The store refuses for good to settle these messages."""
 
 
 class Noter(Protocol):
@@ -73,7 +73,7 @@ class Noter(Protocol):
     def id(self) -> int: ...
 
     def forgotten(self, offsets: Sequence[int], error: BaseException) -> None:
-        """The store will never accept what was noted about these messages."""
+        """The store refuses for good the notes about these messages."""
 
 
 Records: TypeAlias = Mapping[Log, Sequence[Record]]
@@ -82,7 +82,7 @@ _NO_RECORDS: Records = {}
 
 @dataclass(slots=True, eq=False)
 class _Entry(ABC):
-    """Something that rides in a commit. ``records`` are messages that are appended with it."""
+    """A part of a commit. ``records`` are messages that are appended with it."""
 
     records: Records
     place: int = field(default_factory=_next_place, init=False)
@@ -101,7 +101,7 @@ def _new_future() -> asyncio.Future[Any]:
 
 @dataclass(slots=True, eq=False)
 class _Request(_Entry, Generic[T]):
-    """An entry that somebody waits for. ``refusal`` says why the store did not do this one, and changed nothing for it."""
+    """An entry with a future. ``refusal`` says why the store refused it, and changed nothing."""
 
     future: asyncio.Future[T] = field(default_factory=_new_future, init=False)
     result: T = field(init=False)
@@ -158,10 +158,10 @@ class _Call(_Request[T]):
 
 @dataclass(slots=True, eq=False)
 class _Batch(_Request[Sequence[str] | None]):
-    """Messages that wait in files, to be written once for a writer and a number; the result of a repetition is None.
+    """Messages staged in files, to be written once for each writer and number; the result of a repetition is None.
 
-    Files may hold more than fits into memory, so only headers are kept, and only when somebody follows the log. A batch
-    gets its offsets when its commit starts and is written last: whatever else rides in the commit has lower ones.
+    Files may be larger than memory, so only headers are kept, and only if there are subscriptions. A batch gets its offsets
+    when its commit starts, and is written last: all other messages of the commit have lower offsets.
     """
 
     log: Log
@@ -203,7 +203,7 @@ class _Batch(_Request[Sequence[str] | None]):
 
 @dataclass(slots=True, eq=False)
 class _Obligation(_Entry):
-    """A change that was accepted already, with messages for other logs that belong to it."""
+    """A change that was already accepted, with messages for other logs that belong to it."""
 
     change: Change
     written: Callable[[], None]
@@ -217,7 +217,7 @@ class _Obligation(_Entry):
         self.written()
 
     def fail(self, error: BaseException) -> None:
-        """The store will never accept it."""
+        """The store refuses it for good."""
         self.refused(error)
 
 
@@ -226,9 +226,9 @@ SMALL_BYTES = 64 * 1024
 
 
 class Commit:
-    """What rides in one transaction. While it ``is_open``, more may be added.
+    """The entries of one transaction. More may be added while it ``is_open``.
 
-    One that ``is_small`` has a few messages and acks and nothing else: how long it takes to write, the disk alone decides.
+    A commit that ``is_small`` has only a few messages and acks, so the time to write it depends on the disk alone.
     """
 
     __slots__ = (
@@ -281,8 +281,8 @@ class Commit:
     ) -> asyncio.Future[T]:
         """Request: a change, with messages that are written only if the store does not refuse it.
 
-        When it is durable, ``applied`` is called with its result, whether or not somebody still waits. ``is_over`` is called
-        before that, and also when the change failed.
+        When it is durable, ``applied`` is called with its result, even if nobody waits any more. ``is_over`` is called before
+        that, and also if the change failed.
         """
         entry = _Call(records, change, applied, is_over)
         self._add(entry)
@@ -291,17 +291,17 @@ class Commit:
     def append_batch(
         self, log: Log, writer: str, number: int, files: Sequence[StagedFile], published: float
     ) -> asyncio.Future[Sequence[str] | None]:
-        """Request: messages that wait in files."""
+        """Request: messages staged in files."""
         entry = _Batch(_NO_RECORDS, log, writer, number, files, published)
         self._add(entry)
         return entry.future
 
     def settle(self, settler: Settler, offsets: Sequence[int]) -> None:
-        """Obligation: messages that a subscription is done with."""
+        """Obligation: messages that a subscription has settled."""
         self.settled_by(settler).extend(offsets)
 
     def settled_by(self, settler: Settler) -> list[int]:
-        """What a subscription settles in this commit: it may add to the list itself while the commit is open."""
+        """The list of offsets that a subscription settles in this commit. It may add to the list while the commit is open."""
         return self._settled.setdefault(settler, [])
 
     def note_trouble(self, noter: Noter, trouble: TroubleRow) -> None:
@@ -315,9 +315,9 @@ class Commit:
         refused: Callable[[BaseException], None] | None = None,
         copies: Records | None = None,
     ) -> None:
-        """Obligation: anything else, with messages for other logs (such as copies of dead letters) that belong to it.
+        """Obligation: any other change, with messages for other logs (such as copies of dead letters) that belong to it.
 
-        ``written`` is called when it is durable, ``refused`` when the store will never accept it.
+        ``written`` is called when it is durable, ``refused`` if the store refuses it for good.
         """
         self._add(_Obligation(copies or _NO_RECORDS, change, written, refused or _log_refusal))
 
@@ -336,7 +336,7 @@ class Commit:
     # -- writing --------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Close it: it is about to be written."""
+        """Add nothing more: it is about to be written."""
         self.is_open = False
         for batch in self._batches:
             batch.begin()
@@ -366,22 +366,21 @@ class Commit:
             entry.write(transaction)
 
     def _all_records(self) -> dict[Log, list[Record]]:
-        """All messages, in order. A copy that a failed commit left may be older than what came since."""
+        """All messages, in order. A copy left from a failed commit may be older than later messages."""
         if not self._obligations and not self._guarded:
             return self._records
         beside = [entry.records for entry in self._obligations if entry.records]
         beside += [guarded.records for guarded in self._guarded if guarded.refusal is None]
         if not beside:
             return self._records
-        together = {log: list(records) for log, records in self._records.items()}
-        for each in beside:
-            for log, records in each.items():
-                together.setdefault(log, []).extend(records)
-        return {log: sorted(records, key=_OFFSET) for log, records in together.items()}
+        parts: dict[Log, list[Sequence[Record]]] = {}
+        for log, records in chain(*(each.items() for each in (self._records, *beside))):
+            parts.setdefault(log, []).extend([records] if records else [])
+        return {log: _in_order(each) for log, each in parts.items()}
 
     def finish(self) -> None:
-        """It is durable: tell everybody, in the order in which it was written. What a call deletes was still there for
-        everything before it."""
+        """It is durable: notify all callers, in the order of writing. What one call deletes still exists for the calls before
+        it."""
         for log, records in self._written.items():
             if log not in self._deleted:
                 log.appended(records)
@@ -396,12 +395,12 @@ class Commit:
             entry.finish()
 
     def fail(self, error: BaseException) -> None:
-        """Fail the requests. The obligations are still there for ``take_over``."""
+        """Fail the requests. The obligations are kept for ``take_over``."""
         for request in self.requests():
             request.fail(error)
 
     def refuse(self, error: BaseException) -> None:
-        """The store will never accept this: fail everything."""
+        """The store refuses it for good: fail everything."""
         self.fail(error)
         for noter, troubles in self._troubles.items():
             noter.forgotten(list(troubles), error)
@@ -419,7 +418,7 @@ class Commit:
         return bool(self._settled or self._troubles or self._obligations)
 
     def take_over(self, failed: Commit) -> None:
-        """Carry the obligations of a failed commit, before what has come since."""
+        """Carry the obligations of a failed commit, before the newer entries."""
         for settler, offsets in failed._settled.items():
             self.settled_by(settler)[:0] = offsets
         for noter, troubles in failed._troubles.items():
@@ -459,6 +458,15 @@ class Commit:
 
 
 _OFFSET, _PLACE = attrgetter("offset"), attrgetter("place")
+
+
+def _in_order(parts: list[Sequence[Record]]) -> list[Record]:
+    """The messages of a log. Each part is in order, and nearly always the parts are, too."""
+    parts.sort(key=lambda records: records[0].offset)
+    together = list(chain.from_iterable(parts))
+    if any(before[-1].offset > after[0].offset for before, after in pairwise(parts)):
+        together.sort(key=_OFFSET)
+    return together
 
 
 def _log_refusal(error: BaseException) -> None:

@@ -1,29 +1,28 @@
-"""Group commit: one writer, and whatever arrives while a commit is under way rides in the next.
+"""Group commit: one writer; everything that arrives during a commit goes into the next one.
 
 Rules
-    - What a caller is told is done is durable: callbacks run after the commit, in the event loop, in order.
-    - When a commit fails, its requests fail. Its obligations ride in the next one, which is tried after a pause, and what waits
-      for them waits on.
-    - What the store refuses for what it is (a value that no store can keep) fails alone, and is never tried again together
-      with something else: a request fails, an obligation is given up, logged, and reported to its owner.
-    - When it can't be known whether a commit happened, nothing more is written: every request fails with that error, unless the
-      owner opens the store again (``suspend``, ``resume``). What is asked meanwhile waits. Obligations of before are forgotten:
-      what the store says then is the truth.
+    - Callers are notified only when their change is durable: callbacks run after the commit, in the event loop, in order.
+    - When a commit fails, its requests fail. Its obligations go into the next one, which is tried after a pause; their callers
+      keep waiting.
+    - A value that the store refuses for good fails alone, and is never retried together with other entries: a request fails, an
+      obligation is given up, logged, and reported to its owner.
+    - If it is unknown whether a commit happened, nothing more is written: every request fails with that error, unless the owner
+      reopens the store (``suspend``, ``resume``). New requests wait during that time. Earlier obligations are dropped, because
+      the store then tells what happened.
 
 Theory of operation
-    The event loop fills one ``Commit`` while another is written. An fsync costs about as much as writing a hundred
-    messages, so what counts is how much rides in each commit; a commit therefore starts at the end of the current turn of the
-    loop and not at the first change.
+    The event loop fills one ``Commit`` while another is written. An fsync costs about as much as writing a hundred messages, so
+    throughput depends on the size of commits. A commit therefore starts at the end of the current turn of the loop, not at
+    the first change.
 
-    The next message of a busy key waits for the commit of the ack before it, so nothing may stand between two commits: what a
-    commit made possible is handed out at once, in the same turn of the loop, and what is acked thereby rides in the next one.
+    The next message of a busy key waits for the commit of the previous ack, so there must be no delay between two commits: the
+    messages that a commit made ready are delivered at once, in the same turn of the loop, and their acks go into the next one.
 
-    A thread writes, so that nothing waits for the disk but what must. Handing a commit to it and hearing of its end costs
-    nearly as much as a small commit on a quick disk, and there the loop writes small commits itself (``Writer``).
+    A thread writes, so that the loop does not wait for the disk. Handing a commit to the thread and back costs nearly as much
+    as a small commit on a fast disk; there the loop writes small commits itself (``Writer``).
 
-    A commit that is refused is taken apart by the writer: it writes the first half and the second half, and takes a half that
-    is refused apart again, until single pieces are left that are refused by themselves. A failure of the store itself ends
-    that: nothing may be written after something that was not, because offsets rise.
+    The writer splits a refused commit: it writes each half, and splits a refused half again, until single refused pieces are
+    left. A failure of the store itself ends this: because offsets must rise, nothing may be written after a piece that failed.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from seriatim.store.base import Store
 RETRY_PAUSE_S = 0.25
 
 QUICK_S = 0.0006
-"""The loop writes small commits while they take less than this on average: about what handing them to the thread costs."""
+"""The loop writes small commits while they take less than this on average: about the cost of handing them to the thread."""
 
 FIRST_AVERAGE_S = 0.05
-"""What a commit is believed to take before one was measured: after some thirty quick ones the loop begins to write."""
+"""The assumed duration of a commit before any was measured: after some thirty fast ones the loop begins to write."""
 
 STALL_S = 0.005
 RESPITE = 100
@@ -61,10 +60,10 @@ _Outcome = tuple[Commit, BaseException | None]
 class Writer:
     """Writes commits in the order in which they are ``put``, and reports their outcomes in the loop.
 
-    A thread writes them. While small commits are quick, the loop writes those itself: its average is that of the last few,
-    whoever wrote them, so a slow disk brings the thread back, and a disk that is quick again brings back the loop. Only a store
-    in this process's own memory or files is written so: nobody knows when a server answers. While ``is_shared`` somebody else
-    writes to the store, too, and the loop would wait for that.
+    A thread writes them. While small commits are fast, the loop writes them itself: it follows the average of the last few
+    commits, so a slow disk brings the thread back, and a fast disk the loop. This applies only to stores in memory or in local
+    files, because a server may take any time to answer. While ``is_shared``, clean-up writes to the store, too, and the loop
+    would have to wait for it.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Writer:
             self._loop.call_soon_threadsafe(self._report, self._timed(commit)[0])
 
     async def stop(self) -> None:
-        """Let the thread end after what it was given, and wait for that."""
+        """End the thread when it has done its work, and wait for that."""
         self._queue.put(None)
         await until_done(asyncio.get_running_loop().run_in_executor(None, self._thread.join))
 
@@ -143,7 +142,7 @@ class Committer:
 
     @property
     def is_broken(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Whether writing has ended for good."""
         return self._broken is not None
 
     def next(self) -> Commit:
@@ -157,11 +156,12 @@ class Committer:
         return self._filling
 
     async def drain(self) -> None:
-        """Wait until there is nothing left to write, or nothing can be written any more."""
+        """Wait until everything is written, or writing has ended for good."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Write what there is, once, and stop the thread. Obligations that fail now are not retried: they did not happen."""
+        """Write the remaining entries once, and stop the thread. Obligations that fail now are not retried: they did not
+        happen."""
         self._closing = True
         try:
             await self.drain()
@@ -173,19 +173,19 @@ class Committer:
     # -- when the store has to be opened again --------------------------------------------------------------------------
 
     def suspend(self, error: BaseException) -> None:
-        """Write nothing until ``resume``: what waits fails, what comes waits."""
+        """Write nothing until ``resume``: waiting entries fail, new ones wait."""
         self._suspended, self._broken = True, None
         self.failing_since = self.failing_since or self.loop.time()
         self._fail_waiting(error)
 
     async def come_to_rest(self, error: BaseException) -> None:
-        """Wait for the commit that is under way, and forget what came meanwhile: it may rest on something that failed."""
+        """Wait for the current commit, and drop newer entries, because they may depend on one that failed."""
         if self.is_writing:
             await self._at_rest.wait()
             self._fail_waiting(error)
 
     def resume(self) -> None:
-        """Go on, with the ``store`` that was opened meanwhile."""
+        """Continue, with the reopened ``store``."""
         self._suspended, self.failing_since = False, None
         if self._filling is None:
             self._idle.set()
@@ -193,14 +193,14 @@ class Committer:
             self._schedule()
 
     def fail(self, error: BaseException) -> None:
-        """Write nothing any more: everything fails with this error."""
+        """Write nothing more: everything fails with this error."""
         self._broken = error
         self._fail_waiting(error)
         if not self.is_writing:
             self._idle.set()
 
     def _fail_waiting(self, error: BaseException) -> None:
-        """Fail what waits, so that nothing overtakes what failed before it. Obligations are forgotten."""
+        """Fail waiting entries, so that none overtakes one that failed. Obligations are dropped."""
         waiting, self._filling = self._filling, None
         if waiting is not None:
             waiting.is_open = False
@@ -252,7 +252,7 @@ class Committer:
         return None
 
     def _write_apart(self, commit: Commit) -> list[_Outcome]:
-        """Write everything but the pieces that are refused by themselves. What follows a failure of the store fails with it."""
+        """Write everything except pieces that are refused for good. After a failure of the store, the rest fails, too."""
         outcomes: list[_Outcome] = []
         failure: BaseException | None = None
         waiting = [commit.pieces()]
@@ -318,7 +318,7 @@ class Committer:
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether an error is about what was to be written, and not about the store."""
+    """Whether an error is about the written values, not about the store."""
     return isinstance(error, Exception) and not isinstance(error, StoreError | MemoryError)
 
 

@@ -61,7 +61,7 @@ async def open_broker(url: str, *, standby: bool = False) -> Broker:
 async def open_engine(url: str, *, standby: bool = False) -> Engine:
     """An engine of this process on the store at ``url``, which answers others at its socket.
 
-    An owner that is just ending is waited for; one that goes on makes this raise StoreBusy. ``standby`` is as above.
+    Waits for an owner that is exiting; raises StoreBusy if the owner keeps running. ``standby`` is as above.
     """
     file = store_file(url)
     if file is None or standby:
@@ -78,7 +78,7 @@ async def open_engine(url: str, *, standby: bool = False) -> Engine:
 
 
 async def _find(url: str, path: Path, patience: float, passing: tuple[type[StoreError], ...], lost: Lost) -> Broker:
-    """Own the store, or reach its owner. ``passing`` are the failures after which that is tried again."""
+    """Own the store, or connect to its owner. After a failure in ``passing`` it tries again."""
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + patience, MIN_PAUSE_S
     while True:
@@ -99,7 +99,7 @@ async def _find(url: str, path: Path, patience: float, passing: tuple[type[Store
 
 
 def _without_answer(failure: StoreOwned) -> StoreOwned:
-    """The same failure where an owner listens and does not answer."""
+    """The same failure, for an owner that listens but does not answer."""
     return StoreOwned(
         f"{failure.message.partition(': use it')[0]}, which does not answer: it is suspended, or a handler blocks its event "
         "loop; let that handler finish, move blocking work to 'asyncio.to_thread', or stop the process"
@@ -139,7 +139,7 @@ async def _give_back(opening: asyncio.Future[E]) -> None:
 
 
 class _Owner(Engine):
-    """An engine that answers others, too."""
+    """An engine that also serves other processes."""
 
     _server: LinkServer | None = None
 

@@ -17,7 +17,7 @@ from seriatim.store.base import Record as Record  # noqa: PLC0414 - fronts take 
 T = TypeVar("T")
 
 TURN = 64
-"""How many messages a consumer gets before the next one has its turn."""
+"""How many messages a consumer gets in one turn."""
 
 
 class Delivered(NamedTuple):
@@ -33,12 +33,12 @@ class Delivered(NamedTuple):
 
     @classmethod
     def of(cls, lease: Lease, data: bytes, attributes: Mapping[str, str] | None, published: float) -> Self:
-        """One whose record comes from elsewhere than a store."""
+        """A message whose record does not come from a store."""
         return cls(lease, Record(lease.offset, lease.key, data, attributes, published))
 
 
 def whole_leases(delivered: Iterable[Delivered]) -> list[Lease]:
-    """The leases of messages that were delivered, each once: that of a batch covers its messages."""
+    """The leases of delivered messages, each once: the lease of a batch covers all its messages."""
     found: dict[int, list[Lease]] = {}
     for lease, _ in delivered:
         found.setdefault(lease.token, []).append(lease)
@@ -51,11 +51,11 @@ def whole_leases(delivered: Iterable[Delivered]) -> list[Lease]:
 class Consumer:
     """A consumer: ``deliver`` is called with messages, ``fenced`` with lost leases, ``failed`` with errors of the store.
 
-    Exceptions in these callbacks are only logged: they must not keep other consumers from their messages.
+    Exceptions in these callbacks are only logged, because they must not affect other consumers.
 
     It has room while fewer than ``max_messages`` and less than ``max_bytes`` are outstanding. Its leases last for
-    ``ack_deadline`` seconds, or for as long as those of its subscription. With a ``batch`` above 1 a lease may cover that many
-    messages of a key (rule 9 of the lanes); they are delivered next to each other, under the same token.
+    ``ack_deadline`` seconds, by default those of the subscription. With a ``batch`` above 1, a lease may cover that many
+    messages of a key (rule 9 of the lanes); they are delivered together, with the same token.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Consumer:
         self._largest = 0  # of the messages that it got
 
     def stop(self) -> None:
-        """Take nothing more; what is outstanding goes on."""
+        """Accept nothing more; outstanding messages are not affected."""
         self.max_messages = 0
 
     def lend(self, leases: list[Lease]) -> list[Lease]:
-        """It gets leases. Returns them message by message."""
+        """Receive leases. Returns them message by message."""
         if self.batch > 1:
             self._covered.update((lease.token, len(lease.offsets)) for lease in leases if lease.behind)
             leases = [one for lease in leases for one in lease.each()]
@@ -109,18 +109,19 @@ class Consumer:
         return leases
 
     def room(self) -> int:
-        """How many messages it takes now."""
+        """How many messages it accepts now."""
         if self._bytes >= self.max_bytes:
             return 0
         return min(self.max_messages - self.outstanding, TURN if self.max_bytes == inf else self._guess())
 
     def _guess(self) -> int:
-        """How many more fit if they are no larger than those before. How large one is, is known only when it is at hand."""
+        """How many more fit, if they are no larger than the earlier ones. The size of a message is known only once it is
+        read."""
         return 1 if not self._largest else max(1, min(TURN, int((self.max_bytes - self._bytes) // self._largest)))
 
     def weigh(self, delivered: Sequence[Delivered]) -> int:
-        """Count the bytes of what it gets, if they are limited. Returns how many of the messages it takes: there is always
-        room for one more until the limit is reached, however large that one is. A batch counts as one."""
+        """Count the bytes of messages, if they are limited. Returns how many it accepts: until the limit is reached there is
+        room for one more message of any size. A batch counts as one."""
         if self.max_bytes == inf:
             return len(delivered)
         for number, (lease, record) in enumerate(delivered):
@@ -133,7 +134,7 @@ class Consumer:
         return len(delivered)
 
     def let_go(self, lease: Lease, left: int = 0) -> int:
-        """A lease has ended, for whatever reason, or covers only ``left`` messages any more. Returns of how many it let go."""
+        """A lease has ended for any reason, or now covers only ``left`` messages. Returns how many messages it lost."""
         gone = self._covered.pop(lease.token, 1) - left if self._covered else 1
         self.outstanding -= gone
         if left:

@@ -1,15 +1,15 @@
 """The dead letters of a subscription: dead-lettering, and redriving.
 
 Rules
-    - Burying is one transaction: a copy for the dead-letter topic if there is one, and a row that says why. Without a topic
-      (none was named, or it is deleted) the row alone is written. The message stays in its log, and is never dropped.
-    - What leaves together (the rest of a key) is buried together, in one transaction, and burials take place in the order in
-      which they were decided: copies come in the order of their key, whichever of them had to be read from the disk.
-    - A dead letter can go back to its place until a later message of its key is settled. The lanes keep account of that; it is
-      written down in the transaction that settles the later message, so a restart knows it too.
-    - Coming back is one transaction as well. At its place the message is what it was, with fresh attempts. Appended, it is a
-      new message of its topic, which other subscriptions see too; ``seriatim-redriven-offset`` says what it was.
-    - A copy in a dead-letter topic stays there: it belongs to whoever consumes that topic.
+    - Dead-lettering is one transaction: a copy for the dead-letter topic if there is one, and a row with the reason. Without a
+      topic (none was named, or it was deleted) only the row is written. The message stays in its log, and is never dropped.
+    - Messages that leave together (the rest of a key) are dead-lettered in one transaction. The order of decisions is kept, so
+      copies are in the order of their key, even if some of them had to be read from disk.
+    - A dead letter can return to its place until a later message of its key is settled. The lanes track this; it is stored in
+      the transaction that settles the later message, so it survives a restart.
+    - Redriving is one transaction, too. In its place, the message is unchanged and has all its attempts again. Appended, it is
+      a new message of its topic, for other subscriptions as well; ``seriatim-redriven-offset`` has its old offset.
+    - A copy in a dead-letter topic stays there, for the consumers of that topic.
 
 Theory of operation
     Every row is mirrored in memory once it is durable.
@@ -48,14 +48,14 @@ SOURCE, OFFSET, PUBLISHED, ATTEMPTS, ERROR = (
 REDRIVEN = "seriatim-redriven-offset"
 
 READS = 20
-"""How often a message that can't be read for its copy is tried again, before it is buried without one."""
+"""How often reading a message for its copy is retried, before it is dead-lettered without one."""
 
 MAX_ERROR_CHARACTERS = 1024
 """An error is cut to this many bytes where it becomes an attribute, which may not be longer."""
 
 
 def group_of(error: str | None) -> str:
-    """The group that an error belongs to: its text, in which numbers and names in quotes do not matter."""
+    """The group of an error: its text, without numbers and quoted names."""
     return _DETAILS.sub("#", error or "no error given")
 
 
@@ -63,7 +63,7 @@ _DETAILS = re.compile(r"(?<!\w)'[^']*'|\d+")
 
 
 class _Burial(NamedTuple):
-    """Messages that leave their lanes together, and the topic that gets copies of them."""
+    """Messages that leave their lanes together, and the topic for their copies."""
 
     letters: Sequence[DeadLettered]
     target: TopicState | None
@@ -82,7 +82,7 @@ class DeadLetters:
         self._burials: deque[_Burial] = deque()  # those that wait for a read, the first one's or their own
 
     def load(self, rows: Sequence[DeadLetterRow]) -> None:
-        """Begin with what the store holds. Which of it can go back, the lanes know since they were loaded."""
+        """Begin with the rows of the store. The lanes already know which of them can return."""
         self._rows = {row.offset: row for row in rows}
 
     # -- looking --------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class DeadLetters:
         return self._rows.get(offset)
 
     def redrive_problem(self, row: DeadLetterRow) -> str | None:
-        """Why a dead letter could not go back to its place now; None if it could."""
+        """Why a dead letter can't return to its place now; None if it can."""
         return self._host.lanes.redrive_problem(self._lane_key(row), row.offset)
 
     def is_returnable(self, row: DeadLetterRow) -> bool:
@@ -107,7 +107,7 @@ class DeadLetters:
     # -- messages leave -------------------------------------------------------------------------------------------------
 
     def bury(self, letters: Sequence[DeadLettered]) -> None:
-        """Dead-letter messages, all of them or none. What is not in memory is read first, and later burials wait behind it."""
+        """Dead-letter messages, all of them or none. Messages not in memory are read first, and later calls wait for that."""
         target = self._engine.topic(self._host.options.dead_letter_topic or "")
         burial = _Burial(letters, target)
         records = None if self._burials else self._recent(burial)
@@ -120,21 +120,21 @@ class DeadLetters:
 
     @property
     def is_burying(self) -> bool:
-        """Whether dead letters wait for a read, and are not part of a commit yet."""
+        """Whether dead letters still wait for a read, and are not in a commit yet."""
         return bool(self._burials)
 
     def leave_burials(self) -> None:
-        """The engine is closed: what still waits for a read is decided again by the next one, for the same reason."""
+        """The engine is closed: dead letters that still wait for a read are decided again by the next engine."""
         for letter in (letter for burial in self._burials for letter in burial.letters):
             if self._host.options.retry.is_exhausted(letter.attempts):
                 self._host.outcomes.note_failure(letter.key, letter.offset, letter.attempts, 0.0, letter.error)
 
     def forget_burials(self) -> None:
-        """Forget what is not written yet: it is decided again when the lanes are loaded."""
+        """Drop everything that is not written yet: it is decided again when the lanes are loaded."""
         self._burials.clear()
 
     def _recent(self, burial: _Burial) -> dict[int, Record] | None:
-        """What is needed for a burial, if it is still in memory: messages for their copies, and for the keys of those that are
+        """The records that dead-lettering needs, if they are in memory: for copies, and for the keys of messages that are
         delivered without order."""
         recent = self._host.topic.recent
         found = {letter.offset: record for letter in burial.letters if (record := recent(letter.offset)) is not None}
@@ -173,7 +173,7 @@ class DeadLetters:
     def _row(
         self, letter: DeadLettered, target: TopicState | None, record: Record | None
     ) -> tuple[DeadLetterRow, Record | None]:
-        """What is written about a dead letter, and its copy if it gets one."""
+        """The row of a dead letter, and its copy if there is one."""
         now, key = self._engine.now(), letter.key if record is None else record.key
         # Where keys are not ordered nobody watches what else of a key is settled.
         overtaken = key is not None and not (letter.key and self._host.lanes.is_returnable(letter.key, letter.offset))
@@ -184,7 +184,7 @@ class DeadLetters:
         return row._replace(copy_topic_id=target.id, copy_offset=copy.offset), copy
 
     def _not_buried(self, burial: _Burial, error: BaseException) -> None:
-        """The store will never take dead letters as they are: better ones without copies, and with another error."""
+        """The store refuses these dead letters for good: write them without copies, and with another error."""
         offsets = [letter.offset for letter in burial.letters]
         if burial.target is None:
             self._host.outcomes.refused(offsets, error)
@@ -212,13 +212,13 @@ class DeadLetters:
     # -- later messages are settled -------------------------------------------------------------------------------------
 
     def write_overtaken(self) -> None:
-        """Messages are being settled: in the same transaction, the dead letters before them lose their places."""
+        """Messages are being settled: in the same transaction, the earlier dead letters of their keys lose their places."""
         lanes = self._host.lanes
         overtaken, lanes.overtaken = lanes.overtaken, []
         self._overtake(overtaken)
 
     def give_up_places(self) -> None:
-        """Keys are not ordered any more, so that nobody watches what else of a key is settled."""
+        """Keys are no longer ordered, so nothing tracks which later messages of a key are settled."""
         keyed = [row.offset for row in self._rows.values() if row.key is not None]
         if keyed:
             self._overtake(keyed)
@@ -230,7 +230,7 @@ class DeadLetters:
     # -- messages come back ---------------------------------------------------------------------------------------------
 
     async def redrive(self, offset: int, *, append: bool) -> tuple[int, Awaitable[None]]:
-        """Put a dead letter back at its place, or at the end. Returns its offset then, and what waits until it is durable."""
+        """Return a dead letter to its place, or to the end. Returns its new offset, and a future for when that is durable."""
         self._require(offset)
         record = (await self._host.records([offset])).get(offset)
         row = self._require(offset)  # somebody else may have been quicker
@@ -249,7 +249,7 @@ class DeadLetters:
         return again.offset, self._purge([row.offset], {topic: [again]})
 
     def purge(self, offsets: Sequence[int]) -> Awaitable[None]:
-        """Give dead letters up for good."""
+        """Delete dead letters for good."""
         return self._purge(offsets, {})
 
     def _purge(self, offsets: Sequence[int], instead: Mapping[Log, Sequence[Record]]) -> Awaitable[None]:

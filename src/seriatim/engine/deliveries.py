@@ -1,15 +1,15 @@
 """The deliveries of a subscription: its consumers, their messages, and its timer.
 
 Rules
-    - Consumers share the lanes and are served in turn, each as far as it has room. Where a window allows several leases of a
-      key, those that are out at a time belong to one consumer (rule 2 of the lanes).
+    - Consumers share the lanes and are served in turn, as far as they have room. If a window allows several leases of a key,
+      all of them belong to the same consumer at a time (rule 2 of the lanes).
     - One timer, set to the lanes' next deadline. An idle subscription uses no CPU.
 
 Theory of operation
-    Whatever happens ends in ``wake``, and the engine's pump then calls ``hand_out``, once at the end of the current turn of the
-    event loop or after a commit, however much happened in it. Payloads come from the topic's memory; when
-    some are no longer there the whole batch waits for one read, and later batches of that consumer queue behind it, so that
-    nothing overtakes. Which leases are out, and who has them, only the lanes know.
+    Every event calls ``wake``, and the engine's pump then calls ``hand_out`` once, at the end of the current turn of the event
+    loop or after a commit. Payloads come from the topic's memory. If some are no longer there, the whole batch waits for one
+    read, and later batches of that consumer queue behind it, so that nothing overtakes. Only the lanes know which leases are
+    live, and who holds them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from seriatim.engine.subscription import SubscriptionState
 
 SLICE = 256
-"""After this many messages a commit may begin with what was acked, and is written while the next ones are handed out."""
+"""After this many messages a commit of their acks may start, to be written while the next ones are delivered."""
 
 _ACTIVE, _CLOSED = LifeState.ACTIVE, LifeState.CLOSED
 _OFFSET = attrgetter("offset")
@@ -45,20 +45,20 @@ _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as cal
 
 
 class Pump:
-    """The subscriptions of an engine that have something to do, and hand out messages soon."""
+    """The subscriptions of an engine that are about to deliver messages."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._awake: list[Deliveries] = []
 
     def wake(self, deliveries: Deliveries) -> None:
-        """Let somebody hand out, at the end of this turn of the loop or as soon as a commit is done."""
+        """Have a subscription deliver, at the end of this turn of the loop or as soon as a commit is done."""
         if not self._awake:
             self._loop.call_soon(self)
         self._awake.append(deliveries)
 
     def __call__(self) -> None:
-        """Let everybody who is awake hand out."""
+        """Have all woken subscriptions deliver."""
         awake, self._awake = deque(self._awake), []
         try:
             while awake:
@@ -110,7 +110,7 @@ class Deliveries:
         self.wake()
 
     def detach(self, consumer: Consumer) -> None:
-        """Take a consumer away. What it had is given out again at once, and counts as not tried."""
+        """Detach a consumer. Its messages are redelivered at once, and the attempts do not count."""
         if consumer not in self._consumers:  # the subscription was closed or deleted before
             return
         self._consumers.remove(consumer)
@@ -128,19 +128,19 @@ class Deliveries:
         )
 
     def _give_back(self, leases: Iterable[Lease], delay: float = 0) -> None:
-        """Return what was not tried."""
+        """Return messages that were not tried."""
         for lease in leases:
             if self._host.lanes.lease(lease.token) is not None:  # not fenced, because one before it was given back
                 self._host.outcomes.give_back(lease, delay, count=False)
         self.wake()
 
     def report(self, error: BaseException) -> None:
-        """The store failed, or the subscription is no more: let consumers know."""
+        """The store failed, or the subscription is gone: notify the consumers."""
         for consumer in list(self._consumers):
             consumer.failed(error)
 
     def fence_all(self) -> None:
-        """Take every lease back, and tell its consumer."""
+        """Fence every lease, and notify its consumer."""
         lanes = self._host.lanes
         for lease in lanes.leases():
             if lanes.lease(lease.token) is not None:
@@ -149,7 +149,7 @@ class Deliveries:
                 consumer.fenced(lease)
 
     def lose_all(self, lanes: Lanes) -> None:
-        """The lanes are no more, and with them every lease."""
+        """The lanes are gone, and with them every lease."""
         for consumer in self._consumers:
             consumer.batches.clear()
         for lease in lanes.leases():
@@ -159,7 +159,7 @@ class Deliveries:
         self.wake()
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Serve no consumer any more."""
         if self._engine.can_write():
             for consumer in self._consumers:
                 self._give_back(self._leases_of(consumer))
@@ -185,7 +185,7 @@ class Deliveries:
         return host.life.state is _ACTIVE and not len(host.lanes) and self._is_quiet()
 
     async def until_quiet(self) -> None:
-        """Return when nothing is in flight and every ack is durable. Only while nothing more is given out."""
+        """Return when nothing is in flight and every ack is durable. Only for use while nothing is delivered."""
         self._host.life.require_open()  # it may have ended before, and then nobody says when it is quiet
         while not self._is_quiet():
             self._quiet.clear()
@@ -194,19 +194,19 @@ class Deliveries:
             self._host.life.require_open()
 
     def _is_quiet(self) -> bool:
-        """Whether nothing is in flight, and all that was decided is part of a commit."""
+        """Whether nothing is in flight, and every decision is part of a commit."""
         return self._host.lanes.is_quiet() and not self._host.dead_letters.is_burying
 
     # -- handing out ----------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something happened: hand out soon what can be handed out."""
+        """Deliver soon: something has changed."""
         if not self._is_awake:
             self._is_awake = True
             self._engine.pump.wake(self)
 
     def hand_out(self) -> None:
-        """Hand out what can be handed out."""
+        """Deliver as much as possible."""
         self._is_awake = False
         host = self._host
         if host.life.state is _CLOSED:
@@ -298,7 +298,7 @@ class Deliveries:
     # -- time -----------------------------------------------------------------------------------------------------------
 
     def set_timer(self) -> None:
-        """Ring when the lanes have something to do. A timer that rings earlier stays: it looks again then."""
+        """Set the timer to the lanes' next deadline. An earlier timer is kept, and is set again when it fires."""
         deadline = self._host.lanes.next_deadline()
         when = None if deadline is None else max(self._loop.time(), deadline - self._engine.wall)
         if self._timer is not None:
@@ -312,13 +312,13 @@ class Deliveries:
         self.let_time_pass()
 
     def let_time_pass(self) -> None:
-        """Let fall due what is due by now."""
+        """Process deadlines that have passed."""
         self._host.outcomes.apply(self._host.lanes.advance(self._engine.now()))
         self.wake()
 
 
 class LocalAttachment:
-    """An attached consumer: its acks and nacks go straight to the owner of the outcomes."""
+    """An attached consumer: its acks and nacks go directly to the owner of the outcomes."""
 
     def __init__(self, subscription: SubscriptionState, consumer: Consumer) -> None:
         self._subscription = subscription

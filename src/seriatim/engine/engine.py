@@ -3,10 +3,10 @@
 Rules
     - An open engine owns its store until it is closed.
     - When a method has returned, or its future has been resolved, the result is durable.
-    - A change takes effect in the store and here, or in neither. So its part here is carried out by the commit's own callback
-      (``change``) or in a task of the engine's own (``finish``), and a caller that is cancelled splits nothing. Changes are
-      carried out here in the order in which the store has them.
-    - Offsets are given in the order in which messages are published; those of a publish that failed are not used again.
+    - A change takes effect both in the store and in memory, or in neither. So its part in memory is carried out by the commit's
+      callback (``change``) or in a task of the engine (``finish``), and cancelling the caller can't separate the two. Changes
+      are applied in memory in the same order as in the store.
+    - Offsets are assigned in the order in which messages are published; those of a failed publish are not used again.
     - What happens when the store fails is decided in one place (``store_failure.py``).
 """
 
@@ -129,7 +129,7 @@ class Engine(Broker):
 
     @classmethod
     async def open(cls, url: str, standby: Standby | None = None) -> Self:
-        """An engine on the store at ``url``, loaded and at work. ``standby`` waits until nobody else owns it."""
+        """An engine on the store at ``url``, loaded and running. ``standby`` waits until no other process owns it."""
         url = absolute_url(url)  # it may be opened again later, when the program is in another folder
         first, again = partial(open_store, url, standby=standby), partial(open_store, url)
         engine = cls(await asyncio.get_running_loop().run_in_executor(None, first), again)
@@ -141,7 +141,7 @@ class Engine(Broker):
         return engine
 
     async def start(self) -> None:
-        """Load what the store holds, or load it again."""
+        """Load the contents of the store, or load them again."""
         catalog = await self._ask(lambda store: store.catalog())
         self._registry.take(catalog)
         rows = {row.id: row for row in catalog.subscriptions}
@@ -159,9 +159,9 @@ class Engine(Broker):
         self.recovery.begin_closing()
 
     async def close(self) -> None:
-        """Write what was accepted, and give the store back. Leases that are out end with it, and count as not tried.
+        """Write everything that was accepted, and release the store. Leases end with it, and their attempts do not count.
 
-        In a forked child this does nothing: engine and store are the parent's.
+        In a forked child this does nothing, because engine and store belong to the parent.
         """
         if self._committer.is_forked:
             return
@@ -235,7 +235,7 @@ class Engine(Broker):
     async def list_topics(
         self, *, prefix: str = "", after: str | None = None, limit: int | None = None
     ) -> list[TopicInfo]:
-        """Topics by name. Others take the places of those that are deleted meanwhile: a short page is the last one."""
+        """Topics by name. Topics that are deleted meanwhile are replaced by the next ones, so only the last page is short."""
         found: list[TopicInfo] = []
         while True:
             missing = None if limit is None else limit - len(found)
@@ -246,7 +246,7 @@ class Engine(Broker):
             after = topics[-1].name
 
     async def _described(self, topics: Sequence[TopicState]) -> list[TopicInfo]:
-        """Those of some topics that exist."""
+        """Those of the topics that still exist."""
 
         def ask(store: Store) -> dict[int, int]:
             found = {}
@@ -291,7 +291,7 @@ class Engine(Broker):
     def _append_new(
         self, commit: Commit, log: TopicState, records: Sequence[Record], ids: Sequence[str], claims: Claims
     ) -> asyncio.Future[Sequence[str]]:
-        """Append all but those that were published before, which is found out in the transaction."""
+        """Append all but the messages that were published before, as the transaction determines."""
         now, appended = self.now(), dict[Log, Sequence[Record]]({log: records})
 
         def append(work: Transaction) -> Sequence[str]:
@@ -522,10 +522,10 @@ class Engine(Broker):
         return self._store.url == "memory://"
 
     async def add_outbox(self, path: str) -> None:
-        await self._outbox.add_file(path)
+        await self.finish(self._outbox.add_file(path))
 
     async def remove_outbox(self, path: str) -> None:
-        await self._outbox.remove_file(path)
+        await self.finish(self._outbox.remove_file(path))
 
     # -- figures --------------------------------------------------------------------------------------------------------
 
@@ -533,7 +533,7 @@ class Engine(Broker):
         return await overview_of(self, self._registry, self._committer.times, search=search, limit=limit, skip=skip)
 
     async def metrics(self) -> Metrics:
-        """What was counted since the engine began, and how every subscription stands. What is deleted meanwhile is left out."""
+        """Counters since the engine started, and the state of every subscription, except those deleted meanwhile."""
         stats = {}
         for name in list(self._registry.subscriptions):
             with suppress(NotFound):
@@ -559,11 +559,11 @@ class Engine(Broker):
 
     @property
     def epoch(self) -> int:
-        """It rises with every opening of the store."""
+        """It rises each time the store is opened."""
         return self._store.epoch
 
     def first_token(self) -> int:
-        """The first token of this owner: no other owner of the store, before or after, gives it or one above it."""
+        """The first token of this owner. Earlier owners assigned lower ones only, and later owners assign higher ones."""
         return (self.epoch << EPOCH_BITS) + 1
 
     async def drain(self) -> None:
@@ -571,18 +571,18 @@ class Engine(Broker):
         await self.change(lambda _: None)
 
     async def change(self, change: Callable[[Transaction], T], applied: Callable[[T], None] | None = None) -> T:
-        """Let a change ride in the next commit, and wait until it is durable.
+        """Make a change in the next commit, and wait until it is durable.
 
-        ``applied`` is called with its result the moment it is durable, whether or not somebody still waits for it.
+        ``applied`` is called with its result as soon as it is durable, even if the caller no longer waits.
         """
         return await self.commit().request(change, applied=applied)
 
     async def move(self, move: Move[T]) -> T:
-        """Let a seek, or whatever else has to look at the store first, ride in the next commit."""
+        """Make a change that reads the store first, such as a seek, in the next commit."""
         return await self.change(lambda work: move(self._store, work))
 
     async def read(self, question: Callable[[Store], T]) -> T:
-        """Ask the store something, in the thread that reads."""
+        """Read from the store, in the thread for reading."""
         await self.recovery.require_store()
         return await self._ask(question)
 
@@ -590,7 +590,7 @@ class Engine(Broker):
         return self.read(lambda store: store.fetch(topic_id, offsets))
 
     async def load(self, work: Callable[[StoreReader], T]) -> T:
-        """Ask the store something that may take long, in a thread of its own."""
+        """Read from the store in another thread, because it may take long."""
         await self.recovery.require_store()
         return await self._loop.run_in_executor(None, work, self._store)
 
@@ -619,7 +619,7 @@ class Engine(Broker):
     # -- how ------------------------------------------------------------------------------------------------------------
 
     async def finish(self, work: Coroutine[None, None, None]) -> None:
-        """Wait for work that is finished once it has begun, also when nobody waits for it any more."""
+        """Wait for work that is completed even if the caller is cancelled."""
         await asyncio.shield(self._begin(work))
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -634,7 +634,7 @@ class Engine(Broker):
             logger.debug("a change that was begun failed: %s", error)
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
-        """Ask the present store, also one that is not in use yet."""
+        """Read from the current store, even if it is not in use yet."""
         return await self._loop.run_in_executor(self._readers, lambda: question(self._store))
 
     @property
@@ -642,7 +642,7 @@ class Engine(Broker):
         return self._committer.store
 
     async def _load(self, store: Store) -> None:
-        """Go on with a store that was opened again."""
+        """Continue with a store that was reopened."""
         self._committer.store = store
         await self.start()
 

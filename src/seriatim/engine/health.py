@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def health_of(engine: Engine, registry: Registry) -> StoreHealth:
-    """Does not wait for a store that is away: that is when somebody asks."""
+    """The health now. It does not wait for an unavailable store, because that is when people ask."""
     recovery, topics, subscriptions = engine.recovery, registry.topics.values(), registry.subscriptions.values()
     committer, problem = recovery.committer, recovery.last_problem
 
@@ -51,7 +51,7 @@ async def _size(engine: Engine) -> int | None:
 
 
 def check_store(store: StoreReader) -> StoreCheck:
-    """Check everything in a store. What a damaged one holds can't be counted."""
+    """Check everything in a store. The contents of a damaged one are not counted."""
     if damage := _told(store.check()):
         return StoreCheck(damage, is_damaged=True)
     catalog = store.catalog()

@@ -1,14 +1,14 @@
 """The recent events of keys, for operators, in bounded memory.
 
 Rules
-    - Whatever is out of the ordinary is remembered: failed and expired deliveries, leases that were taken back, dead letters,
-      and what operators did. The last ``REMEMBERED`` of these events of a whole engine are kept.
-    - Superseded messages are always remembered: the last ``SUPERSEDED`` of each subscription.
-    - Ordinary deliveries and acks are remembered of keys that are watched: those in trouble, and those that somebody looked
-      at. Of each, the last ``WATCHED_EVENTS`` are kept; of each subscription, the last ``WATCHED_KEYS`` keys.
-    - While nothing of a subscription is watched, a batch of deliveries or acks costs one look at a flag. Watching ends
-      ``WATCHED_S`` after the last trouble or look; what was remembered until then is kept.
-    - A restart forgets all of it: what must survive is in the store.
+    - Exceptional events are always recorded: failed and expired deliveries, fenced leases, dead letters, and actions of
+      operators. The last ``REMEMBERED`` of them are kept, for the whole engine.
+    - Superseded messages are always recorded: the last ``SUPERSEDED`` of each subscription.
+    - Ordinary deliveries and acks are recorded for watched keys only: those with problems, and those that somebody looked at.
+      The last ``WATCHED_EVENTS`` of each key are kept, and the last ``WATCHED_KEYS`` keys of each subscription.
+    - While no key of a subscription is watched, a batch of deliveries or acks costs one check of a flag. Watching ends
+      ``WATCHED_S`` after the last problem or look; what was recorded until then is kept.
+    - A restart loses all of it: everything that must survive is in the store.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Noted(NamedTuple):
 
 
 class WatchedKeys:
-    """The keys of a subscription whose ordinary deliveries and acks are remembered."""
+    """The keys of a subscription whose ordinary deliveries and acks are recorded."""
 
     def __init__(self, subscription: int) -> None:
         self.subscription = subscription
@@ -59,7 +59,7 @@ class WatchedKeys:
         self.left_behind: deque[tuple[float, Superseded]] = deque(maxlen=SUPERSEDED)
 
     def watch(self, time: float, key: str | None) -> None:
-        """Watch a key for a while. The one that nobody named for the longest time makes room."""
+        """Watch a key for a while. If there are too many, the one that was named least recently is dropped."""
         events = self._events.pop(key, None)
         self._events[key] = deque(maxlen=WATCHED_EVENTS) if events is None else events
         if len(self._events) > WATCHED_KEYS:
@@ -77,7 +77,7 @@ class WatchedKeys:
             self.is_active = time <= self._until
 
     def settled(self, time: float, offsets: Iterable[int]) -> None:
-        """What became of messages is durable: those that are still out were acked."""
+        """Messages were settled durably: those that were still in flight have been acked."""
         for offset in offsets:
             if offset in self.leased and (events := self._events.get(key := self.leased.pop(offset))) is not None:
                 events.append(_Noted(time, self.subscription, key, "acked", offset, None))
@@ -95,14 +95,14 @@ class WatchedKeys:
 
 
 class History:
-    """What an engine remembers of keys since it started."""
+    """The events of keys since the engine started."""
 
     def __init__(self, started: float) -> None:
         self.started = started
         self._events: deque[_Noted] = deque(maxlen=REMEMBERED)
 
     def note(self, time: float, watched: WatchedKeys, effect: LaneEffect) -> None:
-        """Remember what lanes decided."""
+        """Record the effects of the lanes."""
         match effect:
             case Returned(key, offset, attempts, not_before, error):
                 event = "failed" if not_before > time else "returned"
@@ -138,7 +138,7 @@ class History:
         self._events.append(_Noted(time, subscription, key, event, offset, detail))
 
     def of(self, watched: WatchedKeys, key: str | None, published: Iterable[tuple[float, int]]) -> list[KeyEvent]:
-        """The last events of a key, the latest first, with when its messages were published."""
+        """The last events of a key, the latest first, including when its messages were published."""
         subscription = watched.subscription
         noted = [one for one in self._events if one.key == key and one.subscription == subscription]
         stored = [_Noted(time, subscription, key, "published", offset, None) for time, offset in published]

@@ -24,7 +24,7 @@ _KEY, _OFFSET, _NOT_BEFORE = attrgetter("key"), attrgetter("offset"), attrgetter
 
 
 class Loaded(NamedTuple):
-    """What the store holds of a subscription, up to and with the offset ``until``, but for what its filter ``rejected``."""
+    """The stored state of a subscription, up to the offset ``until``, without the messages that its filter ``rejected``."""
 
     lanes: Lanes
     floor: int
@@ -54,7 +54,7 @@ def load_lanes(
     options: SubscriptionOptions,
     subscription_filter: SubscriptionFilter,
 ) -> Loaded:
-    """Queue what waits in ``lanes``, whose time must be the present."""
+    """Queue the waiting messages in ``lanes``, whose time must be the current one."""
     cursor, rejected = store.cursor(subscription_id), list[int]()
     until = cursor.floor - 1  # also when nothing is there: what is below the floor is settled, whoever still brings it
     troubles = {row.offset: row for row in store.troubles(subscription_id)}

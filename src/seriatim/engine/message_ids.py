@@ -12,7 +12,7 @@ _MAX_DIGITS = len(str(MAX_INTEGER))
 
 
 class MessageIds(Sequence[str]):
-    """The ids of messages that were published together. An id is made when it is asked for: most callers look at none."""
+    """The ids of messages that were published together. An id is created when it is read, because most callers read none."""
 
     __slots__ = ("_offsets",)
 

@@ -1,9 +1,9 @@
 """The counters and gauges of an engine.
 
 Rules
-    - Counters only rise, from the start of the engine; rates are for whoever takes two snapshots: ``later.since(earlier)``.
-    - Gauges (depth, oldest age, blocked keys) are counted when they are asked for, and cost nothing otherwise.
-    - On the way of a message counting is done once a batch wherever it can be.
+    - Counters only rise, from the start of the engine. For rates, take two snapshots: ``later.since(earlier)``.
+    - Gauges (depth, oldest age, blocked keys) are computed on request, and cost nothing otherwise.
+    - On the path of a message, counters are updated once per batch where possible.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Metrics:
 
 
 def _rates(later: Mapping[str, Any], earlier: Mapping[str, Any], seconds: float) -> dict[str, dict[str, float]]:
-    """For each name and each counter. What was not there before began at 0."""
+    """For each name and each counter. A counter that did not exist before began at 0."""
     return {
         name: {counter: (value - getattr(earlier.get(name), counter, 0)) / seconds for counter, value in now.items()}
         for name, now in ((name, asdict(counts)) for name, counts in later.items())

@@ -1,4 +1,4 @@
-"""Names in order, so that a page of them is found without looking at the others."""
+"""Names in order, so that a page of them is found without a scan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NameIndex:
         del self._names[bisect_left(self._names, name)]
 
     def page(self, prefix: str = "", after: str | None = None, limit: int | None = None) -> list[str]:
-        """The first names that begin with ``prefix`` and come after ``after``, ``limit`` of them at most."""
+        """The first names that begin with ``prefix`` and come after ``after``, at most ``limit`` of them."""
         if limit is not None:
             require_whole("limit", limit, 0)
         start = bisect_left(self._names, prefix)

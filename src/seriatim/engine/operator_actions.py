@@ -2,11 +2,11 @@
 
 Rules
     - When a method has returned, its effect is durable.
-    - The lanes decide: if they refuse an action, because somebody else was faster, their error is raised.
+    - The lanes decide: if they refuse an action, for example because another one came first, their error is raised.
     - No action waits for a lease: it fences the lease, or works around it.
-    - Looking at many keys happens in pieces, so that it does not hold up messages.
-    - Why a key waits is judged in one moment, and what is due has fallen due before. Only when its message was published may
-      have to be read then, and that changes nothing else of the answer.
+    - Many keys are examined in pieces, so that messages are not held up.
+    - The reason why a key waits is determined at one moment, after processing deadlines that have passed. Only the publish time
+      of its message may have to be read later, and it does not change the rest of the answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from heapq import nsmallest
 from itertools import chain, islice, takewhile
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seriatim.core.lanes.explanation import WaitsFor, explain
 from seriatim.core.lanes.lane import LaneState
@@ -56,14 +56,16 @@ from seriatim.store.base import DeadLetterRow, Record, StoreReader
 if TYPE_CHECKING:
     from seriatim.engine.engine import Engine
 
-PIECE = 2_000
-"""So many keys are looked at before others have their turn."""
+T = TypeVar("T")
+
+PIECE, DESCRIBED = 2_000, 500
+"""So many keys are looked at, or described, before others have their turn."""
 
 OLDEST_KEYS = 20_000
-"""The oldest message of a subscription is looked for among at most this many keys."""
+"""How many keys, at most, are searched for the oldest message of a subscription."""
 
 LOOK_BACK, LOOK_BACK_AT_ONCE = 20_000, 2_000
-"""So many offsets before the head of a key are searched for earlier messages of it, and in such pieces."""
+"""How many offsets before the head of a key are searched for its earlier messages, in total and at once."""
 
 _BLOCKED = (LaneState.PAUSED, LaneState.DELAYED)
 _TROUBLE = (*_BLOCKED, LaneState.LEASED, LaneState.SETTLING, LaneState.READY)
@@ -82,7 +84,7 @@ class Operator:
 
     @asynccontextmanager
     async def _lanes_locked(self) -> AsyncIterator[None]:
-        """Rely on the lanes: nobody replaces them meanwhile, and they are not those of a store that failed."""
+        """Keep the lanes: they are not replaced in this block, and their store has not failed."""
         async with self._state.lanes_lock:
             await self._engine.recovery.require_store()
             yield
@@ -112,7 +114,7 @@ class Operator:
         )
 
     async def _oldest(self) -> int | None:
-        """The oldest message. Of many keys, those are looked at that have not been empty for the longest time."""
+        """The oldest message. If there are many keys, only those that have been non-empty for longest are examined."""
         found, lanes = [], self._state.lanes
         for piece in _pieces(list(dict.fromkeys([*lanes.keys(OLDEST_KEYS), *lanes.blocked_keys(OLDEST_KEYS)]))):
             found.append(lanes.oldest(piece))
@@ -146,9 +148,13 @@ class Operator:
             found = ((key, views.get(key) or host.lanes.view(key)) for key in keys)
             views = {key: view for key, view in found if view is not None}
             await asyncio.sleep(0)
-        page = [(view, self._explained(view.key, view)) for view in islice(views.values(), skip, None)]
-        records = await host.records(_shown(view for view, _ in page))
-        return [self._key_info(view, records, explained(records)) for view, explained in page]
+        infos: list[KeyInfo] = []
+        for described in _pieces(list(views.values())[skip:], DESCRIBED):
+            page = [(view, self._explained(view.key, view)) for view in described]
+            records = await host.records(_shown(described))
+            infos += [self._key_info(view, records, explained(records)) for view, explained in page]
+            await asyncio.sleep(0)
+        return infos
 
     def _ranked(
         self, keys: Iterable[str | None], wanted: Container[LaneState], rank: _Rank
@@ -184,7 +190,7 @@ class Operator:
             others = lanes.keys(RANKED_KEYS) if everything and not are_enough else []
             return list(dict.fromkeys([*blocked, *others]))[:RANKED_KEYS] if others else blocked
         found: list[str | None] = []
-        for piece in _pieces(lanes.keys() if everything else lanes.blocked_keys()):
+        for piece in _pieces(lanes.keys() if everything else lanes.blocked_keys(), 5 * PIECE):  # cheaper than ranking
             found += [key for key in piece if key is not None and search in key]
             if len(found) >= RANKED_KEYS:
                 break
@@ -246,7 +252,7 @@ class Operator:
         )
 
     async def explain(self, key: str | None) -> Explanation:
-        """What a key waits for, since when, and what would move it."""
+        """What a key waits for, since when, and what would unblock it."""
         _check_key(key)
         self._state.deliveries.let_time_pass()
         view = self._state.lanes.view(key)
@@ -255,7 +261,7 @@ class Operator:
         return explained(await self._state.records(_shown([view] if is_ready else [])))
 
     def _explained(self, key: str | None, view: LaneView | None) -> Callable[[Mapping[int, Record]], Explanation]:
-        """What a key waits for at this moment, to be said when its next message was read."""
+        """What a key waits for at this moment; the explanation is completed when its next message has been read."""
         state, next_ = self._state, None if view is None else view.next
         room, loaded = state.lanes.room_changed(key), state.loaded
         say = partial(
@@ -278,7 +284,7 @@ class Operator:
         return explained
 
     def superseded(self, key: str | None, limit: int) -> list[SupersededMessage]:
-        """The last messages that newer ones left behind, the latest first."""
+        """The last superseded messages, the latest first."""
         _check_key(key)
         _check_limit(limit)
         noted = reversed(self._state.watched.left_behind)
@@ -303,7 +309,7 @@ class Operator:
     # -- the head of a key ----------------------------------------------------------------------------------------------
 
     async def retry_key(self, key: str | None) -> None:
-        """Let what waits for its retry, or for its delay, go out now: the head of a key, and everything it overtook."""
+        """Deliver now what waits for a retry or a delay: the head of a key, and messages that were overtaken."""
         _check_key(key)
         state = self._state
         async with self._lanes_locked():
@@ -311,7 +317,7 @@ class Operator:
         await done
 
     async def skip(self, key: str | None, head: str | None = None) -> str:
-        """Settle the head of a key unseen, and return its id. A lease of it is fenced."""
+        """Settle the head of a key without delivering it, and return its id. Its lease is fenced."""
         _check_key(key)
         state = self._state
         async with self._lanes_locked():
@@ -322,7 +328,7 @@ class Operator:
         return next(str(effect.offset) for effect in effects if isinstance(effect, Removed))
 
     def _check_head(self, key: str | None, head: str | None) -> None:
-        """Whoever decided about a message must not hit the next one, because that one was settled meanwhile."""
+        """Refuse to act on the next message of a key, if the expected one was settled in the meantime."""
         wanted, view = None if head is None else offset_of(head), self._state.lanes.view(key)
         if wanted is not None and view is not None and view.head not in (None, wanted):
             raise FailedPrecondition(
@@ -330,7 +336,7 @@ class Operator:
             )
 
     async def remove(self, message_id: str) -> None:
-        """Take a message out of its lane, wherever it stands. One that is in flight can't be removed."""
+        """Remove a message from its lane, at any position. A message in flight can't be removed."""
         state, offset = self._state, offset_of(message_id)
         async with self._lanes_locked():
             record = (await state.records([offset])).get(offset)
@@ -343,7 +349,7 @@ class Operator:
     # -- pausing --------------------------------------------------------------------------------------------------------
 
     async def pause_key(self, key: str | None, reason: str | None = None) -> None:
-        """Give out nothing more of a key; leases that are out go on. Pausing again gives a new reason."""
+        """Stop delivering a key; outstanding leases stay valid. Pausing again replaces the reason."""
         state, reason = self._state, reason_of(reason)
         _check_key(key)
         async with self._lanes_locked():
@@ -355,7 +361,7 @@ class Operator:
         await done
 
     async def resume_key(self, key: str | None) -> None:
-        """Give messages of a key out again. One that had used up its attempts gets one more."""
+        """Deliver messages of a key again. A message that has used up its attempts gets one more."""
         _check_key(key)
         state = self._state
         async with self._lanes_locked():
@@ -368,7 +374,7 @@ class Operator:
         await done
 
     async def set_paused(self, paused: bool) -> None:
-        """Give out nothing more, or give messages out again. The option survives a restart."""
+        """Stop or continue delivery. The option survives a restart."""
         await self._state.placement.reconfigure(lambda current: replace(current, paused=paused), ["paused"])
 
     # -- dead letters ---------------------------------------------------------------------------------------------------
@@ -398,7 +404,7 @@ class Operator:
         return [self._dead_letter(state, row) for row in found[:limit]]
 
     async def group_dead_letters(self, limit: int = 100) -> list[DeadLetterGroup]:
-        """Dead letters by their errors, the largest groups first."""
+        """Dead letters grouped by error, the largest groups first."""
         _check_limit(limit)
         groups: dict[str, list[DeadLetterRow]] = {}
         async for row in self._letters():
@@ -421,7 +427,7 @@ class Operator:
     async def preview_redrive(
         self, message_ids: Sequence[str] | None = None, *, error: str | None = None
     ) -> RedrivePreview:
-        """What a redrive would do now, without doing it."""
+        """What a redrive would do now. Nothing is changed."""
         await self._state.outcomes.accepted()
         chosen = None if message_ids is None else set(map(offset_of, message_ids))
         in_place, refused = 0, dict[str, list[int]]()
@@ -436,7 +442,7 @@ class Operator:
         return RedrivePreview(in_place + sum(refusal.letters for refusal in refusals), in_place, refusals)
 
     async def _letters(self) -> AsyncIterator[DeadLetterRow]:
-        """Every dead letter, in pieces between which messages go on."""
+        """Every dead letter, in pieces, so that messages are not held up."""
         for number, row in enumerate(self._state.dead_letters.after(-1, len(self._state.dead_letters))):
             if not number % PIECE:
                 await asyncio.sleep(0)
@@ -455,7 +461,7 @@ class Operator:
         )
 
     async def redrive(self, message_id: str, *, append: bool = False) -> str:
-        """Put a dead letter back at its place, or at the end under a new id; returns its id then."""
+        """Return a dead letter to its place, or to the end under a new id; returns its id there."""
         state, offset = self._state, offset_of(message_id)
         await state.outcomes.accepted()
         async with self._lanes_locked():
@@ -464,7 +470,7 @@ class Operator:
         return str(now_at)
 
     async def purge(self, message_ids: Sequence[str]) -> None:
-        """Give dead letters up for good."""
+        """Delete dead letters for good."""
         state, offsets = self._state, list(map(offset_of, message_ids))
         await state.outcomes.accepted()
         async with self._lanes_locked():
@@ -502,8 +508,9 @@ def _check_limit(limit: object) -> None:
     require_whole("limit", limit, 0, MAX_INTEGER)
 
 
-def _pieces(keys: list[str | None]) -> Iterator[list[str | None]]:
-    return (keys[first : first + PIECE] for first in range(0, len(keys), PIECE))
+def _pieces(items: list[T], size: int | None = None) -> Iterator[list[T]]:
+    size = size or PIECE
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def _shown(views: Iterable[LaneView | None]) -> list[int]:
@@ -521,7 +528,7 @@ _RANKS: dict[KeyOrder, _Rank] = {
 
 
 def _halted(state: SubscriptionState) -> str | None:
-    """Why a subscription gives nothing out, if it does not."""
+    """Why a subscription delivers nothing, if that is so."""
     if state.flaws:
         return f"the subscription is stopped: {said_of(state.flaws)}"
     return "the subscription is paused" if state.options.paused else None

@@ -146,19 +146,19 @@ Flaws: TypeAlias = Mapping[str, str]
 
 
 def read_topic_options(values: Mapping[str, Any]) -> tuple[TopicOptions, Flaws]:
-    """The options of a topic as a store holds them. One that can't be used counts as None: then nothing is removed."""
+    """The stored options of a topic. An unusable one counts as None, so that nothing is removed."""
     good, flaws = _read(TopicOptions, values)
     return TopicOptions(**good, **dict.fromkeys(flaws)), flaws
 
 
 def read_subscription_options(values: Mapping[str, Any]) -> tuple[SubscriptionOptions, Flaws]:
-    """The options of a subscription as a store holds them. In the place of one that can't be used is the default."""
+    """The stored options of a subscription. The default replaces an unusable one."""
     good, flaws = _read(SubscriptionOptions, values)
     return SubscriptionOptions.from_json(good), flaws
 
 
 def _read(kind: type[TopicOptions] | type[SubscriptionOptions], values: object) -> tuple[dict[str, Any], Flaws]:
-    """The options that can be used, and what is wrong with the others."""
+    """The usable options, and what is wrong with the others."""
     if not isinstance(values, Mapping):
         return {}, dict.fromkeys(sorted(_names(kind)), f"options must be an object, not {shown(values)}")
     known = _known(kind, values)
@@ -177,21 +177,21 @@ def _read(kind: type[TopicOptions] | type[SubscriptionOptions], values: object) 
 
 
 def said_of(flaws: Flaws) -> str | None:
-    """What is wrong with options, in words; None when nothing is."""
+    """What is wrong with the options, as text; None if nothing is."""
     if not flaws:
         return None
     return f"options that can't be used ({'; '.join(dict.fromkeys(flaws.values()))}): set {', '.join(flaws)} anew"
 
 
 def require_repaired(what: str, flaws: Flaws, names: Sequence[str] | None) -> None:
-    """Raise FailedPrecondition unless a change of options gives every one anew that can't be used; None gives all."""
+    """Raise FailedPrecondition unless a change sets every unusable option; ``names`` None sets all."""
     left = {name: why for name, why in flaws.items() if names is not None and name not in names}
     if left:
         raise FailedPrecondition(f"{what} has {said_of(left)}, in the same change")
 
 
 def flaws_in(catalog: Catalog) -> Iterator[Problem]:
-    """Every topic and subscription of a store whose options can't be used."""
+    """The topics and subscriptions of a store that have unusable options."""
     return flaws_of(
         [(topic.name, read_topic_options(topic.options)[1]) for topic in catalog.topics],
         [(known.name, read_subscription_options(known.options)[1]) for known in catalog.subscriptions],
@@ -199,7 +199,7 @@ def flaws_in(catalog: Catalog) -> Iterator[Problem]:
 
 
 def flaws_of(topics: Iterable[tuple[str, Flaws]], subscriptions: Iterable[tuple[str, Flaws]]) -> Iterator[Problem]:
-    """The same of topics and subscriptions that were read already."""
+    """The same, for topics and subscriptions whose options have been read already."""
     for name, flaws in topics:
         if (problem := said_of(flaws)) is not None:
             yield Problem(f"topic '{name}'", f"has {problem}; until then nothing of it is removed")
@@ -209,7 +209,7 @@ def flaws_of(topics: Iterable[tuple[str, Flaws]], subscriptions: Iterable[tuple[
 
 
 def patched(current: AnyOptions, given: AnyOptions, names: Sequence[str] | None) -> AnyOptions:
-    """The current options with the named ones taken from those that were given; None takes all of them.
+    """The current options, with the named ones replaced by those given; None replaces all of them.
 
     A name may go one level down, such as ``retry.max_attempts``.
     """

@@ -44,6 +44,7 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
         self._files: dict[str, str] = {}
         self._failures: dict[str, str] = {}
+        self._files_lock = asyncio.Lock()  # held while a file is read, added or removed
         self._has_table = False
 
     def start(self) -> None:
@@ -60,25 +61,32 @@ class Outbox:
             raise FailedPrecondition(
                 "a store in memory forgets how far an outbox was read: use one in a file or a database"
             )
-        known = {row.name: row.text for row in await self._engine.list_documents(KIND)}
-        reader = known.get(path) or uuid4().hex
-        await self._engine.put_document(
-            DocumentRow(KIND, path, reader)
-        )  # first: a file without it would belong to nobody
-        try:
-            await asyncio.to_thread(outbox_file(path, reader).prepare)
-        except SeriatimError:
-            if path not in known:
-                await self._engine.delete_document(KIND, path)
-            raise
-        self._files[path] = reader
+        async with self._files_lock:
+            known = await self._known_files()
+            reader = known.get(path) or uuid4().hex
+            await self._engine.put_document(
+                DocumentRow(KIND, path, reader)
+            )  # first: a file without it would belong to nobody
+            try:
+                await asyncio.to_thread(outbox_file(path, reader).prepare)
+            except SeriatimError:
+                if path not in known:
+                    await self._engine.delete_document(KIND, path)
+                raise
+            self._files[path] = reader
         self.start()
 
     async def remove_file(self, path: str) -> None:
-        await self._engine.delete_document(KIND, path)
-        reader = self._files.pop(path, "")
-        with suppress(NotFound):
-            await asyncio.to_thread(outbox_file(path, reader).forget, None)
+        async with self._files_lock:
+            reader = (await self._known_files()).get(path, "")
+            end = await self._engine.position_of(f"outbox {reader}")
+            await self._engine.delete_document(KIND, path)
+            self._files.pop(path, None)
+            with suppress(NotFound):
+                await asyncio.to_thread(outbox_file(path, reader).release, end)
+
+    async def _known_files(self) -> dict[str, str]:
+        return {row.name: row.text for row in await self._engine.list_documents(KIND)}
 
     async def _run(self) -> None:
         sources: list[str] | None = None  # the files, and "" for the outbox of the store itself
@@ -86,7 +94,7 @@ class Outbox:
             is_busy = False
             try:
                 if sources is None:
-                    self._files |= {row.name: row.text for row in await self._engine.list_documents(KIND)}
+                    self._files |= await self._known_files()
                     self._has_table = await self._engine.load(lambda store: store.outbox()) is not None
                 sources = [*([""] if self._has_table else ()), *self._files]
             except SeriatimError as error:
@@ -126,16 +134,18 @@ class Outbox:
         return len(rows)
 
     async def _from_file(self, path: str) -> int:
-        writer = f"outbox {self._files[path]}"
-        start = await self._engine.position_of(writer)
-        file = outbox_file(path, self._files[path])
-        rows = await asyncio.to_thread(file.read, start)
-        if rows:
-            (topic, messages), *more = _by_topic(rows).items()
-            end = rows[-1].id + 1
-            await self._engine.publish_once(topic, [WriterMove(writer, start, end)], messages, dict(more))
-            await asyncio.to_thread(file.forget, end)
-        return len(rows)
+        async with self._files_lock:
+            if (reader := self._files.get(path)) is None:
+                return 0
+            writer, file = f"outbox {reader}", outbox_file(path, reader)
+            start = await self._engine.position_of(writer)
+            rows = await asyncio.to_thread(file.read, start)
+            if rows:
+                (topic, messages), *more = _by_topic(rows).items()
+                end = rows[-1].id + 1
+                await self._engine.publish_once(topic, [WriterMove(writer, start, end)], messages, dict(more))
+                await asyncio.to_thread(file.forget, end)
+            return len(rows)
 
 
 def _by_topic(rows: Sequence[OutboxRow]) -> dict[str, list[Outgoing]]:

@@ -1,10 +1,10 @@
-"""What becomes of the messages of a subscription, and when that is durable: acks, failures, dead letters, operators' changes.
+"""The outcomes of a subscription's messages, and when they are durable: acks, failures, dead letters, operators' changes.
 
 Rules
-    - What the lanes accepted (an ack, a dead letter) is an obligation of the group commit, and confirmed to the lanes when it
-      is durable.
-    - Whoever wants to know when something is durable hears of it once: that it is, or why it will not be.
-    - A dead letter that loses its place to a message loses it in the transaction that settles that message.
+    - A change that the lanes accepted (an ack, a dead letter) is an obligation of the group commit. The lanes get a
+      confirmation when it is durable.
+    - Callers that wait for durability are notified once: of success, or of the reason why it failed.
+    - When settling a message takes the place of a dead letter, both are in the same transaction.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _NO_COPIES: Mapping[Log, Sequence[Record]] = {}
 
 
 def _nothing(_: Transaction) -> None:
-    """A change that only marks a place in the order of commits."""
+    """An empty change, which only marks a position in the order of commits."""
 
 
 class Outcomes:
-    """What is settled, returned and buried, and who waits for it."""
+    """Settles, returns and dead-letters messages, and notifies those who wait for it."""
 
     def __init__(self, host: SubscriptionState, engine: Engine) -> None:
         self.id = host.id
@@ -65,20 +65,21 @@ class Outcomes:
     # -- what consumers say ---------------------------------------------------------------------------------------------
 
     def ack(self, lease: Lease, on_durable: OnDurable | None = None) -> None:
-        """A message is done, and what is before it in its batch. ``on_durable`` hears when that can't be undone, or that the
-        lease was lost after all."""
+        """Ack a message, and those before it in its batch. ``on_durable`` is called when that can't be undone, or with the
+        error if the lease was lost after all."""
         if self.ack_all((lease,)):
             raise self._host.lanes.stale(lease.token)
         if on_durable is not None:
             self._waiters.expect(lease.behind[-1] if lease.behind else lease.offset, on_durable)
 
     def ack_all(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Like an ack of each. Returns those that were lost before: nothing has changed for them."""
+        """Ack several. Returns those whose leases were already lost, which are unchanged."""
         host = self._host
         if host.life.ended is not None:
             raise host.life.ended
         lanes, rides, acked, now = host.lanes, self._commit.is_open, 0, self._engine.now()
-        settled, lost = self._acks if rides else [], list[Lease]()
+        settled: list[int] = self._acks if rides else []
+        lost: list[Lease] = []
         for lease in leases:
             try:
                 through = lease.behind[-1] if lease.behind else lease.offset
@@ -98,7 +99,7 @@ class Outcomes:
         return lost
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
-        """A message failed; it goes back to its place."""
+        """Nack a message: it returns to its place."""
         self._host.life.require_open()
         if delay is not None:
             require_duration("delay", delay)
@@ -107,7 +108,7 @@ class Outcomes:
         self._host.deliveries.wake()
 
     def dead_letter(self, lease: Lease, reason: str | None = None, *, rest: bool = False) -> None:
-        """A message is given up: it is dead-lettered at once, with ``rest`` together with what waits of its key."""
+        """Dead-letter a message at once, with ``rest`` together with the waiting messages of its key."""
         self._host.life.require_open()
         lanes, reason = self._host.lanes, reason_of(reason)
         consumer = lanes.holder(lease.token)
@@ -115,7 +116,7 @@ class Outcomes:
         self._host.deliveries.wake()
 
     def extend(self, lease: Lease, seconds: float) -> float:
-        """Keep a message for ``seconds`` from now; returns until when."""
+        """Extend a lease to ``seconds`` from now; returns its new deadline."""
         self._host.life.require_open()
         require_duration("seconds", seconds)
         deadline = self._host.lanes.extend(lease.token, self._engine.now(), seconds)
@@ -123,7 +124,8 @@ class Outcomes:
         return deadline
 
     def give_back(self, lease: Lease, delay: float | None, error: str | None = None, *, count: bool = True) -> None:
-        """End a lease without an ack; ``count=False`` when nobody tried. The lease of a whole batch does not say where."""
+        """End a lease without an ack; ``count=False`` if there was no attempt. The lease of a whole batch names no message in
+        it."""
         lanes, at = self._host.lanes, None if lease.behind else lease.offset
         consumer = lanes.holder(lease.token)
         self._ended(lease, consumer, lanes.give_back(lease.token, self._engine.now(), delay, error, count, at))
@@ -162,7 +164,7 @@ class Outcomes:
             self._host.dead_letters.bury(letters)
 
     def write_superseded(self) -> None:
-        """Settle what newer messages left behind, in a commit that is not after that of their acks: no restart brings it up."""
+        """Settle superseded messages, not later than the acks of the newer ones, so that no restart redelivers them."""
         host = self._host
         if not host.lanes.superseded:
             return
@@ -191,7 +193,7 @@ class Outcomes:
         )
 
     def _fence(self, fenced: Fenced) -> None:
-        """A lease is lost. One that was acked already, provisionally, is no longer with its consumer."""
+        """A lease is lost. If it was acked provisionally, its consumer no longer has it."""
         host, lease = self._host, fenced.lease
         if fenced.holder is not None:
             fenced.holder.let_go(lease)
@@ -205,8 +207,8 @@ class Outcomes:
             self._waiters.tell(offset, host.life.ended or stale)
 
     def note_attempts(self, messages: Iterable[Delivered]) -> None:
-        """Deliveries begin. This rides along and delays nothing: one that a crash ends counts if this was written, and after
-        one that ends a batch its messages go out one at a time."""
+        """Deliveries start. This is noted in a commit that takes place anyway: a delivery that a crash ends counts if the note
+        was written, and a batch that a crash ended is then delivered one message at a time."""
         for lease, _ in messages:
             failures = lease.attempt - (self._host.lanes.covered(lease.token) > 1)
             self.note_failure(lease.key, lease.offset, failures, 0.0, "the process ended during delivery")
@@ -223,7 +225,7 @@ class Outcomes:
     # -- what is durable ------------------------------------------------------------------------------------------------
 
     def confirmed(self, offsets: Sequence[int], acked: Sequence[int] | None = None) -> None:
-        """What became of messages is durable: they were acked, if not only these."""
+        """Outcomes are durable: acks, and others unless only these."""
         host = self._host
         if host.options.release is ReleaseAfter.DURABLE:
             host.lanes.confirm_all(offsets, self._engine.now())
@@ -237,7 +239,7 @@ class Outcomes:
         host.deliveries.wake()
 
     def refused(self, offsets: Sequence[int], error: BaseException) -> None:
-        """The store will never take what was decided about these messages. Their keys wait until it is opened again."""
+        """The store refuses these outcomes for good. Their keys wait until the store is reopened."""
         logger.error(
             "subscription %r: what became of the messages %s can't be stored; they are delivered again when the store is "
             "opened again, and their keys wait until then: %s",
@@ -251,7 +253,7 @@ class Outcomes:
         self._host.deliveries.report(error)
 
     def forgotten(self, offsets: Sequence[int], error: BaseException) -> None:
-        """The store will never take what was noted about failed deliveries of these messages."""
+        """The store refuses the notes about failed deliveries of these messages for good."""
         logger.error(
             "subscription %r: what is to be known about the messages %s can't be stored, and is forgotten when the store is "
             "opened again: %s",
@@ -262,7 +264,8 @@ class Outcomes:
         )
 
     def carry_out(self, effects: Sequence[LaneEffect], change: Change = _nothing) -> Awaitable[None]:
-        """Do at once what the lanes decided for an operator. Await the result to have it durable, and ``change`` too."""
+        """Carry out at once what the lanes decided for an operator. Await the result for it to be durable, and ``change``
+        too."""
         self.apply(effects)
         self._host.deliveries.wake()
         written = self.write(change)  # first: when nothing can be written any more nobody waits for the others
@@ -274,11 +277,11 @@ class Outcomes:
         return all_of(written, *confirmed)
 
     def accepted(self) -> asyncio.Future[None]:
-        """Await it to have everything that was accepted before durable."""
+        """A future for when everything accepted before is durable."""
         return self.write(_nothing)
 
     def write(self, change: Change, copies: Mapping[Log, Sequence[Record]] = _NO_COPIES) -> asyncio.Future[None]:
-        """Let a change ride in the next commit, with messages that belong to it. The future tells when it, and all that was
+        """Make a change in the next commit, with messages that belong to it. The future is done when it, and everything
         accepted before, is durable."""
         commit = self._engine.commit()  # first: when nothing can be written any more nobody waits for it
         durable, tell = self._waiters.new()
@@ -286,12 +289,12 @@ class Outcomes:
         return durable
 
     def fail_waiting(self, error: BaseException) -> None:
-        """Nothing more becomes durable: tell everybody who waits for it."""
+        """Nothing more becomes durable: notify all who wait for it."""
         self._waiters.fail_all(error)
 
 
 class Waiters:
-    """Those who wait for single messages, by their offsets, and for whole commits."""
+    """Callers that wait for single messages, by offset, or for whole commits."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -299,15 +302,15 @@ class Waiters:
         self._open: dict[asyncio.Future[None], None] = {}  # in the order in which they were made
 
     def __bool__(self) -> bool:
-        """Whether anybody waits for a message."""
+        """Whether a caller waits for a message."""
         return bool(self._callbacks)
 
     def expect(self, offset: int, on_durable: OnDurable) -> None:
-        """Somebody wants to hear what becomes of a message."""
+        """Call back with the outcome of a message."""
         self._callbacks[offset] = on_durable
 
     def of(self, offset: int) -> asyncio.Future[None]:
-        """What becomes of a message."""
+        """The outcome of a message."""
         future, self._callbacks[offset] = self.new()
         return future
 
@@ -319,7 +322,7 @@ class Waiters:
         return future, partial(tell_future, future)
 
     def tell(self, offset: int, error: BaseException | None) -> None:
-        """A message is settled for good, or will not be."""
+        """A message is settled for good, or has failed to be."""
         if (on_durable := self._callbacks.pop(offset, None)) is not None:
             on_durable(error)
 
@@ -332,7 +335,7 @@ class Waiters:
 
 
 def tell_future(future: asyncio.Future[None], error: BaseException | None) -> None:
-    """Say to whoever waits for a future that something is durable, or why it will not be."""
+    """Resolve a future: something is durable, or failed with this error."""
     if future.done():
         return
     if error is None:

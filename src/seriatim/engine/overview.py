@@ -1,7 +1,7 @@
 """A whole store at a glance, and its logs page by page: what front ends show to operators.
 
 Rules
-    - Thousands of subscriptions are looked at in pieces, between which messages go on; each costs a few counters.
+    - Thousands of subscriptions are processed in pieces, so that messages are not held up; each costs a few counters.
     - A page of messages is bounded by their number, by their size, and by how many are read to find those of one key.
 """
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from seriatim.engine.subscription import SubscriptionState
 
 PIECE = 500
-"""So many subscriptions are looked at before others have their turn."""
+"""How many subscriptions are processed before other work has its turn."""
 
 LEAST_KEYS, MOST_KEYS = 10, 20_000
-"""Among so many keys of a subscription its oldest message is looked for: those that have not been empty for the longest time,
-and as many blocked ones. All subscriptions that have messages share the larger number."""
+"""How many keys of a subscription are searched for its oldest message: those that have been non-empty for longest, and as many
+blocked ones. All subscriptions with messages share the larger number."""
 
 NAMED, SLOW_S = 5, 60.0
-"""So many subscriptions with a trouble are named, and so long may messages wait while they are consumed."""
+"""How many subscriptions with a problem are named, and how long messages may wait while there are consumers."""
 
 READ_AT_ONCE, READ_AT_MOST, MAX_PAGE_BYTES = 100, 5_000, 16 * 1024 * 1024
 """How many messages are read at once and for one page, and how large the data of a page may get."""
@@ -73,7 +73,7 @@ async def overview_of(
 async def _closer_look(
     engine: Engine, subscriptions: Sequence[SubscriptionState], search: str, limit: int, skip: int
 ) -> dict[str, Any]:
-    """What an overview says of single subscriptions."""
+    """What an overview contains about single subscriptions."""
     ages = await _ages(engine, subscriptions)
     troubles: dict[Trouble, list[str]] = {trouble: [] for trouble in get_args(Trouble)}
     ranked: list[tuple[Any, ...]] = []
@@ -95,7 +95,7 @@ async def _closer_look(
 
 
 async def _in_pieces(subscriptions: Sequence[SubscriptionState]) -> AsyncIterator[SubscriptionState]:
-    """Subscriptions, with turns for others between them."""
+    """The subscriptions, with pauses between pieces for other work."""
     for number, state in enumerate(subscriptions, 1):
         yield state
         if not number % PIECE:
@@ -103,9 +103,9 @@ async def _in_pieces(subscriptions: Sequence[SubscriptionState]) -> AsyncIterato
 
 
 async def _ages(engine: Engine, subscriptions: Sequence[SubscriptionState]) -> dict[SubscriptionState, float]:
-    """How old the oldest message of each subscription is that has one.
+    """The age of the oldest message of each subscription that has messages.
 
-    When it was published is remembered, so that the store is asked only about messages that became the oldest since.
+    Publish times are cached, so that the store is read only for messages that have become the oldest since.
     """
     waiting = [state for state in subscriptions if len(state.lanes)]
     most_keys = max(LEAST_KEYS, MOST_KEYS // max(1, len(waiting)))
@@ -142,13 +142,13 @@ def _published(store: StoreReader, wanted: Mapping[int, set[int]]) -> dict[tuple
 
 
 def _rank(state: SubscriptionState, age: float | None) -> tuple[Any, ...]:
-    """What can't go on by itself comes first, then what has waited for the longest time."""
+    """Subscriptions that can't continue by themselves come first, then those that have waited longest."""
     stopped = bool(state.flaws) or state.options.paused
     return (not stopped, -state.lanes.blocked_key_count, -len(state.dead_letters), -(age or 0.0))
 
 
 def is_slow(*, consumers: int, paused: bool, blocked_keys: int, oldest_age: float | None) -> bool:
-    """Whether messages wait for a long time although nothing that can be seen keeps them."""
+    """Whether messages wait for a long time for no visible reason."""
     return bool(consumers and not paused and not blocked_keys and oldest_age and oldest_age > SLOW_S)
 
 

@@ -1,9 +1,9 @@
-"""Readers of a log: programs that read a topic by ranges of offsets, such as a query on Spark, and are waited for.
+"""Readers of a log: programs that read a topic by ranges of offsets, such as a query on Spark.
 
 Rules
-    - What is at or above a reader's position is kept for it, whatever subscriptions have settled.
-    - A reader belongs to one program at a time. It says where it stood when it moves on: two programs under one name notice.
-    - A reader that nobody moves keeps its log from being cleaned up until it is deleted.
+    - Messages at or above a reader's position are kept for it, even if all subscriptions have settled them.
+    - A reader belongs to one program at a time. Each move names the old position, so two programs under one name notice.
+    - A reader that never moves keeps its log from being cleaned up, until the reader is deleted.
 """
 
 from __future__ import annotations

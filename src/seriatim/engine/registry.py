@@ -1,9 +1,9 @@
 """The topics and subscriptions of a store, by their names and numbers.
 
 Rules
-    - A change takes effect in the store and here, or in neither: its part here is carried out by the commit's own callback, in
-      the order in which the store has the changes. A caller that is cancelled splits nothing.
-    - A subscription that is forgotten is closed, and everybody who waits for it hears why.
+    - A change takes effect both in the store and in memory, or in neither: its part in memory is carried out by the commit's
+      callback, in the same order as in the store. Cancelling the caller can't separate the two.
+    - A subscription that is removed is closed, and all who wait for it get the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """What the engine knows of its store."""
+    """The topics and subscriptions that the engine knows."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -89,7 +89,7 @@ class Registry:
         await self._change(update, topic.set_options)
 
     async def create_subscription(self, topic: str, name: str, options: SubscriptionOptions) -> SubscriptionInfo:
-        """A subscription to what is published from now on. Its name is its own, whatever topic it belongs to."""
+        """Create a subscription to messages published from now on. Its name is unique across topics."""
         check_name("Subscription name", name)
         log = self.topic(topic)
         require_kind("options", SubscriptionOptions, options)
@@ -130,7 +130,7 @@ class Registry:
     async def update_subscription(
         self, name: str, options: SubscriptionOptions, fields: Sequence[str] | None = None
     ) -> None:
-        """Change the options of a subscription. Leases that are out finish first."""
+        """Change the options of a subscription. Outstanding leases finish first, if the lanes must be replaced."""
         subscription = self.subscription(name)
         require_kind("options", SubscriptionOptions, options)
         self._changed_options(subscription, options, fields, subscription.options)  # what can be refused is refused now
@@ -154,7 +154,7 @@ class Registry:
         return options
 
     async def delete_subscription(self, name: str) -> None:
-        """Delete a subscription, and with the last one of a retired topic that topic."""
+        """Delete a subscription, and with the last one of a retired topic also that topic."""
         subscription = self.subscription(name)
         topic = subscription.topic
 
@@ -186,7 +186,7 @@ class Registry:
         await self._change(delete, lambda _: self.forget_topic(topic))
 
     async def retire_topic(self, name: str) -> None:
-        """Delete a topic, and leave its subscriptions what they have."""
+        """Delete a topic, but keep its messages for its subscriptions."""
         topic = self.topic(name)
         retired = retired_name(topic.id, name)
 
@@ -207,7 +207,7 @@ class Registry:
         await self._change(retire, applied)
 
     def _check_dead_letter_topic(self, topic: TopicState, options: SubscriptionOptions) -> None:
-        """It must exist when it is named. When it is deleted later, dead letters stay where they are."""
+        """It must exist when it is set. If it is deleted later, dead letters stay where they are."""
         if options.dead_letter_topic is None:
             return
         if self.topic(options.dead_letter_topic) is topic:
@@ -217,7 +217,7 @@ class Registry:
             )
 
     def _change(self, change: Callable[[Transaction], T], applied: Callable[[T], None]) -> asyncio.Future[T]:
-        """Let a change ride in the next commit. It is applied here the moment it is durable, whoever still waits for it."""
+        """Make a change in the next commit. It is applied here as soon as it is durable, even if the caller no longer waits."""
         return self._engine.commit().request(change, applied=applied)
 
     # -- changes here ---------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class Registry:
         del self.subscriptions[subscription.name]
 
     def take(self, catalog: Catalog) -> None:
-        """Take over what the store holds. Offsets that were given to publishes that failed are not given again."""
+        """Adopt the contents of the store. Offsets of failed publishes are not assigned again."""
         rows = {row.id: row for row in catalog.topics}
         if any(known.next_offset < rows[known.id].next_offset for known in self.topics.values() if known.id in rows):
             raise StoreLost(
@@ -291,7 +291,7 @@ class Registry:
 
 
 class _Meanwhile:
-    """Collects what is published while a subscription is being created."""
+    """Collects messages that are published while a subscription is being created."""
 
     def __init__(self) -> None:
         self.records: list[Record | MessageHeader] = []
@@ -301,7 +301,7 @@ class _Meanwhile:
 
 
 def _named_topic(work: Transaction, topic_id: int, name: str) -> TopicRow:
-    """A topic as it stands in a transaction. Somebody else may have deleted or retired it since it was looked up."""
+    """A topic within a transaction. It may have been deleted or retired since it was looked up."""
     with suppress(NotFound):
         row = work.topic(topic_id)
         if row.name == name:

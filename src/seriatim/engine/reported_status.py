@@ -1,11 +1,11 @@
-"""What programs in other processes leave in the store for operators, and what operators ask of them: pipelines on Spark,
-audits, and Sparkplug hosts.
+"""The status that programs in other processes save in the store for operators (pipelines on Spark, audits, Sparkplug hosts),
+and operators' requests to them.
 
 Rules
-    - A status is bounded, and replaces the one before it. It says when it was left: an old one is of a program that has ended.
-    - A program whose status can't be left goes on without it.
-    - A request is left for a host that is there, which carries it out once and removes it. One that is older than
-      ``REQUEST_S`` is removed and not carried out: whoever made it has long done something else.
+    - A status is limited in size, and replaces the previous one. It has a time: an old one is from a program that has ended.
+    - A program continues if its status can't be saved.
+    - A request is saved for a running host, which carries it out once and removes it. A request older than ``REQUEST_S`` is
+      removed without being carried out, because it is no longer expected.
 """
 
 from __future__ import annotations
@@ -151,12 +151,12 @@ S = TypeVar("S", PipelineStatus, AuditStatus, HostStatus)
 
 
 def is_fresh(time: datetime) -> bool:
-    """Whether a program that left its status then, and does so every few seconds, is still there."""
+    """Whether a program that saves its status every few seconds, and last did so then, is still running."""
     return abs((datetime.now(UTC) - time).total_seconds()) < FRESH_S
 
 
 async def leave_status(broker: Broker, status: Status) -> None:
-    """Leave a status for operators, instead of the one before it."""
+    """Save a status for operators; it replaces the previous one."""
     text = json.dumps(codec_of(type(status)).pack(status, []))
     try:
         await broker.put_document(Document(type(status).__name__, status.name, text))
@@ -165,7 +165,7 @@ async def leave_status(broker: Broker, status: Status) -> None:
 
 
 async def left_statuses(broker: Broker, kind: type[S]) -> list[S]:
-    """What programs of a kind have left. Large ones are read beside delivery."""
+    """The statuses of one kind. Large ones are read in another thread, beside delivery."""
     unpack, found = codec_of(kind).unpack, await broker.list_documents(kind.__name__)
 
     def read() -> list[S]:
@@ -175,7 +175,7 @@ async def left_statuses(broker: Broker, kind: type[S]) -> list[S]:
 
 
 async def leave_audit(broker: Broker, name: str, sides: list[AuditedSide], report: str | None = None) -> None:
-    """Leave the verdict of an audit, and its report unless that is too large. Raises what kept it from being left."""
+    """Save the verdict of an audit, and its report unless that is too large. Raises if it can't be saved."""
     if report is not None and len(report.encode()) > MAX_REPORT_BYTES:
         logger.warning("the report of audit %r is too large to be left in the store", name)
         report = None

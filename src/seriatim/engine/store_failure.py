@@ -1,14 +1,13 @@
-"""What happens when the store fails: it is written again, opened again, or the engine goes down.
+"""What happens when the store fails: the commit is retried, the store is reopened, or the engine goes down.
 
 Rules
-    - A commit that fails for a reason that may pass is written again by the committer. Consumers hear of it, nobody else.
-    - After a commit whose outcome nobody knows, and when the handle is of no use any more, the store is opened again
-      (``store_reopening.py``). Meanwhile leases are fenced, and whatever is asked waits.
-    - When somebody else owns it then, or it can't be used any more, the engine is down for good, and says so to everybody who
-      asks or waits.
-    - Leases are fenced only when nothing is being written that could still be confirmed.
-    - An engine that is being closed waits for its store for ``OUTAGE_TIMEOUT_S``, and goes down then: handlers and publishers
-      that wait for the store must not keep a program from ending.
+    - The committer retries a commit that fails for a temporary reason. Only consumers are notified.
+    - After a commit with an unknown outcome, and when the handle is unusable, the store is reopened (``store_reopening.py``).
+      In the meantime leases are fenced, and requests wait.
+    - If another process owns it then, or it is unusable, the engine is down for good, and all requests fail with the reason.
+    - Leases are fenced only when no write is in progress that could still be confirmed.
+    - An engine that is being closed waits for its store for ``OUTAGE_TIMEOUT_S``, and then goes down: handlers and publishers
+      that wait for the store must not keep a program from exiting.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from seriatim.log import logger
 from seriatim.store.base import Store
 
 OUTAGE_TIMEOUT_S = 10.0
-"""How long a store may be away while somebody closes the engine."""
+"""How long closing the engine waits for an unavailable store."""
 
 
 class Recovery:
-    """Decides what a failure of the store means to the committer and the subscriptions. ``down`` is why nothing can be done
-    any more."""
+    """Decides what a failure of the store means for the committer and the subscriptions. ``down`` is the reason if the engine
+    is down for good."""
 
     def __init__(
         self,
@@ -42,7 +41,8 @@ class Recovery:
         load: Callable[[Store], Awaitable[None]],
         begin: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
-        """``load`` goes on with what a store holds, ``begin`` starts work that is waited for before the store is given back."""
+        """``load`` continues with the contents of a store; ``begin`` starts work that is completed before the store is
+        released."""
         self.committer = Committer(store, pump, self.failed)
         self._registry = registry
         self._opener, self._load, self._begin = opener, load, begin
@@ -55,19 +55,19 @@ class Recovery:
 
     @property
     def has_store(self) -> bool:
-        """Whether the store can be asked without waiting for it."""
+        """Whether the store can be read without waiting for it."""
         return self._ready.is_set() and self.down is None
 
     async def require_store(self) -> None:
-        """Wait while the store is opened again."""
+        """Wait while the store is being reopened."""
         await self._ready.wait()
         if self.down is not None:
             raise self.down
 
     def failed(self, error: BaseException) -> None:
-        """Something went wrong that no caller waits for: log it, and let every consumer know.
+        """Something failed that no caller waits for: log it, and notify every consumer.
 
-        When nothing can be written any more, nothing more is given out either.
+        When writing has ended for good, nothing more is delivered, either.
         """
         logger.error("the store failed: %s", error)
         self.last_problem = (self.committer.loop.time(), str(error))
@@ -93,7 +93,7 @@ class Recovery:
             self._reopening = asyncio.get_running_loop().create_task(reopening, name="seriatim-reopening")
 
     async def _reopen(self, error: BaseException, opener: Opener) -> None:
-        """Let go of the old store, find a new one, and go on from what it holds."""
+        """Release the old handle, open a new one, and continue from its contents."""
         await self.committer.come_to_rest(error)
         self._suspend_all(error)
         try:
@@ -113,7 +113,7 @@ class Recovery:
     # -- down -----------------------------------------------------------------------------------------------------------
 
     def _go_down(self, error: BaseException) -> None:
-        """Nothing can be done any more: everybody who asks, or waits, hears why."""
+        """Go down for good: all current and later requests fail with this error."""
         self.down = self.down or error
         self.committer.fail(self.down)
         self._ready.set()
@@ -140,7 +140,7 @@ class Recovery:
             self._outage_watch = asyncio.get_running_loop().create_task(watch, name="seriatim-outage-watch")
 
     async def _limit_outage(self) -> None:
-        """Go down when the store has been away for too long."""
+        """Go down if the store has been unavailable for too long."""
         now = asyncio.get_running_loop().time
         began = now()
         while True:
@@ -153,14 +153,14 @@ class Recovery:
             self._go_down(StoreLost("the engine was closed while its store could not be written"))
 
     async def stop(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting for the store."""
         if self._outage_watch is not None:
             self._outage_watch.cancel()
             await asyncio.wait([self._outage_watch])
         await self._stop_reopening()
 
     async def _stop_reopening(self) -> bool:
-        """Whether the store was being opened again, and is given up."""
+        """Stop reopening the store; whether it was being reopened."""
         if self._reopening is None or self._reopening.done():
             return False
         self._reopening.cancel()

@@ -1,14 +1,13 @@
-"""A store that failed is opened again.
+"""Reopens a store that failed.
 
 Rules
-    - After a commit whose outcome nobody knows, and after anything else that made the handle useless (a lost connection), the
-      old handle is closed and a new one is opened. While that fails for a reason that may pass, it is tried again after a
-      pause that doubles.
-    - The ownership of the store is free for a moment meanwhile. Whoever takes it raises the epoch of the store, so an epoch
-      higher than our own openings explain says that somebody else was there. Then, and when somebody else is there now, the
-      store is lost: taking it by force would leave two programs that believe they own it.
-    - A try that failed half-way may have raised the epoch or not, so each allows for one. An owner who came and went between
-      two such tries may remain unnoticed; what it published does not (``Engine._know``), and the rest is loaded anew anyway.
+    - After a commit with an unknown outcome, and after any failure that makes the handle unusable (a lost connection), the old
+      handle is closed and a new one is opened. If that fails for a temporary reason, it is retried after a pause that doubles.
+    - In between, the store has no owner. Another owner would raise the epoch, so an epoch higher than our own attempts explain
+      shows that there was one. In that case, and if there is another owner now, the store is lost: taking it by force would
+      leave two programs that believe they own it.
+    - An attempt that failed half-way may have raised the epoch, so each allows for one. An owner that came and went between two
+      such attempts may go unnoticed. Its messages don't (``Registry.take``), and everything else is loaded again anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Opener = Callable[[], Store]
 
 
 async def open_again(old: Store, opener: Opener, use: Callable[[Store], Awaitable[None]]) -> Store:
-    """Close a store, open it again, and ``use`` it; raises StoreLost when somebody else has it, or had it in between."""
+    """Close a store, reopen it, and ``use`` it; raises StoreLost if another process owns it, or owned it in between."""
     highest, pause = old.epoch, FIRST_PAUSE_S
     await _close(old)
     while True:

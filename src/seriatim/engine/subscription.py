@@ -1,11 +1,11 @@
 """A subscription: its lanes, and the owners of everything around them.
 
 Rules
-    - The lanes (``core.lanes.lanes``) decide what is given out and when. Nothing here decides order.
-    - Who owns what: ``life`` when messages may flow (``subscription_states.py``), ``deliveries`` the consumers and the timer,
-      ``outcomes`` what becomes of messages and when that is durable, ``placement`` where the subscription stands in its log,
-      and ``dead_letters`` what left undelivered. What operators ask for is in ``operator_actions.py``.
-    - When the store has to be opened again, leases are fenced at once, and what was accepted and not written did not happen.
+    - The lanes (``core.lanes.lanes``) decide what is delivered and when. Nothing here decides order.
+    - The owners: ``life`` of when messages may flow (``subscription_states.py``), ``deliveries`` of consumers and the timer,
+      ``outcomes`` of acks and failures and of when they are durable, ``placement`` of the position in the log, and
+      ``dead_letters`` of messages that left undelivered. Operators' actions are in ``operator_actions.py``.
+    - When the store must be reopened, leases are fenced at once, and changes that were accepted but not written did not happen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KEY, _OFFSET, _NOT_BEFORE = attrgetter("key"), attrgetter("offset"), attrgetter
 
 
 class SubscriptionState:
-    """What the engine knows of one subscription."""
+    """The engine's state of one subscription."""
 
     def __init__(self, row: SubscriptionRow, topic: TopicState, engine: Engine) -> None:
         self.id = row.id
@@ -72,7 +72,7 @@ class SubscriptionState:
         return SubscriptionInfo(self.name, self.topic.name, self.options, said_of(self.flaws))
 
     def read_options(self, row: SubscriptionRow) -> SubscriptionOptions:
-        """The options that the store holds. When some of them can't be used, the subscription is stopped."""
+        """The stored options. If some are unusable, the subscription is stopped."""
         options, self.flaws = read_subscription_options(row.options)
         if self.flaws:
             logger.error("subscription %r is stopped, because it has %s", self.name, said_of(self.flaws))
@@ -101,7 +101,7 @@ class SubscriptionState:
             lanes.push(record.key if ordering else None, record.offset, now, record.not_before - now)
 
     async def records(self, offsets: Iterable[int]) -> dict[int, Record]:
-        """Messages by their offsets, without delivering them; those that are no longer kept are left out."""
+        """Messages by their offsets, without delivering them, except those that are no longer kept."""
         wanted = sorted(set(offsets))
         known = {offset: record for offset in wanted if (record := self.topic.recent(offset)) is not None}
         missing = [offset for offset in wanted if offset not in known]
@@ -111,17 +111,18 @@ class SubscriptionState:
     # -- life -----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin: it is new, and the store holds nothing for it."""
+        """Start as a new subscription, without stored state."""
         self.life.step(LifeEvent.LOAD)
 
     def resume(self, options: SubscriptionOptions, loaded: Loaded) -> None:
-        """Go on with what the store holds. A move that is under way goes on too, and then releases what is held back."""
+        """Continue with the stored state. A move in progress continues, too, and then releases the messages that are held
+        back."""
         self.life.step(LifeEvent.LOAD)
         self.use(loaded, options)
         self.release_held_back(loaded.until)
 
     def use(self, loaded: Loaded, options: SubscriptionOptions) -> None:
-        """Replace the lanes by others that were loaded."""
+        """Replace the lanes by newly loaded ones."""
         self.lanes, self.options = loaded.lanes, options
         self.loaded, self.switched = self._engine.now(), -inf
         # The floor may be above the last message: that one may have failed after it was counted on.
@@ -132,19 +133,19 @@ class SubscriptionState:
         self.outcomes.write_superseded()
 
     def change(self, options: SubscriptionOptions) -> None:
-        """Go on with other options."""
+        """Continue with other options."""
         if options.paused is not self.options.paused:
             self.switched = self._engine.now()
         self.options = options
 
     def release_held_back(self, until: int) -> None:
-        """Queue what was published meanwhile, but for what was loaded, if messages may flow again."""
+        """If messages may flow again, queue those published meanwhile, except those that were loaded."""
         if self.life.state is LifeState.ACTIVE:
             records, self._held_back = self._held_back, []
             self.push([record for record in records if record.offset > until])
 
     def suspend(self, error: BaseException) -> None:
-        """The store is lost for now: fence every lease, give out nothing, forget what was accepted and not written."""
+        """The store is unavailable: fence every lease, deliver nothing, and drop changes that are not written."""
         self.life.step(LifeEvent.SUSPEND)
         self._held_back = []
         self._cancel_tasks()
@@ -154,7 +155,7 @@ class SubscriptionState:
         self.deliveries.lose_all(lost)
 
     def close(self, why: BaseException) -> None:
-        """Stop: no timer, no read, no consumer. Who acks or nacks from now on is told why that can't be."""
+        """Stop the timer, reads and consumers. Later acks and nacks raise this error."""
         if self.life.state is not LifeState.CLOSED:
             self.life.close(why)
             self.deliveries.close()

@@ -1,9 +1,9 @@
-"""What a subscription's filter rejects never enters its lanes, and counts as settled.
+"""Messages that a subscription's filter rejects never enter its lanes, and count as settled.
 
 Rules
-    - Rejected messages are settled in the store, so that they do not keep the log from being cleaned up. There is no hurry: who
-      loads the subscription before that rejects them again. So they wait for company, and cost no commit of their own.
-    - They are settled when many have come together, before clean-up, and when the engine is closed.
+    - Rejected messages are settled in the store, so that the log can be cleaned up. It is not urgent: if the subscription is
+      loaded before that, they are rejected again. So they wait for other changes, and need no commit of their own.
+    - They are settled when there are many of them, before clean-up, and when the engine is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Message = TypeVar("Message", bound=Record | MessageHeader)
 
 
 class SubscriptionFilter:
-    """The filter of one subscription, and what it has rejected lately."""
+    """The filter of one subscription, and the messages it rejected that are not settled yet."""
 
     def __init__(self, subscription_id: int, text: str | None, commit: Callable[[], Commit], name: str = "") -> None:
         self.id, self._name = subscription_id, name
@@ -45,7 +45,7 @@ class SubscriptionFilter:
         ]
 
     def sift(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Those that the filter lets through; the others are settled sooner or later."""
+        """The messages that the filter lets through. The others are settled later."""
         wanted, rejected = self.split(messages)
         if rejected:
             self.settle_later(rejected)
@@ -57,7 +57,7 @@ class SubscriptionFilter:
             self.settle()
 
     def settle(self) -> bool:
-        """Let what was rejected ride in the next commit; False when there is nothing."""
+        """Settle rejected messages in the next commit; False if there are none."""
         rejected, self._rejected = self._rejected, []
         if rejected:
             self._commit().settle(self, rejected)

@@ -1,11 +1,11 @@
-"""Where a subscription stands in its log, and with which lanes: changed options, a seek, a detached subscription.
+"""Moves a subscription to another position or to other lanes: changed options, a seek, detaching.
 
 Rules
-    - A move loads the lanes anew from the store, while nothing is in flight, nothing is given out, and what is published
-      meanwhile is held back (``subscription_states.py``).
-    - Moves take place one after another, and each sees what the one before has left. Lanes are replaced only while nobody
+    - A move loads the lanes from the store again, while nothing is in flight, nothing is delivered, and newly published
+      messages are held back (``subscription_states.py``).
+    - Moves take place one after another, and each sees the result of the one before. Lanes are replaced only while nothing
       operates on them (``lanes_lock``).
-    - When a move fails, the lanes that there were go on.
+    - If a move fails, the old lanes continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Placement:
         self._one_at_a_time = asyncio.Lock()
 
     def load(self, store: StoreReader, options: SubscriptionOptions) -> Loaded:
-        """What the store holds for the subscription, in lanes that nobody else uses yet. May run in a thread."""
+        """The stored state of the subscription, in new lanes. May run in a thread."""
         host = self._host
         lanes = new_lanes(options.delivery, max(host.lanes.next_token, self._engine.first_token()))
         lanes.advance(self._engine.now())  # so that what is due is not taken for delayed
@@ -47,9 +47,9 @@ class Placement:
     async def reconfigure(
         self, change: Callable[[SubscriptionOptions], SubscriptionOptions], names: Sequence[str] | None
     ) -> None:
-        """Go on with what ``change`` makes of the options. Where that needs other lanes, leases that are out finish first.
+        """Continue with the options that ``change`` returns. If they need other lanes, outstanding leases finish first.
 
-        ``names`` are the options that are given anew, None: all. One that could not be used must be among them."""
+        ``names`` are the options that are set, None for all. Unusable ones must be among them."""
         host = self._host
         async with self._one_at_a_time:
             require_repaired(f"subscription {host.name!r}", host.flaws, names)
@@ -71,7 +71,7 @@ class Placement:
                 host.dead_letters.give_up_places()
 
     async def detach(self) -> None:
-        """Drop everything, and take nothing more. Leases that are out are fenced."""
+        """Drop everything, and accept nothing more. Outstanding leases are fenced."""
         host = self._host
         async with self._one_at_a_time:
             options = replace(host.options, detached=True)
@@ -82,8 +82,8 @@ class Placement:
             host.deliveries.report(FailedPrecondition(detached))
 
     async def relocate(self, move: Callable[[], Awaitable[None]]) -> None:
-        """Go on from wherever ``move`` puts the subscription in the store. Leases that are out are fenced; what was accepted of
-        them is written before."""
+        """Continue from where ``move`` puts the subscription in the store. Outstanding leases are fenced; accepted acks are
+        written before."""
         async with self._one_at_a_time:
             self._host.deliveries.fence_all()
             await self._replace_lanes(None, move)
@@ -99,7 +99,7 @@ class Placement:
     async def _replace_lanes(
         self, options: SubscriptionOptions | None, move: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """``options`` None: those that are in force when ``move`` is done. The store may be opened again before."""
+        """``options`` None: those in force when ``move`` is done. The store may be reopened before."""
         host, until = self._host, -1
         host.life.require_open()
         host.life.step(LifeEvent.MOVE)
@@ -136,5 +136,5 @@ class Placement:
 
 
 def _shape(options: SubscriptionOptions) -> tuple[object, ...]:
-    """What lanes are built for. Everything else can be changed while they are at work."""
+    """The options that lanes are built for. All others can be changed while lanes are in use."""
     return options.message_ordering, replace(options.delivery, retry=RetryPolicy(mode=options.retry.mode))

@@ -1,12 +1,12 @@
-"""The life of a subscription: when it gives messages out, and when what is published has to wait.
+"""The life of a subscription: when it delivers messages, and when published messages have to wait.
 
 Rules
-    - It is *loading* until its lanes hold what the store holds: at first, and whenever the store has to be opened again.
+    - It is *loading* until its lanes have the stored state: at first, and whenever the store is reopened.
     - While it is *active*, messages go into its lanes and out to its consumers.
-    - While it is *moving*, its lanes are being replaced: by others that are made for other options, or that stand somewhere
-      else. Leases come to their end, nothing more is given out, and what is published is held back for the new lanes.
-    - A store that fails during a move makes it *stalled*: it goes on when the lanes are loaded again.
-    - *Closed* is for good. What began before and ends now changes nothing any more.
+    - While it is *moving*, its lanes are being replaced by others, for other options or another position. Leases end, nothing
+      is delivered, and published messages are held back for the new lanes.
+    - If the store fails during a move, it is *stalled*: it continues when the lanes are loaded again.
+    - *Closed* is final. Operations that began before and end now change nothing.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ TABLE = TransitionTable(
 
 
 class SubscriptionLife:
-    """Where a subscription is in its life."""
+    """The current state of a subscription's life."""
 
     def __init__(self) -> None:
         self.state = TABLE.start
         self.ended: BaseException | None = None  # why nothing can be taken or said any more
 
     def step(self, event: LifeEvent) -> LifeState:
-        """Something happened. Raises IllegalTransition, and changes nothing, when it can't happen now."""
+        """Process an event. Raises IllegalTransition, and changes nothing, if it is not allowed now."""
         (self.state,) = TABLE.targets(self.state, event)
         return self.state
 
     def close(self, why: BaseException) -> None:
-        """End it, for the first reason that is given."""
+        """Close it. The first reason counts."""
         self.step(LifeEvent.CLOSE)
         self.ended = self.ended or why
 

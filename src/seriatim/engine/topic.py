@@ -19,27 +19,26 @@ CACHED_BYTES = 64 * 1024 * 1024
 """How much memory the recent messages of a topic may take, with everything that belongs to them."""
 
 RECORD_BYTES = 320
-"""What a message costs apart from its data, key and attributes: the record, its numbers, its place in the dict."""
+"""The memory of a message apart from its data, key and attributes: the record, its numbers, its entry in the dict."""
 
 ENTRY_BYTES = 64
-"""What an attribute costs apart from its name and value: its place in a dict that is never full."""
+"""The memory of an attribute apart from its name and value: its entry in a dict that is never full."""
 
 _OFFSET, _KEY, _DATA, _ATTRIBUTES = map(itemgetter, range(4))
 _make = tuple.__new__  # makes named tuples of tuples in C: twice as fast as calling their class
 
 
 class Follower(Protocol):
-    """Whoever wants to see every message of a topic once it is durable."""
+    """Receives every message of a topic once it is durable."""
 
     def push(self, records: Sequence[Record | MessageHeader]) -> None: ...
 
 
 class TopicState:
-    """What the engine knows of one topic.
+    """The engine's state of one topic.
 
-    Messages that were just published stay in memory until newer ones need the room, so that a subscriber who keeps up never
-    waits for a read; not those of a topic without subscriptions. When there is one subscription only, what it has settled
-    leaves at once.
+    Recently published messages stay in memory until newer ones need the room, so that a subscriber who keeps up never waits
+    for a read, unless the topic has no subscriptions. If there is only one subscription, settled messages leave at once.
     """
 
     def __init__(self, row: TopicRow) -> None:
@@ -57,7 +56,7 @@ class TopicState:
         return TopicInfo(self.name, self.options, earliest, self.next_offset, said_of(self.flaws))
 
     def follow(self, follower: Follower) -> None:
-        """Show it every message from now on."""
+        """Pass it every message from now on."""
         self.followers[follower] = None
 
     def unfollow(self, follower: Follower) -> None:
@@ -67,22 +66,22 @@ class TopicState:
         self.options, self.flaws = options, {}
 
     def update(self, row: TopicRow) -> None:
-        """Take over what the store says. An offset that was given out is never given again."""
+        """Adopt the stored row. An assigned offset is never assigned again."""
         self.options, self.flaws = read_topic_options(row.options)
         self.skip_offsets_below(row.next_offset)
 
     def skip_offsets_below(self, below: int) -> None:
-        """Give none of the offsets below this one to a message."""
+        """Assign no offset below this one."""
         self.next_offset = max(self.next_offset, below)
 
     def reserve(self, count: int) -> int:
-        """The first of ``count`` offsets, which nobody else gets."""
+        """Reserve ``count`` offsets, and return the first."""
         first = self.next_offset
         self.next_offset = first + count
         return first
 
     def number(self, messages: Sequence[Outgoing], now: float) -> tuple[MessageIds, list[Record]]:
-        """Messages as the log keeps them, with the next offsets."""
+        """Messages as records of the log, with the next offsets."""
         first = self.next_offset
         self.next_offset = first + len(messages)
         offsets = range(first, self.next_offset)
@@ -95,7 +94,7 @@ class TopicState:
         ]
 
     def appended(self, records: Sequence[Record]) -> None:
-        """Messages are durable: remember them, and show them to everybody who follows."""
+        """Messages are durable: keep them in memory, and pass them to all followers."""
         size = sum(map(len, map(_DATA, records)))
         self.counts.published += len(records)
         self.counts.bytes += size
@@ -113,14 +112,14 @@ class TopicState:
         return bool(self.followers)
 
     def batch_appended(self, positions: Sequence[MessageHeader], messages: int, size: int) -> None:
-        """Many messages are durable at once: whoever wants their data reads the store."""
+        """Many messages are durable at once: their data is read from the store when needed."""
         self.counts.published += messages
         self.counts.bytes += size
         for follower in self.followers:
             follower.push(positions)
 
     def settled(self, offsets: Iterable[int]) -> None:
-        """A subscription is done with messages."""
+        """A subscription has settled messages."""
         if len(self.followers) == 1:
             self._forget(offsets)
 
@@ -134,7 +133,7 @@ class TopicState:
         return found if all(found) else None  # type: ignore[return-value]  # no record is empty
 
     def _make_room(self) -> None:
-        """Forget the oldest, an eighth of all at a time: a dict whose first entries are gone is slow to find the next."""
+        """Drop the oldest, an eighth of all at a time: a dict whose first entries were deleted is slow to find the next."""
         surplus, oldest = self._recent_bytes - CACHED_BYTES * 7 // 8, list[int]()
         for offset, record in self._recent.items():
             if surplus <= 0:
@@ -149,7 +148,7 @@ class TopicState:
 
 
 def memory_of(records: Sequence[Record]) -> int:
-    """About how many bytes messages take in memory."""
+    """The approximate size of messages in memory, in bytes."""
     size = (
         RECORD_BYTES * len(records) + sum(map(getsizeof, map(_DATA, records))) + sum(map(getsizeof, map(_KEY, records)))
     )

@@ -1,4 +1,4 @@
-"""Waiting for what must come to its end."""
+"""Waiting for work that must be completed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 async def until_done(work: asyncio.Future[T]) -> T:
-    """Wait for ``work`` however often the wait is cancelled; a cancellation is raised afterwards."""
+    """Wait for ``work``, even if the wait is cancelled; the cancellation is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:

@@ -1,4 +1,4 @@
-"""Clean-up: what nobody needs any more leaves the store, a while after something changed, and in small pieces."""
+"""Clean-up: removes unneeded data from the store, a while after a change, and in small pieces."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from seriatim.engine.engine import Engine
 
 PAUSE_S = 1.0
-"""How long after a change clean-up begins, so that it has something to do and disturbs little."""
+"""How long after a change clean-up begins, so that it is worth while and disturbs little."""
 
 REST = 9.0
-"""After a piece it rests this many times as long as the piece took, so that few messages meet it."""
+"""After a piece it pauses for this many times the duration of the piece, so that it delays few messages."""
 
 UNHURRIED_PIECES = 1000
-"""After this many pieces without reaching the end it rests only as long as it works: it may be falling behind."""
+"""After this many pieces without reaching the end it pauses only as long as it works, because it may be falling behind."""
 
 IDLE_PAUSE_S = 3600.0
-"""What expires with time alone is looked for this often."""
+"""How often it looks for data that expires without any change."""
 
 
 class Upkeep:
-    """A task that cleans up. ``changed`` is set by whoever changes something."""
+    """A task that cleans up. Every change sets ``changed``."""
 
     def __init__(self, engine: Engine, registry: Registry) -> None:
         self._engine, self._registry = engine, registry
@@ -56,7 +56,7 @@ class Upkeep:
                 logger.exception("clean-up failed and will be tried again after the next change")
 
     async def clean_up(self) -> None:
-        """Remove now what nobody needs any more, in pieces between which others may write."""
+        """Clean up now, in pieces between which others may write."""
         engine, time, writer = self._engine, asyncio.get_running_loop().time, self._engine.recovery.committer.writer
         if self.settle_rejected():
             await engine.drain()
@@ -71,7 +71,7 @@ class Upkeep:
             await asyncio.sleep((time() - begin) * (REST if pieces < UNHURRIED_PIECES else 1))
 
     def settle_rejected(self) -> bool:
-        """Let what filters rejected ride in the next commit; False when there is nothing, or nothing can be written."""
+        """Settle messages rejected by filters in the next commit; False if there are none, or writing has ended."""
         try:
             return sum(subscription.filter.settle() for subscription in self._registry.subscriptions.values()) > 0
         except StoreError:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from logging import LoggerAdapter
 from typing import Any
 
 from seriatim.core.filters import compile_filter
@@ -77,6 +78,7 @@ class Group:
         self, address: Address, info: SubscriptionInfo, producer: KafkaProducer, now: Callable[[], float]
     ) -> None:
         self.info = info
+        self._log = LoggerAdapter(logger, {"subscription": info.name})
         self._producer = producer
         self._now = now
         self._loop = asyncio.get_running_loop()
@@ -348,7 +350,7 @@ class Group:
         results = await asyncio.gather(*writes, return_exceptions=True)
         errors = [result if isinstance(result, BaseException) else None for result in results]
         if (first := next(filter(None, errors), None)) is not None:
-            logger.error("subscription %r: %s: %s", self.info.name, what, first)
+            self._log.error("subscription %r: %s: %s", self.info.name, what, first)
         return errors
 
     # -- commits --------------------------------------------------------------------------------------------------------
@@ -360,7 +362,7 @@ class Group:
             try:
                 await self._commit([known for known in self.partitions.values() if known.is_dirty and known.is_ready])
             except Exception as error:
-                logger.error("committing to Kafka ends: %r", error, exc_info=error)
+                self._log.error("committing to Kafka ends: %r", error, exc_info=error)
                 self.failed(StoreLost(f"committing to Kafka has ended: {error!r}"))
                 raise
 
@@ -374,7 +376,7 @@ class Group:
         try:
             there = await self._member.commit(list(commits.values())) if commits else set()
         except SeriatimError as error:
-            logger.warning("subscription %r: %s", self.info.name, error)
+            self._log.warning("subscription %r: %s", self.info.name, error)
             for partition in commits:
                 partition.is_dirty = True
             self._loop.call_later(RETRY_S, self._changed.set)
@@ -414,7 +416,7 @@ class Group:
             what = (
                 "subscription %r: %d messages of partition %d were removed from the log before they were finished: lost"
             )
-            logger.error(what, self.info.name, lost, partition, extra={"subscription": self.info.name})
+            self._log.error(what, self.info.name, lost, partition)
             self._write(known, [lost_record(end, lost)])
             self._changed.set()
 
@@ -432,7 +434,7 @@ class Group:
                     self._write(partition, [claim_record(epoch)])
                     return
             except SeriatimError as error:
-                logger.warning("subscription %r: %s", self.info.name, error)
+                self._log.warning("subscription %r: %s", self.info.name, error)
             await asyncio.sleep(RETRY_S)
 
     def remembered(self, serial: int, memory: PartitionMemory) -> None:
@@ -461,9 +463,9 @@ class Group:
         try:
             if not await self._until(lambda: not any(self._owns(one) and one.lanes.leases() for one in going), seconds):
                 what = "subscription %r: a handler did not end before its partition was given up"
-                logger.warning(what, self.info.name)
+                self._log.warning(what, self.info.name)
             if not await self._until(lambda: all(one.is_idle for one in going if self._owns(one)), seconds / 2):
-                logger.error("subscription %r: not everything was written before a partition went", self.info.name)
+                self._log.error("subscription %r: not everything was written before a partition went", self.info.name)
         finally:
             self.lost(serials)
 
@@ -495,7 +497,7 @@ class Group:
     def failed(self, error: SeriatimError) -> None:
         for consumer in list(self._consumers):
             consumer.failed(error)
-        logger.error("subscription %r: %s", self.info.name, error)
+        self._log.error("subscription %r: %s", self.info.name, error)
 
     # -- operators ------------------------------------------------------------------------------------------------------
 
@@ -530,7 +532,7 @@ class Group:
                     done, obeyed = obeyed, []
                     partition.wait(command.head, lambda error: None if error else self._write(partition, done))
         except (FailedPrecondition, NotFound) as error:
-            logger.warning("subscription %r: an operator's %s was refused: %s", self.info.name, command.verb, error)
+            self._log.warning("subscription %r: an operator's %s was refused: %s", self.info.name, command.verb, error)
         self._write(partition, obeyed)
         self.wake()
 

@@ -8,15 +8,12 @@ Rules
     - Requests are read a few at a time, per client and in total; a request that waits its turn stays with its sender. If it
       does not arrive in time, its call ends and makes room for the next.
 
-Locks by name, so that read-modify-write changes of a resource happen one after another.
-
-Rules
+Rules of the locks by name, with which changes of a resource happen one after another
     - A change that depends on the current state of a resource (a mask applied to it, a revision added to it) reads and writes
       under the lock of the resource.
     - A call that has begun is completed even if its caller is gone (``calls.py``), so no change is abandoned half-way.
     - A call that needs two locks takes the subscription's first, then its topic's.
-
-The same locks limit how many requests of a client are read at a time (``admission.py``).
+    - The same locks limit how many requests of a client are read at a time.
 """
 
 from __future__ import annotations

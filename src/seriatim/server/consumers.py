@@ -40,8 +40,8 @@ Failures = dict[str, str]
 """Failed ack ids, each with the reason defined by the API."""
 
 
-class Member(NamedTuple):
-    """A registered consumer."""
+class RegisteredConsumer(NamedTuple):
+    """A consumer of this server, by its number."""
 
     number: int
     subscription: str
@@ -58,16 +58,16 @@ class ConsumerRegistry:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._numbers = count(1)
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, RegisteredConsumer] = {}
 
-    def join(self, subscription: str, consumer: Consumer) -> Member:
+    def join(self, subscription: str, consumer: Consumer) -> RegisteredConsumer:
         """Start delivering to a consumer."""
         number = next(self._numbers)
-        member = Member(number, subscription, consumer, self._broker.attach(subscription, consumer))
+        member = RegisteredConsumer(number, subscription, consumer, self._broker.attach(subscription, consumer))
         self._members[number] = member
         return member
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: RegisteredConsumer) -> None:
         """Remove a consumer. Its messages are redelivered at once, and the attempt does not count."""
         self._members.pop(member.number, None)
         member.attachment.detach()
@@ -78,7 +78,7 @@ class ConsumerRegistry:
         self._ack_all(list(self._held(subscription, ack_ids).values()))
 
     @staticmethod
-    def _ack_all(held: Sequence[tuple[Member, Lease]]) -> None:
+    def _ack_all(held: Sequence[tuple[RegisteredConsumer, Lease]]) -> None:
         """Ack leases of one subscription, in one call of the engine. One of them may fence a later one."""
         for member, _ in held[:1]:
             member.consumer.ack_all([lease for _, lease in held])
@@ -115,11 +115,11 @@ class ConsumerRegistry:
                 failures[ack_id] = INVALID
         return failures
 
-    def _held(self, subscription: str, ack_ids: Sequence[str]) -> dict[str, tuple[Member, Lease]]:
+    def _held(self, subscription: str, ack_ids: Sequence[str]) -> dict[str, tuple[RegisteredConsumer, Lease]]:
         """The leases that ack ids name, as far as they are still held. Raises InvalidArgument for a malformed ack id."""
         if len(ack_ids) > MAX_ACK_IDS:
             raise InvalidArgument(f"a request has at most {MAX_ACK_IDS} ack IDs, not {len(ack_ids)}: send several")
-        found: dict[str, tuple[Member, Lease]] = {}
+        found: dict[str, tuple[RegisteredConsumer, Lease]] = {}
         for ack_id in ack_ids:
             try:
                 number, offset, token = map(int, ack_id[: MAX_ACK_ID_CHARACTERS + 1].split("-"))
@@ -144,7 +144,7 @@ def check_seconds(seconds: int) -> None:
         raise InvalidArgument(f"an ack deadline must be 0 to {MAX_ACK_DEADLINE_S} seconds, not {seconds}")
 
 
-def _ack(member: Member, lease: Lease) -> asyncio.Future[None]:
+def _ack(member: RegisteredConsumer, lease: Lease) -> asyncio.Future[None]:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         member.attachment.ack(lease, partial(tell_future, done))

@@ -14,14 +14,9 @@ Theory of operation
     them: it checks which connections still exist, when a stream has ended and every ``CHECK_INTERVAL_S`` seconds, and removes
     consumers without leases.
 
-Which client connections still exist.
-
-gRPC doesn't tell a server whether a call was cancelled by its client or ended together with the connection. The operating
-system knows: the kernel's table of TCP connections shows which are established. A killed process has lost its connections
-before gRPC notices.
-
-Where the table can't be read (it exists on Linux only), or a proxy in between keeps its own connection, a client counts as
-connected.
+    gRPC doesn't tell a server whether a call was cancelled by its client or ended together with the connection. The kernel's
+    table of TCP connections shows which are established; a killed process is gone from it before gRPC notices. Where the table
+    can't be read (it exists on Linux only), or a proxy in between keeps its own connection, a client counts as connected.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from seriatim.server.consumers import ConsumerRegistry, Member
+from seriatim.server.consumers import ConsumerRegistry, RegisteredConsumer
 
 CHECK_INTERVAL_S = 0.5
 
@@ -53,11 +48,11 @@ class EndedStreams:
     def __init__(self, members: ConsumerRegistry, max_per_client: int) -> None:
         self._members = members
         self._max_per_client = max_per_client
-        self._ended: dict[int, tuple[Member, Client]] = {}  # by the member's number: the oldest first
+        self._ended: dict[int, tuple[RegisteredConsumer, Client]] = {}  # by the member's number: the oldest first
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
-    def add(self, member: Member, client: Client) -> None:
+    def add(self, member: RegisteredConsumer, client: Client) -> None:
         """A client has ended its stream."""
         if client.releases_on_close or not member.consumer.outstanding:
             self._members.leave(member)

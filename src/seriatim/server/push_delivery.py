@@ -6,18 +6,11 @@ Rules
     - A message that was not accepted is posted again after the backoff of the subscription's retry policy; without one after a
       tenth of a second, doubling up to a minute, so that an endpoint that is down is not hammered.
     - Code that changes a subscription calls ``follow``, which starts, changes or stops pushing according to its options.
-
-How a message is pushed: one HTTP POST, whose status is the ack.
-
-Rules
-    - The body is JSON with the message, base64 inside, or the bare data where the subscription wants no wrapper.
-    - 200, 201, 202 and 204 ack. Anything else, and no answer at all, nacks. Redirections are not followed. Interim answers
+    - A message is one HTTP POST: JSON with the message, base64 inside, or bare data where the subscription wants no wrapper.
+    - 200, 201, 202 and 204 ack; the body of a response is not read. Anything else, and no answer at all, nacks. Interim answers
       (100, 102, 103) are passed over: what follows them counts.
-
-HTTP POSTs with aiohttp, over connections that are reused.
-
-Redirects are not followed, cookies are not stored, and the body of a response is not read: only its status counts. Proxies from
-the environment are not used. User and password in a URL are sent as basic authentication.
+    - Redirects are not followed, cookies are not stored, and proxies from the environment are not used. User and password in a
+      URL are sent as basic authentication.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from seriatim.engine.broker import Broker
 from seriatim.engine.consumer import Consumer, Delivered
 from seriatim.engine.options import SubscriptionOptions
 from seriatim.errors import InvalidArgument, ResourceExhausted
-from seriatim.server.consumers import INVALID, ConsumerRegistry, Failures, Member, check_seconds, is_final
+from seriatim.server.consumers import INVALID, ConsumerRegistry, Failures, RegisteredConsumer, check_seconds, is_final
 from seriatim.server.options import ServerOptions
 from seriatim.server.push_delivery import require_pullable
 from seriatim.server.resources import Resources
@@ -80,7 +80,9 @@ class Stream:
             ack_deadline=float(first.stream_ack_deadline_seconds),
         )
 
-    async def run(self, requests: AsyncIterator[Any], write: Write, ended: Callable[[Member], None]) -> None:
+    async def run(
+        self, requests: AsyncIterator[Any], write: Write, ended: Callable[[RegisteredConsumer], None]
+    ) -> None:
         """Serve until the client hangs up, then call ``ended`` with its consumer. Raises if anything else ends the stream."""
         await require_pullable(self._broker, self._name)
         self._member = self._members.join(self._name, self._consumer)
@@ -203,7 +205,8 @@ class Stream:
     def _next_messages(self, counts_attempts: bool) -> list[bytes]:
         """Messages for one response, serialized; none if the leases of all waiting messages were lost."""
         pending, member, names, size = self._pending, self._member, self._resources.subscriptions, 0
-        is_held, sending, messages = member.attachment.holds, self._sending.append, list[bytes]()
+        is_held, sending = member.attachment.holds, self._sending.append
+        messages: list[bytes] = []
         while pending and size < RESPONSE_FULL_BYTES:
             delivered = pending.popleft()
             lease, record = delivered

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from seriatim.engine.consumer import TURN, Consumer, Delivered
-from seriatim.server.consumers import ConsumerRegistry, Member, is_final
+from seriatim.server.consumers import ConsumerRegistry, RegisteredConsumer, is_final
 
 RESPONSE_FULL_BYTES = 2 * 1024 * 1024
 
@@ -46,7 +46,7 @@ class Puller:
         self._size = 0  # bytes of what is ready
         self._changed = asyncio.Event()
         self._consumer = _Taker(self)
-        self.member: Member = members.join(subscription, self._consumer)
+        self.member: RegisteredConsumer = members.join(subscription, self._consumer)
 
     async def pull(self, most: int, wait: float) -> list[Delivered]:
         """Up to ``most`` messages, at least one unless none comes within ``wait`` seconds."""

@@ -23,15 +23,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import ssl
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import Any, cast
 
 from seriatim.core.resequencing.options import LedgerEntry, Reason
@@ -43,6 +42,7 @@ from seriatim.core.sparkplug.messages import (
     NodeOrdering,
     Ordered,
     RebirthRequested,
+    Status,
 )
 from seriatim.core.sparkplug.pool import EdgeNodes
 from seriatim.core.validation import require_duration
@@ -56,12 +56,13 @@ from seriatim.engine.reported_status import (
     MissingNumbers,
     NodeStatus,
     leave_status,
+    left_statuses,
     take_rebirth_requests,
 )
-from seriatim.errors import AlreadyExists, CapacityExceeded, InvalidArgument
+from seriatim.errors import AlreadyExists, CapacityExceeded, InvalidArgument, SeriatimError
 from seriatim.extras import require_extra
 from seriatim.log import logger
-from seriatim.sparkplug.inbox import Inbox
+from seriatim.sparkplug.inbox import MAX_READ_AT_ONCE, Inbox, read_arrived
 from seriatim.sparkplug.intake import Body, Counts, Malformed, read_message
 from seriatim.sparkplug.mqtt_address import MqttAddress, MqttTrust, SubscriptionRefused, refusal_of
 from seriatim.sparkplug.payload import Aliases, rebirth_command
@@ -84,8 +85,6 @@ import aiomqtt  # noqa: E402
 
 STATUS_INTERVAL_S, LOOKS_PER_STATUS = 5.0, 5
 """How often a status is left for operators, and how often their requests are looked for meanwhile."""
-MAX_READ_AT_ONCE = 256
-"""How many messages are handled before the rest of the program has its turn."""
 CLOSE_TIMEOUT_S = 25.0
 """Longer than it takes to announce offline and to disconnect if the broker does not answer."""
 _CLEAN_V311: Mapping[str, Any] = {"protocol": aiomqtt.ProtocolVersion.V311, "clean_session": True}
@@ -173,6 +172,8 @@ class Host:
         self._timer: asyncio.TimerHandle | None = None
         self._state_topic = state_topic(self._options.host_id)
         self._delay = self._options.reconnect_delay
+        self._silent: dict[str, NodeStatus] = {}
+        """Nodes that an earlier run knew and this one has not heard of, in the order of that run's status."""
         self.counts = Counts()
         self.nodes: EdgeNodes[Body] = EdgeNodes(self._options.ordering)
         self.online = asyncio.Event()
@@ -211,14 +212,22 @@ class Host:
                     work.result()
 
     async def _leave_statuses(self) -> None:
-        """Tell operators how it goes, every few seconds."""
-        since: dict[str, tuple[str, datetime, bool]] = {}
+        """Tell operators how it goes, every few seconds. A node that has been silent since a restart of the host stands as
+        the host knew it before."""
+        self._silent = await self._nodes_known_before()
+        since = {name: (node.status, node.since, node.since_exactly) for name, node in self._silent.items()}
         while True:
             now, nodes = datetime.now(UTC), list(islice(self.nodes, MAX_NODES))
-            # How each node stands, and since when: what is not seen any more is forgotten.
-            standing = {str(node.key): str(node.status) for node in nodes}
+            silent = {name: node for name, node in self._silent.items() if parse_node(name) not in self.nodes}
+            self._silent = silent
+            # How each node stands, and since when: what is not known any more is forgotten.
+            standing = {name: node.status for name, node in silent.items()}
+            standing |= {str(node.key): str(node.status) for node in nodes}
             since = {
-                name: since[name] if name in since and since[name][0] == status else (status, now, name in since)
+                name: since[name]
+                if name in since and since[name][0] == status
+                # One that was stale may have been online all the time.
+                else (status, now, name in since and since[name][0] != Status.STALE)
                 for name, status in standing.items()
             }
             told = [
@@ -234,11 +243,31 @@ class Host:
                 )
                 for node in nodes
             ]
-            host, topic = self._options.host_id, self._topics.ordered
-            await leave_status(self._broker, HostStatus(host, topic, now, self.online.is_set(), told, len(self.nodes)))
+            host, topic, count = self._options.host_id, self._topics.ordered, len(self.nodes) + len(silent)
+            told += islice(silent.values(), MAX_NODES - len(told))
+            await leave_status(self._broker, HostStatus(host, topic, now, self.online.is_set(), told, count))
             for _ in range(LOOKS_PER_STATUS):
                 await asyncio.sleep(STATUS_INTERVAL_S / LOOKS_PER_STATUS)
                 await self._handle_operator_requests()
+
+    async def _nodes_known_before(self) -> dict[str, NodeStatus]:
+        """The nodes in the status that an earlier run of this host left: those that were online then are stale, and those
+        of which nothing was heard for as long as messages are kept are forgotten."""
+        before: list[HostStatus] = []
+        with suppress(SeriatimError):  # what can't keep a status has none
+            before = await left_statuses(self._broker, HostStatus)
+        kept, found = self._options.retention, dict[str, NodeStatus]()
+        for status in before:
+            if (status.name, status.topic) != (self._options.host_id, self._topics.ordered):
+                continue
+            for node in status.nodes:
+                known = replace(node, held=0, rebirth_requested=False, gaps=[])
+                if node.status == Status.ONLINE:
+                    devices = {name: "stale" if each == "online" else each for name, each in node.devices.items()}
+                    known = replace(known, status="stale", since=status.time, since_exactly=False, devices=devices)
+                if kept is None or (datetime.now(UTC) - known.since).total_seconds() < kept:
+                    found[node.node] = known
+        return found
 
     async def _handle_operator_requests(self) -> None:
         """Ask nodes for a rebirth as operators want it. Their word does not wait for the node's own backoff."""
@@ -246,7 +275,7 @@ class Host:
             return
         for name in await take_rebirth_requests(self._broker, self._options.host_id):
             node = parse_node(name)
-            if node in self.nodes and self._requests is not None:
+            if (node in self.nodes or name in self._silent) and self._requests is not None:
                 self.counts.rebirths += 1
                 logger.info("requesting a rebirth from %s, on an operator's request", node)
                 self._requests.put_nowait(node)
@@ -301,7 +330,7 @@ class Host:
             async with client:
                 client._disconnected.add_done_callback(lambda _: self.online.clear())  # noqa: SLF001 - before anybody acts on it
                 if (sock := client._client.socket()) is not None:  # noqa: SLF001
-                    self._loop.add_reader(sock.fileno(), _read_arrived, client, inbox)  # instead of aiomqtt's own
+                    self._loop.add_reader(sock.fileno(), read_arrived, client, inbox)  # instead of aiomqtt's own
                 await self._subscribe(client)
                 try:
                     await self._work(client, inbox, partial(self._announce, client, _state(True, began)))
@@ -535,22 +564,6 @@ async def _cancel(*works: asyncio.Task[None], again_after: float = CLOSE_TIMEOUT
             work.cancel()
         _, left = await asyncio.wait(left, timeout=again_after)
     await asyncio.gather(*works, return_exceptions=True)
-
-
-def _read_arrived(client: aiomqtt.Client, inbox: Inbox) -> None:
-    """Read all packets that have arrived. aiomqtt reads one, and then asks the event loop whether there are more."""
-    mqtt = client._client  # noqa: SLF001
-    try:
-        for reads in count(1):
-            waiting = inbox.qsize()
-            mqtt.loop_read()
-            # What TLS has decrypted must be read now: the socket does not become readable for it again.
-            is_pending = isinstance(sock := mqtt.socket(), ssl.SSLSocket) and sock.pending() > 0
-            if not is_pending and (inbox.qsize() == waiting or reads >= MAX_READ_AT_ONCE):
-                return
-    except Exception as error:  # noqa: BLE001 - as aiomqtt does
-        if not client._disconnected.done():  # noqa: SLF001
-            client._disconnected.set_exception(error)  # noqa: SLF001
 
 
 def _retrieve_error_of(client: aiomqtt.Client) -> None:

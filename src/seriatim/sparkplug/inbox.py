@@ -8,6 +8,8 @@ gaps.
 from __future__ import annotations
 
 import asyncio
+import ssl
+from itertools import count
 
 from seriatim.extras import require_extra
 from seriatim.log import logger
@@ -19,6 +21,8 @@ import aiomqtt  # noqa: E402
 
 MAX_UNREAD = 50_000
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
+MAX_READ_AT_ONCE = 256
+"""How many messages are read, and how many handled, before the rest of the program has its turn."""
 
 
 class Inbox(asyncio.Queue[aiomqtt.Message]):
@@ -66,3 +70,19 @@ class Inbox(asyncio.Queue[aiomqtt.Message]):
 
 def _size(payload: object) -> int:
     return len(payload) if isinstance(payload, bytes) else 0
+
+
+def read_arrived(client: aiomqtt.Client, inbox: Inbox) -> None:
+    """Read all packets that have arrived. aiomqtt reads one, and then asks the event loop whether there are more."""
+    mqtt = client._client  # noqa: SLF001
+    try:
+        for reads in count(1):
+            waiting = inbox.qsize()
+            mqtt.loop_read()
+            # What TLS has decrypted must be read now: the socket does not become readable for it again.
+            is_pending = isinstance(sock := mqtt.socket(), ssl.SSLSocket) and sock.pending() > 0
+            if not is_pending and (inbox.qsize() == waiting or reads >= MAX_READ_AT_ONCE):
+                return
+    except Exception as error:  # noqa: BLE001 - as aiomqtt does
+        if not client._disconnected.done():  # noqa: SLF001
+            client._disconnected.set_exception(error)  # noqa: SLF001

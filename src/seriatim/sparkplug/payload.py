@@ -13,12 +13,9 @@ Rules
     - An absent field is None, never zero.
     - A metric is identified by its name or, in data, by an alias assigned in the births of its session (``Aliases``).
     - Signed integers are transmitted as unsigned ones of 32 or 64 bits, and converted back.
-    - Values become JSON: bytes as base64, arrays as lists (``array_values.py``), numbers that JSON lacks (NaN, infinities) as
-      text.
+    - Values become JSON: bytes as base64, arrays as lists, numbers that JSON lacks (NaN, infinities) as text.
 
-Values of Sparkplug's array types, which are packed into bytes.
-
-Rules (the specification's section on array types)
+Sparkplug's array types are packed into bytes (the specification's section on array types)
     - Numbers are little-endian, each as wide as its type. A date is 64 bits of milliseconds.
     - Booleans: their count in 32 bits, then one bit each, the highest of a byte first.
     - Strings are UTF-8, each terminated by a zero byte.

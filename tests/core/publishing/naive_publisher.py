@@ -33,6 +33,7 @@ class NaiveBatch:
     full: bool = False
     ripe: bool = False
     number: int | None = None
+    repeated: list[float] = field(default_factory=list)
 
     def sent(self) -> tuple[Any, ...]:
         return (self.number, self.key, tuple(self.messages), sum(self.sizes))
@@ -128,6 +129,12 @@ class NaiveBatcher:
         if key not in self.paused:
             self.paused.append(key)
         return refused
+
+    def repeat(self, number: int, now: float) -> float | None:
+        """The pauses are 0.1 s, 0.2 s and so on, 5 s at most, for two minutes since the first was asked for."""
+        (batch,) = [batch for batch in self.batches if batch.number == number]
+        batch.repeated.append(now)
+        return min(0.1 * 2 ** (len(batch.repeated) - 1), 5) if now < batch.repeated[0] + 120 else None
 
     def outstanding(self) -> tuple[int, int]:
         waiting = sum(len(batch.messages) for batch in self.batches if batch.number is None)

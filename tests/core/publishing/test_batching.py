@@ -475,6 +475,7 @@ COMMANDS = {
     LineEvent.OPEN: lambda machine: machine.add("k", "z", 1, 0),
     LineEvent.CONFIRM: lambda machine: machine.confirm(1),
     LineEvent.FAIL: lambda machine: machine.fail(1),
+    LineEvent.REPEAT: lambda machine: machine.repeat(1, 0),
     LineEvent.PAUSE: lambda machine: machine.pause("k"),
     LineEvent.RESUME: lambda machine: machine.resume("k"),
 }
@@ -540,6 +541,10 @@ def test_every_transition_of_the_table_happens_and_no_other(monkeypatch):
         paused = reach(state)
         paused.pause("k")
         seen.add((state, LineEvent.PAUSE, paused.state("k")))
+    for state in (LineState.SENDING, LineState.BACKLOGGED):
+        repeated = reach(state)
+        assert repeated.repeat(1, 0) is not None
+        seen.add((state, LineEvent.REPEAT, repeated.state("k")))
     watched: Batcher[str] = Batcher(Batching(max_messages=1))
     watched.add("k", "a", 1, 0)
     watched.pause("k")
@@ -582,9 +587,16 @@ class BatcherAgainstModel(RuleBasedStateMachine):
                 sent = self.machine.add(key, self.message, size, self.now)
                 assert plain(sent) == self.model.add(key, self.message, size, self.now)
 
-    @rule(milliseconds=st.sampled_from([0.5, 1, 3, 10]))
+    @rule(milliseconds=st.sampled_from([0.5, 1, 3, 10, 60_000]))
     def time_passes(self, milliseconds):
         self.now += milliseconds / 1000
+
+    @precondition(lambda self: any(batch.number for batch in self.model.batches))
+    @rule(data=st.data(), times=st.integers(1, 8))
+    def repeat(self, data, times):
+        number = data.draw(st.sampled_from([batch.number for batch in self.model.batches if batch.number]))
+        for _ in range(times):
+            assert self.machine.repeat(number, self.now) == self.model.repeat(number, self.now)
 
     @rule()
     def send_what_is_due(self):
@@ -643,6 +655,22 @@ class BatcherAgainstModel(RuleBasedStateMachine):
 
 
 TestBatcherAgainstModel = BatcherAgainstModel.TestCase
+
+
+def test_a_batch_whose_outcome_is_unknown_is_repeated_after_longer_and_longer_pauses_for_two_minutes():
+    machine: Batcher[str] = Batcher(Batching(max_messages=1))
+    assert [machine.add(key, "1", 1, 0)[0].number for key in ("k", None)] == [1, 2]
+    assert machine.add("k", "2", 1, 0) == ()
+    assert [machine.repeat(1, 7) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
+    assert machine.repeat(2, 100) == 0.1, "each batch has pauses of its own"
+    assert machine.repeat(1, 126.9) == 5
+    assert machine.repeat(1, 127) is None
+    assert machine.flush() == (), "nothing of its key overtakes it"
+    assert [batch.number for batch in machine.confirm(1)] == [3]
+    assert machine.repeat(3, 127) == 0.1
+    machine.fail(3)
+    with pytest.raises(NotFound):
+        machine.repeat(3, 127)
 
 
 def test_a_batch_that_somebody_else_sent_is_in_flight_like_any_other():

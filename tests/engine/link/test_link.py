@@ -319,7 +319,7 @@ def test_a_lease_that_expires_is_reported_and_its_ack_refused(run_linked):
         with pytest.raises(StaleLease):
             attachment.ack(first.lease)
         told: asyncio.Queue[BaseException | None] = asyncio.Queue()
-        client.ack(attachment.channel, first.lease, told.put_nowait)  # as if it had not heard of that yet
+        client.ack(attachment, first.lease, told.put_nowait)  # as if it had not heard of that yet
         assert isinstance(await told.get(), StaleLease)
         attachment.ack(second.lease, told.put_nowait)
         assert await told.get() is None
@@ -343,7 +343,9 @@ def test_an_ack_that_crosses_the_loss_of_its_lease_is_reported_or_logged(run_lin
             attachment.ack(second.lease)
             assert isinstance(await told.get(), StaleLease)
             await client.list_subscriptions()
-        assert "an ack was refused" in caplog.text
+        (refused,) = [record for record in caplog.records if "an ack was refused" in record.getMessage()]
+        fields = {name: refused.__dict__[name] for name in ("subscription", "ordering_key", "message_id")}
+        assert fields == {"subscription": "s", "ordering_key": None, "message_id": "1"}
 
     run_linked(scenario)
 

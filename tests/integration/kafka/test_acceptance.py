@@ -12,13 +12,7 @@ from tests.client.test_message_ordering import *  # noqa: F403
 from tests.client.test_ordering_rules import *  # noqa: F403
 from tests.client.test_publisher_rules import *  # noqa: F403
 
-IDS = "ids are partition and offset, such as '0-17'"
 DIFFERENCES = {
-    "test_ac_001_a_topic_accepts_messages_with_ordering_keys": IDS,
-    "test_iterating_gives_messages_and_the_context_manager_acks_and_nacks": IDS,
-    "test_a_message_that_was_received_can_be_published_again": IDS,
-    "test_example_low_latency_publishing": IDS,
-    "test_ac_009_an_ordering_key_is_accepted_without_enabling_anything": "its subscription has a space in its name",
     "test_mistakes_are_named": "that a topic does not exist is known when Kafka has answered: the future says so",
     "test_br_004_each_key_has_its_own_queue_in_every_subscription": "a skip is obeyed by the member that has the partition",
     "test_caveat_that_does_not_hold_items_can_be_removed_by_their_id": "a removal is obeyed by the partition's member",

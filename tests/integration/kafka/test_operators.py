@@ -11,7 +11,7 @@ import pytest
 
 from seriatim import Message, PubSub, RetryPolicy, Subscription
 from seriatim.core.lanes.explanation import WaitsFor
-from seriatim.errors import InvalidArgument, NotFound, StaleLease
+from seriatim.errors import InvalidArgument, StaleLease
 from seriatim.kafka.group import Group
 from seriatim.kafka.partition import Partition
 from tests.integration.kafka.conftest import PATIENCE_S
@@ -229,20 +229,5 @@ def test_wrong_arguments_of_operators_are_named_and_do_no_harm(run: Callable[[Sc
         await publish(pubsub, "1")
         assert await broker.peek("billing", "alice", 0) == []
         assert await handled(pubsub, 1) == ["1"]
-
-    run(scenario)
-
-
-def test_a_subscription_that_was_just_closed_can_be_deleted(run: Callable[[Scenario], None]):
-    """Closing does not wait for the group to be left; deleting does."""
-
-    async def scenario(pubsub: PubSub) -> None:
-        subscription = await subscribed(pubsub)
-        await publish(pubsub, "1")
-        await (await first_of(subscription)).ack_durable()
-        await subscription.close()
-        await pubsub.broker.delete_subscription("billing")
-        with pytest.raises(NotFound):
-            await pubsub.broker.describe_subscription("billing")
 
     run(scenario)

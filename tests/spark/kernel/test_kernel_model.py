@@ -16,7 +16,8 @@ from seriatim.core.resequencing.options import OnDuplicate, OnEpoch, OnGap, OnLa
 from seriatim.core.sequence import SequenceSpace
 from seriatim.errors import CapacityExceeded, LateMessage
 from seriatim.spark.kernel.arrival_order import by_arrival
-from seriatim.spark.kernel.kernel import Kernel, Outcome
+from seriatim.spark.kernel.interfaces import BatchOutcome
+from seriatim.spark.kernel.kernel import Kernel
 from seriatim.spark.kernel.partition_state import Partition
 from seriatim.spark.state.batch_versions import StateFolder
 from tests.spark.kernel.traces import (
@@ -172,7 +173,7 @@ class Attempt:
         times = [row.at for row in self.rows if row.at is not None and fault_of(row, self.latest) is None]
         return max(times, default=-inf) if self.now is None else self.now
 
-    def run(self, kernel: Kernel, partition: Partition) -> Outcome:
+    def run(self, kernel: Kernel, partition: Partition) -> BatchOutcome:
         given = pa.Table.from_pylist([asdict(row) for row in self.rows], SCHEMA)
         return kernel.run(partition, given, self.now, by_arrival(given, IN_ORDER), self.latest)
 

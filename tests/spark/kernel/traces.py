@@ -24,7 +24,7 @@ from seriatim.errors import InvalidSequence
 from seriatim.spark.column_roles import ColumnRoles
 from seriatim.spark.kernel.arrival_order import ArrivalOrder
 from seriatim.spark.kernel.intake import TOO_FAR_AHEAD
-from seriatim.spark.kernel.kernel import Outcome
+from seriatim.spark.kernel.interfaces import BatchOutcome
 from seriatim.spark.kernel.keys import keys_of
 from seriatim.spark.kernel.partition_state import Partition
 
@@ -151,7 +151,7 @@ def fault_of(row: Row, latest: float) -> str | None:
     return TOO_FAR_AHEAD if row.at is not None and row.at > latest else None
 
 
-def told_by(outcome: Outcome) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def told_by(outcome: BatchOutcome) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """The kernel's output in the words of ``Core.run``."""
     return told_in(outcome.table.to_pylist())
 

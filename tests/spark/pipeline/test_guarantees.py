@@ -11,7 +11,7 @@ from seriatim.cli.main import cli
 from seriatim.core.guarantees import Guarantee
 from seriatim.errors import GuaranteeNotMet
 from seriatim.spark.pipeline import guarantees
-from seriatim.spark.pipeline.guarantees import Explanation, explain
+from seriatim.spark.pipeline.guarantees import PipelineExplanation, explain
 from tests.spark.pipeline.test_declaration import WHOLE, declared, with_line
 from tests.test_architecture import loaded_with
 
@@ -43,7 +43,7 @@ CAREFUL = with_line("[order]", 'start = 1\non_gap = "hold"')
 """Nothing is ever given up: what is missing is waited for, and a key that is full stops the stream."""
 
 
-def explained(text: str) -> Explanation:
+def explained(text: str) -> PipelineExplanation:
     return explain(declared(text))
 
 
@@ -285,7 +285,7 @@ def test_state_that_only_grows_is_warned_of_with_what_to_do(order, warned):
     assert len(said) == warned
 
 
-def minimal(source: str, options: str, order: str = "") -> Explanation:
+def minimal(source: str, options: str, order: str = "") -> PipelineExplanation:
     return explained(
         f"""
 [pipeline]

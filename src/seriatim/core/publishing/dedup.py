@@ -60,9 +60,12 @@ def claims_of(messages: Iterable[tuple[str | None, bytes, object, object, str | 
     In one pass: a busy program publishes thousands in one call, and every pass loads them from memory again.
     """
     first, again, pack = Fresh(), list[tuple[str, bytes]](), MARK.pack
+    last_key, seed = None, _digest_seed(None)
     for offset, (key, data, _, _, id_) in enumerate(messages, start):
         if id_ is not None:
-            mark = pack(crc32(data, _digest_seed(key)), offset)
+            if key != last_key:  # nearly always it is the same, because messages come in batches of a key
+                last_key, seed = key, _digest_seed(key)
+            mark = pack(crc32(data, seed), offset)
             if first.setdefault(id_, mark) is not mark:
                 again.append((id_, mark))
     return Claims(first, again)

@@ -1,12 +1,12 @@
 """The socket beside a store: where it is, who may use it, and whose it is.
 
 Rules
-    - It is ``<store>.sock``, and from its first moment for its user only (mode 0600). The peer's user is asked of the operating
-      system as well: only the same user and root are let in.
-    - Only the owner of the store, who holds its lock, makes a socket, and it removes what a dead owner left. A file there that
-      is no socket is somebody else's, and is not touched.
-    - A socket is removed by whoever made it, and by nobody else: it is known by its inode.
-    - In a forked child every socket of the link is closed: a copy of a listening socket would keep callers waiting for ever.
+    - It is ``<store>.sock``, and accessible to its user only (mode 0600) from the moment it is created. The operating system is
+      also asked for the peer's user: only the same user and root are admitted.
+    - Only the owner of the store, which holds its lock, creates a socket. It removes a socket that a dead owner left, but no
+      other kind of file.
+    - A socket is removed only by the process that created it, which knows it by its inode.
+    - A forked child closes every socket of the link: callers would wait for ever at a copy of a listening socket.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def socket_path(store: Path) -> Path:
 
 
 class Listener:
-    """A listening socket, until ``close``. Whoever makes one holds the lock of the store."""
+    """A listening socket, until ``close``. Its creator holds the lock of the store."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -65,14 +65,14 @@ class Listener:
             raise StoreFailed(f"the socket '{path}' can't be made: {error.strerror}") from error
 
     def close(self) -> None:
-        """Remove it. Called while the lock is still held, so that nobody's new socket can be at its place."""
+        """Remove it. Called while the lock is still held, so that no new owner can have replaced it."""
         self.socket.close()
         if _inode(self.path) == self._inode:
             self.path.unlink()
 
 
 def connect(path: Path) -> socket.socket:
-    """A connection to the socket at a path. Raises OSError when nobody listens there."""
+    """A connection to the socket at a path. Raises OSError if no process listens there."""
     connection = _new_socket()
     connection.settimeout(CONNECT_TIMEOUT_S)
     try:
@@ -97,7 +97,7 @@ def is_allowed(peer: socket.socket) -> bool:
 
 
 def peer_user(peer: socket.socket) -> int | None:
-    """The user at the other end; None where it can't be asked, and the mode of the file alone decides."""
+    """The user at the other end; None if the system can't tell, so that only the mode of the file protects it."""
     option = getattr(socket, "SO_PEERCRED", None)
     if option is None:
         return None

@@ -1,12 +1,12 @@
-"""Values as JSON plus bytes apart, by their type hints.
+"""Encodes values as JSON with their bytes apart, by their type hints.
 
 Rules
-    - A value is packed into something JSON can say; bytes in it are put aside, and JSON says how many they are. Whoever unpacks
-      takes them back in the same order.
-    - Classes are known by their hints alone: a frozen dataclass is an object by field names, where a field with a default may
-      be missing and an unknown one is ignored; a NamedTuple is a list.
-    - A value that is not what its hint says is refused, in both directions. A hint that is not understood is refused when its
-      codec is made, which is when the program starts.
+    - A value is packed into plain JSON. Bytes in it are put aside, and JSON has their number; they are unpacked in the same
+      order.
+    - Only the hints define the classes: a frozen dataclass is an object with its fields, of which those with defaults may be
+      missing and unknown ones are ignored; a NamedTuple is a list.
+    - A value that does not match its hint is refused, in both directions. An unsupported hint is refused when its codec is
+      created, which is when the program starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = vars(lane_types) | vars(options)
 
 
 class Blobs:
-    """The bytes of a frame that were put aside, taken back one by one."""
+    """The bytes that were put aside for a frame, to be taken one by one."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -44,7 +44,7 @@ class Blobs:
 
 
 class Packed(NamedTuple):
-    """A part of a frame whose hints are known to somebody else."""
+    """A part of a frame that is encoded elsewhere."""
 
     json: Any
     blobs: list[bytes] | Blobs

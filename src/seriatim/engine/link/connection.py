@@ -1,10 +1,10 @@
 """Frames over a socket.
 
 Rules
-    - What is sent in one turn of the event loop goes out together. Nobody waits for it.
-    - While too much is unsent the connection is full: deliveries are held back until ``on_room``, and whoever answers calls
+    - Everything sent in one turn of the event loop is written at once. Senders don't wait for it.
+    - While too many bytes are unsent, the connection is full: deliveries wait until ``on_room``, and the end that answers calls
       stops reading them.
-    - Bytes that are no frame end this connection, and nothing else.
+    - Bytes that are not a frame end this connection, and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Peer(Protocol):
     def on_connect(self) -> None: ...
     def on_frame(self, frame: Frame) -> None: ...
     def on_room(self) -> None:
-        """The connection was full and is not any more."""
+        """The connection is no longer full."""
 
     def on_disconnect(self, error: BaseException | None) -> None:
         """The connection ended; called once."""
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
             raise StoreLost("a link to a store does not survive a fork: open the store in the child itself")
 
     def read(self, wanted: bool) -> None:
-        """Read on, or pause reading."""
+        """Continue or pause reading."""
         if self._transport is None or self._transport.is_closing() or wanted is self._reading:
             return
         self._reading = wanted
@@ -80,13 +80,13 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def close(self) -> None:
-        """Send what is to be sent, and end. A peer that does not read is not waited for; see ``abort``."""
+        """Send what is unsent, and disconnect. It does not wait for a peer that does not read; see ``abort``."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """Disconnect at once."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -12,7 +12,7 @@ Rules
     - ``Attach`` opens a channel, numbered by the client. Acks, nacks and extensions name the channel, offset and token of their
       lease. An ack is answered when it is refused, and on request also when it is durable.
     - An owner that shuts down sends ``Bye``. The client answers ``Bye`` and makes no more calls; earlier ones are answered.
-    - Bytes that are no frame end the connection. Nothing here waits for anything: bytes go in, frames come out.
+    - Bytes that are not a frame end the connection. There is no IO here: bytes go in, frames come out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Hello(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """What the owner's monotonic clock says; the client's may count from somewhere else."""
+    """The time of the owner's monotonic clock; the client's may start elsewhere."""
 
     time: float
 
@@ -157,7 +157,7 @@ class Detach(NamedTuple):
 
 
 class Bye(NamedTuple):
-    """No more calls follow, or are accepted."""
+    """No more calls follow, or no more are accepted."""
 
 
 _Questions: TypeAlias = Call | Attach | Acks | Nack | GiveUp | Extend | Stop | Detach
@@ -168,11 +168,11 @@ _FRAMES: dict[str, type[Frame]] = {kind.__name__: kind for kind in Frame.__args_
 
 
 class MalformedFrame(InvalidArgument):
-    """The other end sent something that is no frame of this protocol."""
+    """The other end sent bytes that are not a frame of this protocol."""
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame. Raises ResourceExhausted when it would be too large."""
+    """The bytes of a frame. Raises ResourceExhausted if it is too large."""
     blobs: list[bytes] = []
     text = json.dumps([type(frame).__name__, *codec_of(type(frame)).pack(frame, blobs)], separators=(",", ":")).encode(
         "ascii"
@@ -192,7 +192,7 @@ class Decoder:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take what came in, and yield every frame that is complete. Raises MalformedFrame."""
+        """Add received bytes, and yield every complete frame. Raises MalformedFrame."""
         self._data += data
         start = 0
         try:
@@ -204,7 +204,7 @@ class Decoder:
             del self._data[:start]
 
     def _frame(self, start: int) -> tuple[Frame, int] | None:
-        """The message that begins at ``start`` and where it ends; None while it is not complete."""
+        """The frame that begins at ``start``, and its end; None while it is incomplete."""
         if len(self._data) < start + _SIZES.size:
             return None
         text, blobs = _SIZES.unpack_from(self._data, start)
@@ -232,7 +232,7 @@ def text_of(error: BaseException) -> tuple[str, str]:
 
 
 def error_of(name: str, text: str) -> SeriatimError:
-    """An error that was raised at the other end. One that is not of our tree becomes its root."""
+    """An error that was raised at the other end. One outside our tree becomes a SeriatimError."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, SeriatimError):
         return kind(text)

@@ -1,21 +1,22 @@
 """The client's end of the link: a broker that calls the owner of a store.
 
 Rules
-    - Every call waits for its answer. When the owner disconnects before it answered, the outcome is unknown; no call is
-      repeated automatically.
-    - Acks, nacks and extensions are sent without waiting. On a lease that is known to be lost they raise StaleLease at once; an
-      ack that the owner refuses is reported to its callback, or logged when there is none.
-    - When the connection ends, all its leases are lost, and their consumers are told.
-    - A process that was suspended and continued finds deliveries that have expired, and is told only later that they are lost.
-      So each delivery carries the time it was sent, and leases that have expired by the clock are not held any more.
-    - Closing waits for answers while some come. When none has come for ``ANSWER_TIMEOUT_S``, because the owner's store is away
-      for example, the outcome of what was asked is unknown.
+    - Every call waits for its answer. If the owner disconnects before it answers, the outcome is unknown; no call is repeated
+      automatically.
+    - Acks, nacks and extensions are sent without waiting. If the lease is known to be lost they raise StaleLease at once. An
+      ack that the owner refuses is reported to its callback, or logged if there is none.
+    - When the connection ends, all its leases are lost, and their consumers are notified.
+    - A process that was suspended and continued reads expired deliveries before it learns that they are lost. So each delivery
+      carries the time it was sent, and leases that have expired by the clock are no longer held.
+    - Closing waits for answers as long as any arrive. After ``ANSWER_TIMEOUT_S`` without one, for example because the owner's
+      store is unavailable, the outcome of pending calls is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from math import inf
@@ -62,10 +63,13 @@ GREETING_TIMEOUT_S = 5.0
 """How long an owner has to answer a new connection."""
 
 ANSWER_TIMEOUT_S = 10.0
-"""How long whoever closes waits for an owner that answers nothing."""
+"""How long closing waits for an owner that does not answer."""
+
+MAX_UNAWAITED = 1_000
+"""How many acks that nobody waits for are remembered. A refusal comes within a round trip."""
 
 Lost = Callable[[SeriatimError], None]
-"""Called once, when an owner ended or went away."""
+"""Called once, when the owner exits or disappears."""
 
 
 class RemoteBroker(CallingBroker):
@@ -80,6 +84,7 @@ class RemoteBroker(CallingBroker):
         self._answers = 0  # how many calls were answered
         self._acks: list[Ack] = []  # what is sent at the end of this turn
         self._acked: dict[int, OnDurable] = {}
+        self._unawaited: deque[tuple[int, str, Lease]] = deque(maxlen=MAX_UNAWAITED)  # a refusal names its message
         self._channels: dict[int, RemoteAttachment] = {}
         self._closed: SeriatimError | None = None
         self._ended = asyncio.Event()
@@ -98,9 +103,9 @@ class RemoteBroker(CallingBroker):
 
     @classmethod
     async def connect(cls, path: Path, lost: Lost | None = None) -> RemoteBroker:
-        """The broker behind a socket. Raises OSError when nobody answers there.
+        """The broker behind a socket. Raises OSError if there is no answer.
 
-        ``lost`` is called when the owner ends or goes away; without it consumers hear of that as a failure.
+        ``lost`` is called when the owner exits or disappears; without it, consumers get that as a failure.
         """
         remote = cls()
         await asyncio.get_running_loop().create_connection(lambda: remote._connection, sock=connect(path))
@@ -126,12 +131,12 @@ class RemoteBroker(CallingBroker):
         return super().backup(str(Path(path).absolute()))  # the owner may run in another folder
 
     def require_topic(self, name: str) -> None:
-        """Whether a topic exists is known to the owner: a publish will say."""
+        """Only the owner knows whether a topic exists: a publish will fail."""
 
     def attach(self, subscription: str, consumer: Consumer) -> Attachment:
         """A subscription that does not exist is reported to the consumer."""
         self._check()
-        attachment = RemoteAttachment(self, next(self._ids), consumer)
+        attachment = RemoteAttachment(self, next(self._ids), subscription, consumer)
         self._channels[attachment.channel] = attachment
         limits = consumer.max_messages, consumer.max_bytes, consumer.ack_deadline, consumer.batch
         self.send(Attach(attachment.channel, subscription, *limits))
@@ -152,7 +157,7 @@ class RemoteBroker(CallingBroker):
         self.begin_closing()
 
     async def close(self) -> None:
-        """Hang up. What is asked and not answered stays unknown."""
+        """Disconnect. The outcome of unanswered calls is unknown."""
         self._lost = lambda _: None  # nobody needs to be told what he does himself
         self._send_acks()
         self._connection.close()
@@ -180,15 +185,17 @@ class RemoteBroker(CallingBroker):
         self._send_acks()
         self._connection.send(frame)
 
-    def ack(self, channel: int, lease: Lease, on_durable: OnDurable | None) -> None:
-        """Send an ack, together with others that are said in the same turn of the loop and before anything else."""
+    def ack(self, by: RemoteAttachment, lease: Lease, on_durable: OnDurable | None) -> None:
+        """Send an ack, together with the others of this turn of the loop, and before anything else."""
         self._connection.refuse_in_child()
         number = next(self._ids)
         if not self._acks:
             asyncio.get_running_loop().call_soon(self._send_acks)
-        self._acks.append(Ack(channel, lease.offsets[-1], lease.token, number, tell=on_durable is not None))
+        self._acks.append(Ack(by.channel, lease.offsets[-1], lease.token, number, tell=on_durable is not None))
         if on_durable is not None:
             self._acked[number] = on_durable
+        else:
+            self._unawaited.append((number, by.subscription, lease))
 
     def _send_acks(self) -> None:
         if self._acks:
@@ -211,7 +218,7 @@ class RemoteBroker(CallingBroker):
         handle(frame)
 
     def on_room(self) -> None:
-        """Nothing is held back here: who publishes has its own flow control."""
+        """Nothing is held back here: publishers have flow control of their own."""
 
     def on_disconnect(self, error: BaseException | None) -> None:
         if not self._owner.done():
@@ -231,7 +238,7 @@ class RemoteBroker(CallingBroker):
         self._ended.set()
 
     def _bye(self, _: Bye) -> None:
-        """The owner ends: it answers what it was asked, and nothing more may be asked."""
+        """The owner exits: it answers earlier calls, and accepts no more."""
         self.send(Bye())
         self._end("ended")
 
@@ -254,7 +261,7 @@ class RemoteBroker(CallingBroker):
     # -- what the owner says --------------------------------------------------------------------------------------------
 
     def age_of(self, time: float) -> float:
-        """How long ago the owner's clock showed this. The clocks are compared by the fastest message of the connection."""
+        """How long ago the owner's clock showed this time. The clocks are compared by the fastest message of the connection."""
         offset = asyncio.get_running_loop().time() - time
         self._clock_offset = min(self._clock_offset, offset)
         return offset - self._clock_offset
@@ -283,7 +290,12 @@ class RemoteBroker(CallingBroker):
         elif (on_durable := self._acked.pop(refusal.id, None)) is not None:
             on_durable(error)
         else:
-            logger.warning("an ack was refused: %s", error)
+            fields = (
+                {"subscription": name, "ordering_key": lease.key, "message_id": str(lease.offsets[-1])}
+                for number, name, lease in self._unawaited
+                if number == refusal.id
+            )
+            logger.warning("an ack was refused: %s", error, extra=next(fields, None))
 
     def _take(self, number: int) -> tuple[Verb, asyncio.Future[Any]]:
         self._answers += 1
@@ -311,11 +323,12 @@ class RemoteBroker(CallingBroker):
 
 
 class RemoteAttachment:
-    """A consumer of this process at work on a subscription of another."""
+    """A consumer in this process, attached to a subscription in another."""
 
-    def __init__(self, remote: RemoteBroker, channel: int, consumer: Consumer) -> None:
+    def __init__(self, remote: RemoteBroker, channel: int, subscription: str, consumer: Consumer) -> None:
         self._remote = remote
         self.channel = channel
+        self.subscription = subscription
         self.consumer = consumer
         # The owner says it with every delivery, which is before anybody needs to know.
         self.ack_deadline = SubscriptionOptions().ack_deadline
@@ -334,7 +347,7 @@ class RemoteAttachment:
             self._leases[lease.token] = held._replace(offset=left[0], behind=left[1:])
         else:
             self._let_go(lease)
-        self._remote.ack(self.channel, lease, on_durable)
+        self._remote.ack(self, lease, on_durable)
 
     def nack(self, lease: Lease, delay: float | None = None, error: str | None = None) -> None:
         if delay is not None:
@@ -391,7 +404,7 @@ class RemoteAttachment:
             self.consumer.fenced(lease)
 
     def end(self) -> None:
-        """The connection is over, and every lease with it."""
+        """The connection has ended, and every lease with it."""
         for token in list(self._leases):
             self.fence(token)
 

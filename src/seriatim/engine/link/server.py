@@ -2,15 +2,15 @@
 
 Rules
     - Calls reach the broker in the order in which they arrive, and are answered in the order in which they complete.
-    - When a connection ends, its consumers are detached at once: their messages are delivered again, and count as not tried.
-    - A client that does not read is sent nothing more, and read from no more, until it does; its leases expire like any others.
-      The memory that it can use up is bounded: by its limits, by what a connection may have unsent, and by its pending calls.
-    - An owner that shuts down says so, answers the calls that were made before, and closes the connections.
+    - When a connection ends, its consumers are detached at once. Their messages are redelivered; the attempt does not count.
+    - While a client does not read, nothing is sent to it or read from it; its leases expire like any others. The memory that it
+      can use is limited by its consumers' limits, by the unsent bytes of a connection, and by its pending calls.
+    - An owner that shuts down announces it, answers the calls that were made before, and closes the connections.
 
 Theory of operation
-    A client lives in callbacks of its connection and has no task of its own. A consumer of a client has room only while its
-    connection is not full, and the connection wakes it when that is over. Whatever takes a lease from a client without its
-    saying so (expiry, fencing) passes ``let_go``, which tells it.
+    A client is served by the callbacks of its connection, without a task. A consumer of a client has room only while its
+    connection is not full, and is woken when there is room again. If a client loses a lease without asking for it (expiry,
+    fencing), that goes through ``let_go``, which notifies it.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ class LinkServer:
         self._clients: dict[_Client, None] = {}  # in the order in which they came
 
     async def start(self) -> None:
-        """Raises StoreFailed when there can't be a socket."""
+        """Begin to listen. Raises StoreFailed if no socket can be created."""
         self._listener = Listener(self._path)
         self._listener.socket.setblocking(False)
         self._accepting = asyncio.create_task(self._accept(self._listener), name="seriatim-link")
 
     async def close(self) -> None:
-        """Let nobody in any more, answer what was asked, and hang up."""
+        """Accept no more connections, answer pending calls, and disconnect."""
         if self._accepting is None or self._listener is None:
             return
         self._accepting.cancel()
@@ -175,7 +175,7 @@ class _Client:
         self._ended(self)
 
     async def close(self) -> None:
-        """End, after everything that the client asked before it said goodbye is answered. One that says nothing is left."""
+        """Disconnect once the calls that the client made before its ``Bye`` are answered, or after ``CLOSE_TIMEOUT_S``."""
         self.connection.send(Bye())
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -295,7 +295,7 @@ class _Client:
         self._idle.set()
 
     def _send_durable(self) -> None:
-        """Acks become durable many at once, and are reported together."""
+        """Many acks become durable at once, and are reported together."""
         if self._durable:
             self.connection.send(Durable(self._durable))
             self._durable = []
@@ -327,7 +327,7 @@ class _Client:
             channel.attachment.detach()
 
     def _leased(self, said: Ack | Nack | GiveUp | Extend) -> tuple[_Channel, Lease]:
-        """The lease of the message that is spoken of, and whose it is."""
+        """The lease that a frame refers to, and its channel."""
         channel = self._channels.get(said.channel)
         lease = None if channel is None else channel.lease(said.token)
         if channel is None or lease is None or said.offset not in lease.offsets:
@@ -365,7 +365,7 @@ class _Channel(Consumer):
         return 0 if self._connection.is_full else super().room()
 
     def expect(self, lease: Lease) -> None:
-        """The client itself ends a lease, and need not be told so."""
+        """The client itself ends a lease, and need not be notified."""
         self._expected = lease.token
 
     def let_go(self, lease: Lease, left: int = 0) -> int:

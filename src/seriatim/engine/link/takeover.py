@@ -23,7 +23,7 @@ from seriatim.errors import SeriatimError, StaleLease, StoreLost
 from seriatim.log import logger
 
 Find = Callable[[Lost], Awaitable[Broker]]
-"""Gives a broker, and tells when it is lost."""
+"""Returns a broker, and calls back when it is lost."""
 
 
 class SharedBroker(CallingBroker):
@@ -38,14 +38,14 @@ class SharedBroker(CallingBroker):
         self._closed: SeriatimError | None = None
 
     def use(self, broker: Broker) -> None:
-        """Ask ``broker`` from now on: first what has been waiting, in order."""
+        """Call ``broker`` from now on, beginning with the calls that wait, in order."""
         self._broker = broker
         for attachment in list(self._attached):
             attachment.attach_to(broker)
         self._resume_waiting()
 
     def lost(self, error: SeriatimError) -> None:
-        """The broker can't be asked any more: look for the next one."""
+        """The broker is gone: look for the next one."""
         if self._broker is None or self._closed is not None:
             return
         logger.info("%s; looking for the next owner of the store", error)
@@ -121,7 +121,7 @@ class SharedBroker(CallingBroker):
 
 
 class SharedAttachment:
-    """A consumer at work, wherever its subscription is."""
+    """An attached consumer, wherever its subscription is."""
 
     def __init__(self, subscription: str, consumer: Consumer, attached: dict[SharedAttachment, None]) -> None:
         self._subscription = subscription
@@ -131,7 +131,7 @@ class SharedAttachment:
         attached[self] = None
 
     def attach_to(self, broker: Broker | None) -> None:
-        """Go on with ``broker``, or wait for the next one. What the former one leased is lost."""
+        """Continue with ``broker``, or wait for the next one. Leases of the former one are lost."""
         self._now = None
         if broker is not None:
             try:
@@ -159,7 +159,7 @@ class SharedAttachment:
         self._holder(lease).extend(lease, seconds)
 
     def stop(self) -> None:
-        """An owner that ends takes what is outstanding with it, so there is nothing to go on with at the next one."""
+        """Nothing remains outstanding: leases end with their owner."""
         self._attached.pop(self, None)
         if self._now is not None:
             self._now.stop()

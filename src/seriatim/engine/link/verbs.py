@@ -1,7 +1,7 @@
 """The calls of the link: every verb of ``Broker``, taken from its signature, and how values are encoded by it.
 
-A verb that is added to ``Broker`` needs nothing here. Not among the calls are ``attach`` (which opens a channel),
-``require_topic`` (which is about what is known at once), and ``close``: they mean something else at each end.
+A new method of ``Broker`` needs no change here. These are not calls, because they mean something else at each end: ``attach``
+(which opens a channel), ``require_topic`` (which needs an answer at once), and ``close``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OWN_MEANING = {"close"}
 
 
 class Verb(NamedTuple):
-    """A question by its name, and how its arguments and its answer are packed."""
+    """A call: its name, and how its arguments and its answer are packed."""
 
     name: str
     signature: Signature
@@ -33,7 +33,7 @@ class Verb(NamedTuple):
         return Packed({name: self.arguments[name].pack(value, blobs) for name, value in bound.arguments.items()}, blobs)
 
     def unpack_arguments(self, packed: Packed) -> BoundArguments:
-        """Raises InvalidArgument when they are not what the verb takes."""
+        """Raises InvalidArgument if they are not the arguments of this method."""
         values, blobs = _unpacking(packed)
         bound = self.signature.bind_partial()
         for name, codec in self.arguments.items():  # in the order in which they were packed
@@ -86,7 +86,7 @@ VERBS: Mapping[str, Verb] = {
 
 
 class CallingBroker(Broker):
-    """A broker that hands every verb on as a call of another one."""
+    """A broker that forwards every method as a call to another one."""
 
     def _call(self, verb: str, *given: Any, **named: Any) -> asyncio.Future[Any]:
         raise NotImplementedError

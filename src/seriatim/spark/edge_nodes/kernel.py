@@ -51,8 +51,8 @@ from seriatim.spark.kernel.arrays import Ints, Objects, arange, filled
 from seriatim.spark.kernel.arrival_order import row_sort_keys
 from seriatim.spark.kernel.batch import NO_SOURCE, Entries
 from seriatim.spark.kernel.intake import NOT_FINITE, TOO_FAR_AHEAD, OnInvalid, check_columns, refuse
-from seriatim.spark.kernel.interfaces import MACHINE, NO_COUNTERS, Counters
-from seriatim.spark.kernel.key_state import HELD, Content, Times
+from seriatim.spark.kernel.interfaces import MACHINE, BatchOutcome
+from seriatim.spark.kernel.key_state import HELD, Times
 from seriatim.spark.kernel.keys import require_same_keys
 from seriatim.spark.kernel.output import Output, output_schema
 from seriatim.spark.kernel.partition_state import Tally, joined_rows
@@ -73,16 +73,6 @@ class MessageColumns:
     device: str | None
     arrival: tuple[str, ...]
     """Which of the rows that are equal in these came first is unknown: the time of arrival, and an offset if there is one."""
-
-
-@dataclass(frozen=True)
-class NodeOutcome:
-    """What a batch gives out, what it changes, and how that changes the size of the partition."""
-
-    table: pa.Table
-    change: Content
-    tally: Tally
-    counters: Counters = NO_COUNTERS
 
 
 @dataclass(frozen=True)
@@ -124,7 +114,7 @@ class NodeKernel:
         now: float | None,
         order: Ints | None = None,
         latest: float = inf,
-    ) -> NodeOutcome:
+    ) -> BatchOutcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
 
         The rows of a node arrived in the order in which they are in the table, or in that of ``order``, numbers of rows.
@@ -155,7 +145,7 @@ class NodeKernel:
             Times(clock, clock), work.nodes, partition.key_type, messages.take(pa.array(work.held, pa.int64()))
         )
         gaps = change.facts.gaps.sum() - content.facts.gaps.sum()  # type: ignore[attr-defined]
-        return NodeOutcome(
+        return BatchOutcome(
             _output(Output(messages, self.roles.key), work, invalid, complaints),
             change,
             Tally(len(change) - len(keys), len(work.held) - held.num_rows, int(gaps)),

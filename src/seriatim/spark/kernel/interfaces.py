@@ -36,20 +36,14 @@ class Counters:
 NO_COUNTERS = Counters()
 
 
-class BatchOutcome(Protocol):
+@dataclass(frozen=True)
+class BatchOutcome:
     """The output of a batch, its change of the state, and how that changes the size of the partition."""
 
-    @property
-    def table(self) -> pa.Table: ...
-
-    @property
-    def change(self) -> Content: ...
-
-    @property
-    def tally(self) -> Tally: ...
-
-    @property
-    def counters(self) -> Counters: ...
+    table: pa.Table
+    change: Content
+    tally: Tally
+    counters: Counters = NO_COUNTERS
 
 
 class PartitionKernel(Protocol):

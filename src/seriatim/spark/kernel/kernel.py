@@ -36,7 +36,7 @@ from seriatim.spark.kernel.batch import NO_SOURCE, Batch, Decision, Released
 from seriatim.spark.kernel.fast_path import FastPath
 from seriatim.spark.kernel.fast_path_result import decision_of, wrapped
 from seriatim.spark.kernel.intake import Intake, OnInvalid, check_columns, refuse, take_in
-from seriatim.spark.kernel.interfaces import Counters
+from seriatim.spark.kernel.interfaces import BatchOutcome, Counters
 from seriatim.spark.kernel.key_state import GIVEN_UP, HELD, KEY, RELEASED, Content, NoLongerHeld, Times
 from seriatim.spark.kernel.keys import raw_keys, require_same_keys
 from seriatim.spark.kernel.output import Output, expired_entries, output_schema
@@ -53,16 +53,6 @@ from seriatim.spark.kernel.partition_state import (
 )
 from seriatim.spark.kernel.slow_path import SlowPath
 from seriatim.spark.kernel.slow_path_causes import Cause, begin_sessions, slow_path_causes
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The output of a batch, its change of the state, and how that changes the size of the partition."""
-
-    table: pa.Table
-    change: Content
-    tally: Tally
-    counters: Counters
 
 
 @dataclass(frozen=True)
@@ -108,7 +98,7 @@ class Kernel:
         now: float | None,
         order: Ints | None = None,
         latest: float = inf,
-    ) -> Outcome:
+    ) -> BatchOutcome:
         """Decide one batch, at the time ``now``. The partition is not changed: apply the outcome's change to it.
 
         The rows of a key arrived in the order of the table, or in that of ``order``, a list of row indexes. ``now`` is
@@ -127,7 +117,7 @@ class Kernel:
         gone = ~np.isin(batch.held.row, decision.held.row)
         messages = _Messages(table, partition.rows_at(places[gone]), batch, gone)
         change = _change(decision, messages, gone, idle, max(since, partition.times.idled))
-        return Outcome(
+        return BatchOutcome(
             table=self._output(messages, intake, decision, idle, idle_facts),
             change=change,
             tally=Tally(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seriatim.spark.pipeline.declaration import Declaration, read_declaration
-from seriatim.spark.pipeline.guarantees import Explanation, explain
+from seriatim.spark.pipeline.guarantees import PipelineExplanation, explain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ class Pipeline:
         """The name of the pipeline."""
         return self.declaration.settings.name
 
-    def explain(self) -> Explanation:
+    def explain(self) -> PipelineExplanation:
         """Which guarantees each stage provides, why, and what remains of them at each sink."""
         return explain(self.declaration)
 

@@ -87,7 +87,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class PipelineExplanation:
     """The guarantees of every route of a pipeline, and the level that was required."""
 
     name: str
@@ -123,10 +123,10 @@ class Explanation:
         }
 
 
-def explain(declaration: Declaration) -> Explanation:
+def explain(declaration: Declaration) -> PipelineExplanation:
     read, order, promised = reading(declaration.source), ordering(declaration.order), promise(declaration.source)
     required = declaration.settings.require
-    return Explanation(
+    return PipelineExplanation(
         declaration.settings.name,
         None if required is None else Level(required),
         tuple(_route(sink, read, order, promised) for sink in declaration.sinks),

@@ -18,7 +18,7 @@ from seriatim.errors import FailedPrecondition, InvalidArgument, NotFound, Store
 from seriatim.store.base import OutboxRow
 from seriatim.store.sqlite.session import BUSY_SECONDS, OUR_MARK
 
-MESSAGES_AT_ONCE = 500
+MESSAGES_AT_ONCE, BYTES_AT_ONCE = 500, 16 * 1024 * 1024
 _TABLES = """
 CREATE TABLE IF NOT EXISTS seriatim_outbox (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -45,7 +45,9 @@ class OutboxFile(NamedTuple):
             file.executescript(f"BEGIN IMMEDIATE; {_TABLES}")
             found = file.execute("SELECT name FROM seriatim_outbox_reader").fetchall()
             if found and found != [(self.reader,)]:
-                raise FailedPrecondition(f"the outbox in '{self.path}' belongs to another store: each file has one")
+                raise FailedPrecondition(
+                    f"the outbox in '{self.path}' belongs to another store, or was added under another path: remove it there"
+                )
             if not found:
                 file.execute("INSERT INTO seriatim_outbox_reader VALUES (?)", (self.reader,))
             file.execute("COMMIT")
@@ -57,27 +59,39 @@ class OutboxFile(NamedTuple):
                 raise FailedPrecondition(
                     f"the outbox in '{self.path}' is not that of this store any more: add it again"
                 )
-            ((last,),) = file.execute(
-                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'seriatim_outbox'"
-            )
-            if last + 1 < start:
+            if _is_older(file, start):
                 raise FailedPrecondition(
                     f"'{self.path}' is older than what was read from its outbox (a backup?): new messages would get ids that "
                     "count as read. Remove the outbox and add it again"
                 )
             query = "SELECT id, topic, key, data, attributes FROM seriatim_outbox WHERE id >= ? ORDER BY id LIMIT ?"
-            return [
-                OutboxRow(id_, topic, key, data, json.loads(attributes) if attributes else None)
-                for id_, topic, key, data, attributes in file.execute(query, (start, MESSAGES_AT_ONCE))
-            ]
+            rows, size = list[OutboxRow](), 0
+            for id_, topic, key, data, attributes in file.execute(query, (start, MESSAGES_AT_ONCE)):
+                rows.append(OutboxRow(id_, topic, key, data, json.loads(attributes) if attributes else None))
+                size += len(data)
+                if size >= BYTES_AT_ONCE:
+                    break
+            return rows
 
-    def forget(self, end: int | None) -> None:
-        """Delete messages below an id; None: with the reader's name, so that another store may read the outbox."""
+    def forget(self, end: int) -> None:
+        """Delete messages below an id."""
         with _open(self.path, "rw") as file:
-            if end is None:
-                file.execute("DELETE FROM seriatim_outbox_reader WHERE name = ?", (self.reader,))
-            else:
+            file.execute("DELETE FROM seriatim_outbox WHERE id < ?", (end,))
+
+    def release(self, end: int) -> None:
+        """Let another store read the outbox. Messages below ``end`` were read, and some may not be deleted yet."""
+        with _open(self.path, "rw") as file:
+            file.execute("BEGIN IMMEDIATE")
+            if not _is_older(file, end):
                 file.execute("DELETE FROM seriatim_outbox WHERE id < ?", (end,))
+            file.execute("DELETE FROM seriatim_outbox_reader WHERE name = ?", (self.reader,))
+            file.execute("COMMIT")
+
+
+def _is_older(file: sqlite3.Connection, end: int) -> bool:
+    """Whether a file is older than what was read from it."""
+    ((last,),) = file.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'seriatim_outbox'")
+    return bool(last + 1 < end)
 
 
 @contextmanager

@@ -59,6 +59,17 @@ def test_a_key_that_fails_is_watched_and_what_failed_was_not_acked(run):
     run(scenario)
 
 
+def test_a_key_that_failed_on_one_subscription_has_no_trouble_in_the_past_of_another(run):
+    async def scenario(engine):
+        await prepare(engine)
+        await engine.create_subscription("t", "other", ORDERED)
+        await publish(engine, "1")
+        await engine.skip("other", "k")
+        assert await happened(engine, "k") == [("published", "0", None)]
+
+    run(scenario)
+
+
 def test_the_past_of_a_key_is_found_behind_many_messages_of_others(run):
     async def scenario(engine):
         await prepare_kept(engine)

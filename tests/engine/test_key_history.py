@@ -10,6 +10,8 @@ from seriatim.engine.broker import Outgoing
 from seriatim.engine.consumer import Delivered
 from seriatim.engine.key_history import MAX_LEASED, WATCHED_EVENTS, WATCHED_KEYS, WATCHED_S, WatchedKeys
 from seriatim.engine.options import TopicOptions
+from seriatim.store.base import MessageHeader
+from seriatim.store.pack import PackHead
 from tests.engine.conftest import ORDERED, Collector, prepare, publish, work_off
 
 AT_ONCE = replace(ORDERED, retry=RetryPolicy(min_backoff=0, max_backoff=0))
@@ -85,9 +87,30 @@ def test_the_past_of_a_key_is_found_behind_many_messages_of_others(run):
     run(scenario)
 
 
+def test_the_past_of_a_key_is_found_without_unpacking_what_comes_after_it(run, monkeypatch):
+    monkeypatch.setattr(operator_actions, "LOOK_BACK_FIRST", 100)
+    monkeypatch.setattr(operator_actions, "LOOK_BACK", 300)
+    unpacked: list[PackHead] = []
+    headers = PackHead.headers
+
+    def count(pack: PackHead) -> list[MessageHeader]:
+        unpacked.append(pack)
+        return headers(pack)
+
+    async def scenario(engine):
+        await prepare_kept(engine)
+        for batch in range(30):
+            await engine.publish("t", [Outgoing(f"key-{batch}-{n}", b"x") for n in range(100)])
+        monkeypatch.setattr(PackHead, "headers", count)
+        await engine.describe_key("s", "key-5-50")
+        assert len(unpacked) <= 8, "of 30 packs"
+
+    run(scenario)
+
+
 def test_how_far_back_the_past_of_a_key_was_searched_is_said(run_memory, monkeypatch):
     monkeypatch.setattr(operator_actions, "LOOK_BACK", 6)
-    monkeypatch.setattr(operator_actions, "LOOK_BACK_AT_ONCE", 4)
+    monkeypatch.setattr(operator_actions, "LOOK_BACK_FIRST", 4)
 
     async def scenario(engine):
         async def past(limit=50):

@@ -64,8 +64,8 @@ PIECE, DESCRIBED = 2_000, 500
 OLDEST_KEYS = 20_000
 """How many keys, at most, are searched for the oldest message of a subscription."""
 
-LOOK_BACK, LOOK_BACK_AT_ONCE = 20_000, 2_000
-"""How many offsets before the head of a key are searched for its earlier messages, in total and at once."""
+LOOK_BACK_FIRST, LOOK_BACK = 2_000, 20_000
+"""How many offsets before the head of a key are searched for its earlier messages: at first, and if that finds too few."""
 
 _BLOCKED = (LaneState.PAUSED, LaneState.DELAYED)
 _TROUBLE = (*_BLOCKED, LaneState.LEASED, LaneState.SETTLING, LaneState.READY)
@@ -484,9 +484,10 @@ def _earlier(
     """The last messages of a key before its head, and from which offset on they were searched for (None: from the first)."""
     earliest, first, found = store.earliest(topic_id), head, list[int]()
     last = max(earliest, head - LOOK_BACK)
-    while first > last and len(found) < limit:
-        end, first = first, max(last, first - LOOK_BACK_AT_ONCE)
-        found = _offsets_of(store, topic_id, key, first, end) + found
+    for start in (max(last, head - LOOK_BACK_FIRST), last):
+        if start < first and len(found) < limit:
+            found = _offsets_of(store, topic_id, key, start, first) + found
+            first = start
     if len(found) > limit:
         found = found[-limit:]
         first = found[0]

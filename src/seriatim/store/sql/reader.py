@@ -130,15 +130,16 @@ class SqlReader(ABC):
             with self.reading() as session:
                 read_next_offset(session, topic_id)
                 heads = session.rows("heads_from", topic_id, first, PACKS_AT_A_TIME)
-                packs = [PackHead(head).headers() for _, head in heads]
-            if not packs:
+            if not heads:
                 return
-            if packs[0][0].offset < first:
-                packs[0] = [header for header in packs[0] if header.offset >= first]
-                if not packs[0]:
-                    raise DamagedStore("a pack is listed with messages that it does not hold: restore a backup")
-            first = packs[-1][-1].offset + 1
-            yield from packs
+            for _, head in heads:  # unpacked one by one: whoever reads may stop soon
+                headers = PackHead(head).headers()
+                if headers[0].offset < first:
+                    headers = [header for header in headers if header.offset >= first]
+                    if not headers:
+                        raise DamagedStore("a pack is listed with messages that it does not hold: restore a backup")
+                first = headers[-1].offset + 1
+                yield headers
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> list[Record]:
         """Pack by pack, each read once however many of its messages are wanted."""

@@ -102,10 +102,22 @@ JOINED = ("2026-11-18T00:00", "2026-11-18T23:05")
 """Work of this time was joined into fewer commits at its end."""
 
 REBASED = frozenset(
-    """
-    2328029 2847939 627c9f1 6845990 7503899 76d4b77
-    07f0fd2 1bce706 2640788 534cc6a cad1275 e43fafa f594686 fa1da3a
-    """.split()
+    [
+        "2328029",
+        "2847939",
+        "627c9f1",
+        "6845990",
+        "7503899",
+        "76d4b77",
+        "07f0fd2",
+        "1bce706",
+        "2640788",
+        "534cc6a",
+        "cad1275",
+        "e43fafa",
+        "f594686",
+        "fa1da3a",
+    ]
 )
 """Commits of branches that were rebased before they were merged."""
 

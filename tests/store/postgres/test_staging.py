@@ -36,7 +36,7 @@ def waiting(url: str) -> list[tuple[str, int, int]]:
 
 
 def test_staged_messages_are_appended_under_their_offsets_and_time(store, postgres_url, monkeypatch):
-    monkeypatch.setattr(reader, "PACKS_AT_A_TIME", 1)
+    monkeypatch.setattr(reader, "MAX_PACKS_AT_A_TIME", 1)
     topic, _ = topic_with_subscription(store, messages=3)
     name = stage(postgres_url, "spark", 4, PACKS)
     store.check_staged(name, 3)

@@ -38,8 +38,8 @@ from seriatim.store.sql.session import Row, Session
 from seriatim.store.state_checksums import require_checksum
 from seriatim.store.validation import decode_list, decode_offsets, decode_options, end_of, key_of
 
-PACKS_AT_A_TIME = 64
-"""How many heads are read in one transaction while all headers are listed."""
+MAX_PACKS_AT_A_TIME = 64
+"""How many heads are read in one transaction, at most, while headers are listed."""
 
 SPANS_AT_A_TIME = 1024
 """How many packs are looked at in one transaction while spans are listed."""
@@ -126,20 +126,21 @@ class SqlReader(ABC):
             return session.rows(query, subscription_id)
 
     def headers(self, topic_id: int, first: int = 0) -> Iterator[Sequence[MessageHeader]]:
+        packs_at_a_time = 1  # whoever reads may stop soon
         while True:
             with self.reading() as session:
                 read_next_offset(session, topic_id)
-                heads = session.rows("heads_from", topic_id, first, PACKS_AT_A_TIME)
-            if not heads:
+                heads = session.rows("heads_from", topic_id, first, packs_at_a_time)
+                packs = [PackHead(head).headers() for _, head in heads]
+            if not packs:
                 return
-            for _, head in heads:  # unpacked one by one: whoever reads may stop soon
-                headers = PackHead(head).headers()
-                if headers[0].offset < first:
-                    headers = [header for header in headers if header.offset >= first]
-                    if not headers:
-                        raise DamagedStore("a pack is listed with messages that it does not hold: restore a backup")
-                first = headers[-1].offset + 1
-                yield headers
+            if packs[0][0].offset < first:
+                packs[0] = [header for header in packs[0] if header.offset >= first]
+                if not packs[0]:
+                    raise DamagedStore("a pack is listed with messages that it does not hold: restore a backup")
+            first = packs[-1][-1].offset + 1
+            yield from packs
+            packs_at_a_time = min(2 * packs_at_a_time, MAX_PACKS_AT_A_TIME)
 
     def fetch(self, topic_id: int, offsets: Sequence[int]) -> list[Record]:
         """Pack by pack, each read once however many of its messages are wanted."""
@@ -268,7 +269,7 @@ def _span(session: Session, row: Row, first: int, end: int) -> Span:
 def staged_heads(session: Session, attempt: str) -> Iterator[tuple[int, bytes]]:
     """The packs that an attempt staged in the database, by their places; some of them are in memory at a time."""
     last = -1
-    while rows := session.rows("staged_heads", attempt, last, PACKS_AT_A_TIME):
+    while rows := session.rows("staged_heads", attempt, last, MAX_PACKS_AT_A_TIME):
         yield from ((place, head) for place, head in rows)
         last = rows[-1][0]
 

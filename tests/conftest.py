@@ -30,7 +30,7 @@ pytest.register_assert_rewrite("tests.store.contract", "tests.store.machine", "t
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, max_examples=200, derandomize=True, print_blob=True)
 settings.register_profile("soak", deadline=None, max_examples=5_000, stateful_step_count=100, print_blob=True)
-settings.register_profile("fast", deadline=None, max_examples=20, stateful_step_count=20, print_blob=True)
+settings.register_profile("fast", deadline=None, max_examples=10, stateful_step_count=20, print_blob=True)
 settings.register_profile(
     "mutate", deadline=None, max_examples=25, derandomize=True, phases=[Phase.explicit, Phase.generate]
 )
@@ -131,9 +131,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: the one with the tests of Spark mostly waits."""
-    return (os.cpu_count() or 1) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A process for each core, and one more for the tests of Spark, which mostly wait."""
+    return (os.cpu_count() or 1) + (not config.getoption("--fast"))
 
 
 @pytest.hookimpl(optionalhook=True)  # also without the plug-in, for mutation testing
